@@ -44,7 +44,8 @@ class TargetLoadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     Attributes:
         target: The wanted use of cpu in percent.
         default_request: The millicores that a container without request and limit is expected to use.
-        multiplier: How much more than its request a container is expected to use, if it has no limit.
+        multiplier: How many times its request a container is expected to use, if it has no limit; a pod that no sample
+            shows yet, whatever its limit.
         cpu: The metrics of cpu; of each node the first with a known mean counts.
     """
 
@@ -70,7 +71,7 @@ class TargetLoad(Agent):
 
     def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
         """From the predicted use: it rises up to the target, and falls from there to 0 at 100 %."""
-        found = load(nodes, "cpu", self._options.cpu, base=Base.CAPACITY)
+        found = load(nodes, "cpu", self._options.cpu, base=Base.CAPACITY, use_of_requests=self._options.multiplier)
         with np.errstate(invalid="ignore", divide="ignore"):
             predicted = 100.0 * (found.mean + self._expected(pod) / found.size)
         values = target_load(np.where(found.known, predicted, 0.0), self._options.target)

@@ -113,29 +113,47 @@ class Load:
         return np.where(self.known, mean, 0.0)
 
 
-def load(nodes: Columns, resource: str, usages: tuple[Usage, ...], *, base: Base) -> Load:
+def load(nodes: Columns, resource: str, usages: tuple[Usage, ...], *, base: Base, use_of_requests: float = 1.0) -> Load:
     """The use of one resource, of each node by the first of `usages` whose mean is known."""
-    found = loads(nodes, {resource: usages}, base=base)
+    found = loads(nodes, {resource: usages}, base=base, use_of_requests=use_of_requests)
     return Load(size=found.size[0], mean=found.mean[0], std=found.std[0], known=found.known[0])
 
 
-def loads(nodes: Columns, usages: Mapping[str, tuple[Usage, ...]], *, base: Base, forecast_weight: float = 0.0) -> Load:
+def loads(
+    nodes: Columns,
+    usages: Mapping[str, tuple[Usage, ...]],
+    *,
+    base: Base,
+    forecast_weight: float = 0.0,
+    use_of_requests: float = 1.0,
+) -> Load:
     """The use of each resource of `usages`, of each node by the first usage of the resource whose mean is known.
 
-    A forecast counts with `forecast_weight` (0 to 1) where it is known. Requests of pods that the mean does not show
-    yet are added. A negative use is 0, a negative deviation is unknown.
+    A forecast counts with `forecast_weight` (0 to 1) where it is known. Of pods that the mean does not show yet
+    `use_of_requests` times the requests are added. A negative use is 0, a negative deviation is unknown.
     """
     resources = tuple(usages.items())
     found = nodes.derived(
-        ("loads", resources, base, forecast_weight),
-        partial(_loads, resources=resources, base=base, forecast_weight=forecast_weight),
+        ("loads", resources, base, forecast_weight, use_of_requests),
+        partial(
+            _loads,
+            resources=resources,
+            base=base,
+            forecast_weight=forecast_weight,
+            use_of_requests=use_of_requests,
+        ),
     )
     size, mean, std = found.reshape(3, len(resources), found.shape[1])
     return Load(size=size, mean=mean, std=std, known=np.isfinite(mean))
 
 
 def _loads(
-    nodes: Columns, *, resources: Sequence[tuple[str, tuple[Usage, ...]]], base: Base, forecast_weight: float
+    nodes: Columns,
+    *,
+    resources: Sequence[tuple[str, tuple[Usage, ...]]],
+    base: Base,
+    forecast_weight: float,
+    use_of_requests: float,
 ) -> FloatArray:
     """Size, mean and deviation, each a row for each resource."""
     shape = len(resources), len(nodes.names)
@@ -144,7 +162,8 @@ def _loads(
         for row, (resource, found) in enumerate(resources):
             size = nodes.capacity(resource) if base is Base.CAPACITY else nodes.allocatable(resource)
             sizes[row] = size
-            means[row], deviations[row] = _used(nodes, resource, found, size, forecast_weight)
+            used, deviations[row], new = _used(nodes, resource, found, size, forecast_weight)
+            means[row] = used + use_of_requests * new
         has_size = (sizes > 0) & (sizes < np.inf)
         means = np.where(has_size, means / sizes, np.nan)
         deviations /= sizes
@@ -169,24 +188,28 @@ def by_resource(resources: Iterable[str], term: str, values: FloatArray, known: 
 
 def _used(
     nodes: Columns, resource: str, usages: tuple[Usage, ...], size: FloatArray, forecast_weight: float
-) -> tuple[FloatArray, FloatArray]:
-    """The used amount and its deviation, of each node by the first of `usages` that is known; NaN if there is none."""
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """The used amount, its deviation, and the requests of pods that the amount does not show yet.
+
+    Of each node by the first of `usages` that is known; NaN if there is none.
+    """
     if not usages:
         nothing = np.full(len(nodes.names), np.nan)
-        return nothing, nothing
-    used, deviation = _amounts(nodes, resource, usages[0], size, forecast_weight)
+        return nothing, nothing, nothing
+    found = _amounts(nodes, resource, usages[0], size, forecast_weight)
     for usage in usages[1:]:
-        missing = ~np.isfinite(used)
+        missing = ~np.isfinite(found[0])
         if not missing.any():
             break  # the columns of the others are not made
         others = _amounts(nodes, resource, usage, size, forecast_weight)
-        used, deviation = np.where(missing, others, (used, deviation))
-    return used, deviation
+        used, deviation, new = np.where(missing, others, found)
+        found = used, deviation, new
+    return found
 
 
 def _amounts(
     nodes: Columns, resource: str, usage: Usage, size: FloatArray, forecast_weight: float
-) -> tuple[FloatArray, FloatArray]:
+) -> tuple[FloatArray, FloatArray, FloatArray]:
     factor = size if usage.form is Form.RATIO else np.float64(usage.factor)
     mean = nodes.metric(usage.mean) * factor
     mean = np.where(np.isfinite(mean), mean, np.nan)
@@ -195,4 +218,4 @@ def _amounts(
         mean = np.where(np.isfinite(forecast), (1 - forecast_weight) * mean + forecast_weight * forecast, mean)
     used = np.maximum(size - mean if usage.form is Form.FREE else mean, 0.0)
     std = nodes.metric(usage.std) * factor if usage.std else np.zeros(len(nodes.names))
-    return used + nodes.placed(resource, usage.mean), np.where((std > 0) & (std < np.inf), std, 0.0)
+    return used, np.where((std > 0) & (std < np.inf), std, 0.0), nodes.placed(resource, usage.mean)

@@ -57,7 +57,7 @@ def test_target_load_vector(vector: Any) -> None:
     """The predicted use, and the score in percent."""
     _, target, use, capacity, request, limit, placed, predicted, score = vector
     agent = TargetLoad(TargetLoadOptions(target=target, cpu=RATIO))
-    nodes = Nodes(1, metrics={"mean": [use / 100]}, capacity={"cpu": [capacity]}, placed={"cpu": [placed]})
+    nodes = Nodes(1, metrics={"mean": [use / 100]}, capacity={"cpu": [capacity]}, placed={"cpu": [placed / 1.5]})
     asked = PodDemand(
         namespace="n", name="p", uid="u", requests={"cpu": request}, limits={"cpu": limit} if limit else {}
     )
