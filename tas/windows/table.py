@@ -35,6 +35,7 @@ class WindowTable:
         self._room = max_room
         self._payers: Mapping[SeriesKey, str] = {}
         self._used: Counter[str] = Counter()
+        self._counts: Counter[SeriesKey] = Counter()  # of how many nodes there is each
         self.full: set[str] = set()
         self._wanted: Mapping[str, Mapping[SeriesKey, tuple[tuple[str, Window], ...]]] = {}
         self._nodes: dict[str, dict[SeriesKey, Series]] = {}
@@ -83,10 +84,8 @@ class WindowTable:
         self._wanted = wanted
         self._payers = _payers(wanted, names)
         self._used = Counter()
-        for of_node in self._nodes.values():
-            for key in of_node:
-                if key in self._payers:
-                    self._used[self._payers[key]] += ROOM[key.family]
+        for key, payer in self._payers.items():
+            self._used[payer] += ROOM[key.family] * self._counts[key]
         self.refused = 0
         self.full = set()
         kept = self.keys
@@ -153,7 +152,7 @@ class WindowTable:
         for metric, keys in self._wanted.items():
             for key, windows in keys.items():
                 longest: float | None = None
-                for of_node in self._nodes.values():
+                for of_node in self._nodes.values() if self._counts[key] else ():
                     if (series := of_node.get(key)) is not None:
                         longest = max(longest or 0.0, series.covered)
                         if longest >= COVERED * key.seconds:
@@ -188,7 +187,11 @@ class WindowTable:
         before = self._nodes.get(node, {})
         self._count += len(series) - len(before)
         for key in before.keys() ^ series.keys():
-            room = ROOM[key.family] if key in series else -ROOM[key.family]
+            one = 1 if key in series else -1
+            self._counts[key] += one
+            if not self._counts[key]:
+                del self._counts[key]
+            room = one * ROOM[key.family]
             self._room -= room
             if key in self._payers:
                 self._used[self._payers[key]] += room

@@ -1,5 +1,6 @@
 """The series of all nodes."""
 
+import random
 from collections import Counter
 from unittest.mock import patch
 
@@ -11,7 +12,7 @@ from tas.samples.sample import FUTURE_TOLERANCE, Scrape
 from tas.values.quantity import NANO, Quantity
 from tas.windows import quantiles
 from tas.windows.series import Family, StoredSeries
-from tas.windows.table import WindowTable
+from tas.windows.table import ROOM, WindowTable
 
 START = 1_764_028_800.0
 
@@ -191,3 +192,35 @@ def test_a_node_that_has_gone_has_no_changes_and_a_new_list_of_statistics_counts
     assert table.changed() == {}
     table.want(of_operator("cpu:mean:1m", "cpu:p50:1m"))
     assert table.refused == 0
+
+
+def test_the_room_is_what_the_series_take_after_any_changes() -> None:
+    """Counted anew from the series that there are."""
+    chance = random.Random(1)
+    names = [
+        f"{metric}:{kind}:{minutes}m" for metric in ("cpu", "load") for kind in ("mean", "p50") for minutes in (1, 2)
+    ]
+    table = WindowTable(max_room=20)
+    refused: set[str] = set()
+    for step in range(500):
+        match chance.randrange(5):
+            case 0:
+                table.want({name: chance.sample(["a", "b"], k=1) for name in chance.sample(names, k=4)})
+            case 1:
+                table.drop_node(f"n{chance.randrange(6)}")
+            case 2:
+                table.drop_ended(START + step - 30)
+            case 3:
+                other = WindowTable(max_room=table.room)
+                other.want({name: ["b"] for name in chance.sample(names, k=2)})
+                add(other, f"n{chance.randrange(6)}", step, cpu=1, load=1)
+                table.take(other)
+            case _:
+                add(table, f"n{chance.randrange(6)}", step, cpu=1, load=1)
+        series = [key for node in table.nodes for key, _ in table.stored(node, "")]
+        assert table.count == len(series)
+        assert table.room == 20 - sum(ROOM[key.family] for key in series) >= 0
+        assert sum(table._used.values()) == 20 - table.room
+        assert table._counts == Counter(series)
+        refused |= table.full
+    assert refused == {"a", "b"}
