@@ -108,6 +108,18 @@ def test_a_wrong_value_is_an_error_that_names_it(helm: Path, tmp_path: Path) -> 
         "notify: {sinks: 'sinks: {}'}": "notify.sinks: needs processes.notify.enabled",
         "{processes: {collect: {enabled: false}}, collect: {remoteWritePort: 9012}}": "need processes.collect.enabled",
         "collect: {secret: some}": "collect.secret: needs collect.config",
+        "collect: {sources: [promtheus]}": "/collect/sources/0",
+        "collect: {sources: ['prometheus=localhost:9090']}": "/collect/sources/0",
+        "collect: {sources: ['remote-write=0.0.0.0:9012']}": "collect.remoteWritePort = 0: must be its port",
+        "collect: {sources: ['a:remote-write=0.0.0.0:9012'], remoteWritePort: 9013}": "9013: must be its port",
+        "collect: {remoteWritePort: 9012}": "needs a source of the kind remote-write",
+        "collect: {config: 'metrics: ['}": "collect.config: no YAML",
+        "{processes: {agents: {enabled: true}}, agents: {config: 'agents: ['}}": "agents.config: no YAML",
+        "{processes: {notify: {enabled: true}}, notify: {sinks: '- x'}}": "notify.sinks: no YAML",
+        "networkPolicy: {enabled: false, metrics: [{podSelector: {}}]}": "networkPolicy.metrics: needs",
+        "networkPolicy: {remoteWrite: [{podSelector: {}}]}": "networkPolicy.remoteWrite: needs collect.remoteWritePort",
+        "prometheus: {labels: {a: b}}": "prometheus.labels: needs",
+        "{mode: all, processes: {watch: {args: [--replicas=2]}}}": "processes.watch.args: nothing runs watch",
     }.items():
         file = tmp_path / "values.yaml"
         file.write_text(values)

@@ -147,4 +147,38 @@ seccompProfile: {type: RuntimeDefault}
 {{- fail (printf "%s.secret: needs %s.%s, which names its files" . . $file) }}
 {{- end }}
 {{- end }}
+{{- range $place, $text := dict "collect.config" $values.collect.config "notify.sinks" $values.notify.sinks "agents.config" $values.agents.config }}
+{{- with get (fromYaml $text) "Error" }}
+{{- fail (printf "%s: no YAML: %s" $place .) }}
+{{- end }}
+{{- end }}
+{{- $listens := false }}
+{{- range $values.collect.sources }}
+{{- if regexMatch "^([^:=]+:)?remote-write=" . }}
+{{- $listens = true }}
+{{- if not (hasSuffix (printf ":%d" (int $values.collect.remoteWritePort)) .) }}
+{{- fail (printf "collect.sources: %s: collect.remoteWritePort = %d: must be its port" . (int $values.collect.remoteWritePort)) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if and $values.collect.remoteWritePort (not $listens) }}
+{{- fail (printf "collect.remoteWritePort = %d: needs a source of the kind remote-write in collect.sources" (int $values.collect.remoteWritePort)) }}
+{{- end }}
+{{- range list "schedulers" "metrics" "remoteWrite" }}
+{{- if and (get $values.networkPolicy .) (not $values.networkPolicy.enabled) }}
+{{- fail (printf "networkPolicy.%s: needs networkPolicy.enabled" .) }}
+{{- end }}
+{{- end }}
+{{- if and $values.networkPolicy.remoteWrite (not $values.collect.remoteWritePort) }}
+{{- fail "networkPolicy.remoteWrite: needs collect.remoteWritePort" }}
+{{- end }}
+{{- if and $values.prometheus.labels (not (or $values.prometheus.podMonitor $values.prometheus.rules)) }}
+{{- fail "prometheus.labels: needs prometheus.podMonitor or prometheus.rules" }}
+{{- end }}
+{{- $runs := include "tas.enabled" . | fromYamlArray }}
+{{- range $name, $process := $processes }}
+{{- if and $process.args (not (has $name $runs)) }}
+{{- fail (printf "processes.%s.args: nothing runs %s: see mode and processes.%s.enabled" $name $name $name) }}
+{{- end }}
+{{- end }}
 {{- end }}
