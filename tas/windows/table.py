@@ -35,6 +35,7 @@ class WindowTable:
         self._room = max_room
         self._payers: Mapping[SeriesKey, str] = {}
         self._used: Counter[str] = Counter()
+        self._used_elsewhere: Counter[str] = Counter()
         self._counts: Counter[SeriesKey] = Counter()  # of how many nodes there is each
         self.full: set[str] = set()
         self._wanted: Mapping[str, Mapping[SeriesKey, tuple[tuple[str, Window], ...]]] = {}
@@ -42,6 +43,13 @@ class WindowTable:
         self._count = 0
         self._changed: dict[str, set[SeriesKey]] = {}
         self.refused = 0
+
+    def beside(self, names: Names) -> "WindowTable":
+        """A table of these statistics alone, in which namespaces have the room that they have not taken in this one."""
+        other = WindowTable(max_room=self._room)
+        other._used_elsewhere = self._used.copy()
+        other.want(names)
+        return other
 
     @property
     def room(self) -> int:
@@ -124,7 +132,8 @@ class WindowTable:
     def _has_room(self, key: SeriesKey) -> bool:
         """Whether one more series may begin; if not, this is noted."""
         payer, room = self._payers[key], ROOM[key.family]
-        if room <= self._room and (not payer or self._used[payer] + room <= SHARE * (self._room - room)):
+        used = self._used[payer] + self._used_elsewhere[payer]
+        if room <= self._room and (not payer or used + room <= SHARE * (self._room - room)):
             return True
         self.refused += 1
         self.full.add(payer)

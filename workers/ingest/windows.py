@@ -233,22 +233,27 @@ class Windows:
 
         A second reader reads them until it has read as far as the `reader` of the table, which then takes them over.
         """
-        self._filling = WindowTable(max_room=self._table.room)
-        self._filling.want(self._new)
+        self._filling = filling = self._table.beside(self._new)
         from_the_past = StreamReader(self._bus, SAMPLES, Start(time=time.time() - SAMPLES.max_age_seconds))
         try:
             async with aclosing(from_the_past.batches()) as batches:
                 async for batch in batches:
-                    await self._take(batch.messages, self._filling)
+                    await self._take(batch.messages, filling)
                     read = from_the_past.applied
                     if not batch.behind and self._caught_up and (read is None or read >= (reader.applied or 0)):
+                        # Before the reader is closed, which takes a while: no value may come in between.
+                        self._take_over(filling)
                         break
-            names = self._names()
-            known = [name for name in names if self._table.has_series_of(name) or name in self._new]
-            self._table.want({name: names[name] for name in known})
-            self._table.take(self._filling)
         finally:
             self._filling, self._new = None, {}
+
+    def _take_over(self, filled: WindowTable) -> None:
+        """Lets the table have the new series, as far as they are still wanted."""
+        names = self._names()
+        known = [name for name in names if self._table.has_series_of(name) or name in self._new]
+        self._table.want({name: names[name] for name in known})
+        self._table.take(filled)
+        self._filling, self._new = None, {}
         self._find_missing()
         self._changed.set()
 

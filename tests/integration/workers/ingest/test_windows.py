@@ -118,29 +118,32 @@ async def test_samples_become_statistics_also_those_from_before_they_were_wanted
 
 
 class Readers:
-    """Counts the readers that a worker makes. Those after the first, of the past, wait until `release` is set."""
+    """Counts the readers that a worker makes. Those after the first, of the past, begin and end when events are set."""
 
     def __init__(self) -> None:
         self.count = 0
-        self.release = asyncio.Event()
+        self.begin, self.end = asyncio.Event(), asyncio.Event()
 
     def make(self, *arguments: Any) -> StreamReader:
         self.count += 1
-        return StreamReader(*arguments) if self.count == 1 else HeldReader(self.release, *arguments)
+        return StreamReader(*arguments) if self.count == 1 else HeldReader(self, *arguments)
 
 
 class HeldReader(StreamReader):
-    """A reader that is slow to begin."""
+    """A reader that is slow to begin, and to end."""
 
-    def __init__(self, release: asyncio.Event, *arguments: Any) -> None:
+    def __init__(self, events: Readers, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._release = release
+        self._events = events
 
     async def batches(self) -> AsyncGenerator[Batch, None]:
-        await self._release.wait()
-        async with aclosing(super().batches()) as batches:
-            async for batch in batches:
-                yield batch
+        await self._events.begin.wait()
+        try:
+            async with aclosing(super().batches()) as batches:
+                async for batch in batches:
+                    yield batch
+        finally:
+            await self._events.end.wait()
 
 
 @pytest.fixture
@@ -172,10 +175,12 @@ async def test_while_a_new_statistic_is_read_from_the_past_the_others_go_on(
         await cluster.measure("a", 120.5, 5)
         await world.has("a", SOURCE, {"cpu:mean:1m": 3})
         assert readers.count == 2
-        readers.release.set()
+        readers.begin.set()
         await world.has("a", SOURCE, {"cpu:max:2m": 100})
+        # The second reader has not ended yet: no value is lost meanwhile.
         await cluster.measure("a", 121, 200)
         await world.has("a", SOURCE, {"cpu:mean:1m": 52.25, "cpu:max:2m": 200})
+        readers.end.set()
 
 
 async def test_an_author_who_changes_windows_all_the_time_causes_few_reads(
@@ -183,7 +188,8 @@ async def test_an_author_who_changes_windows_all_the_time_causes_few_reads(
 ) -> None:
     """SAMPLES is read again for new series after a pause."""
     world = World(bus)
-    readers.release.set()
+    readers.begin.set()
+    readers.end.set()
     await cluster.has("a")
     await world.use("cpu:mean:1m")
     await world.listed()

@@ -135,6 +135,20 @@ def test_the_series_of_another_table_go_on_as_far_as_they_are_wanted_and_there_i
     assert samples(table) == {("a", "cpu:max:2m"): (5, 60)}
 
 
+def test_a_table_beside_another_one_has_its_room_and_knows_what_namespaces_have_taken() -> None:
+    """Else one that has its share already would take the room of the others there, and lose it when both are one."""
+    table = WindowTable(max_room=100)
+    table.want({f"cpu:mean:{minutes}m": ["hostile"] for minutes in range(1, 91)})
+    add(table, "a", 0, cpu=1)
+    assert (table.room, table.full) == (20, {"hostile"})
+    beside = table.beside({"load:max:1m": ["hostile"], "load:mean:2m": ["good"]})
+    for node in map(str, range(16)):
+        add(beside, node, 0, load=1)
+    assert beside.full == {"hostile"}
+    assert {key.seconds for node in beside.nodes for key, _ in beside.stored(node, "")} == {120}
+    assert beside.room == 4
+
+
 def test_a_stored_series_goes_on_in_another_table() -> None:
     table, other = WindowTable(), WindowTable()
     for each in (table, other):
