@@ -122,6 +122,9 @@ def _secrets(directory: Path, namespace: str, name: tuple[str, ...]) -> int:
     if not is_dns_label(namespace):
         raise InvalidInputError("Secret", "--namespace", namespace, "must be a DNS label")
     folder = _existing(directory)
+    for file in (directory / AUTH, directory / CLUSTER):
+        if stored(file) is None:
+            raise FilesError(f"{file}: is missing: tas bus init {directory} makes it")
     users = [each for each in folder.users() if not name or each.claims.name in name]
     if missing := set(name) - {each.claims.name for each in users}:
         raise InvalidInputError("user", "--user", min(missing), f"has no file in {directory / 'users'}")

@@ -105,6 +105,13 @@ async def test_secrets_have_the_users_and_no_key_of_the_operator(tas: Tas, tmp_p
     assert f"{password}\n" == (folder / "cluster.password").read_text()
     keys = [path.read_text().strip() for path in (folder / "keys").iterdir()]
     assert not any(key in done.out for key in keys)
+    # Without the file each Secret would have another password, and the servers would not find each other.
+    (folder / "cluster.password").unlink()
+    refused = await tas("bus", "secrets", str(folder))
+    assert (refused.code, refused.out) == (1, "")
+    assert f"cluster.password: is missing: tas bus init {folder} makes it" in refused.err
+    assert (await tas("bus", "init", str(folder))).code == 0
+    assert f"{password}\n" != (folder / "cluster.password").read_text()
     some = await tas("bus", "secrets", str(folder), "--user", "a_b", "--user", "tas-all")
     names = [each["metadata"]["name"] for each in yaml.safe_load_all(some.out)]
     assert names == ["tas-bus-a.b", "tas-bus-all", "tas-nats"]
