@@ -22,10 +22,11 @@ _Namespace = Annotated[str, msgspec.Meta(max_length=63)]
 _LabelValue = Annotated[str, msgspec.Meta(max_length=63)]
 
 
-class _Placed(msgspec.Struct, frozen=True, kw_only=True, tag="placed"):
+class _Placed(msgspec.Struct, frozen=True, kw_only=True, tag="placed", omit_defaults=True):
     uid: _Uid
     node: _Node
     at: Time
+    namespace: _Namespace = ""
     requests: Mapping[str, float] = {}
 
 
@@ -49,7 +50,15 @@ _read = reader(SUBJECT, _Placed | _Run)  # type: ignore[arg-type] # msgspec deco
 def encode_outcome(event: Placed | Outcome) -> bytes:
     """The message of an event in OUTCOMES."""
     if isinstance(event, Placed):
-        return encode(_Placed(uid=event.uid, node=event.node, at=time_of(event.at), requests=event.requests))
+        return encode(
+            _Placed(
+                uid=event.uid,
+                node=event.node,
+                at=time_of(event.at),
+                namespace=event.namespace,
+                requests=event.requests,
+            )
+        )
     return encode(
         _Run(
             namespace=event.namespace,
@@ -74,7 +83,13 @@ def decode_outcome(data: bytes) -> Placed | Outcome:
         for resource, amount in found.requests.items():
             if amount < 0:
                 raise InvalidInputError(SUBJECT, f"requests.{resource}", amount, "must not be negative")
-        return Placed(uid=found.uid, node=found.node, at=seconds_of(found.at), requests=found.requests)
+        return Placed(
+            uid=found.uid,
+            node=found.node,
+            at=seconds_of(found.at),
+            requests=found.requests,
+            namespace=found.namespace,
+        )
     if found.restart < 0:
         raise InvalidInputError(SUBJECT, "restart", found.restart, "must not be negative")
     return Outcome(

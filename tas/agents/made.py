@@ -208,10 +208,11 @@ def events(*, later: float = 0.0) -> Iterator[Placed | Outcome]:
     """Pods that are placed, and runs of containers that go on, succeed, fail, and of which little is known."""
     for number in range(6):
         uid, node, at = f"uid-{number}-{later:g}", f"node-{number % 3}", NOW + later + number
-        yield Placed(uid=uid, node=node, at=at, requests={"cpu": 100.0 * number, "memory": 2.0**20 * number})
+        namespace, requests = f"namespace-{number % 2}", {"cpu": 100.0 * number, "memory": 2.0**20 * number}
+        yield Placed(namespace=namespace, uid=uid, node=node, at=at, requests=requests)
         for restart, result in enumerate(Result):
             yield Outcome(
-                namespace=f"namespace-{number % 2}",
+                namespace=namespace,
                 uid=uid,
                 node=node,
                 container="main",

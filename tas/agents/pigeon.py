@@ -12,8 +12,8 @@ A pod on one node changes only one row of the use, so the sums over all nodes ar
 O(nodes · resources²) for a request. The original evaluates all nodes again for each trial.
 """
 
-from collections import OrderedDict
-from collections.abc import Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -90,14 +90,26 @@ class PigeonOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class History:
-    """What the last pods requested: `demands` has a row for each pod, the last one at the end."""
+    """What the last pods requested.
 
-    def __init__(self, demands: FloatArray) -> None:
-        self.demands = demands[-MAX_DEMANDS:]
+    Attributes:
+        demands: A row for each pod, the last one at the end.
+        namespaces: The namespace of each pod.
+    """
 
-    def add(self, demand: FloatArray) -> None:
-        """Counts a pod."""
-        self.demands = np.vstack((self.demands[1 - MAX_DEMANDS :], demand))
+    def __init__(self, demands: FloatArray, namespaces: Sequence[str] = ()) -> None:
+        self.demands = demands
+        self.namespaces = list(namespaces) or [""] * len(demands)
+
+    def add(self, demand: FloatArray, namespace: str = "") -> None:
+        """Counts a pod. Of too many, the oldest of the namespace with the most is dropped: no one displaces others."""
+        self.demands = np.vstack((self.demands, demand))
+        self.namespaces.append(namespace)
+        if len(self.namespaces) > MAX_DEMANDS:
+            ((most, _),) = Counter(self.namespaces).most_common(1)
+            oldest = self.namespaces.index(most)
+            self.demands = np.delete(self.demands, oldest, axis=0)
+            del self.namespaces[oldest]
 
     def moments(self, largest: FloatArray) -> tuple[FloatArray, FloatArray]:
         """The mean and the second moment: an average of the first hundred pods, and from then on an exponential one.
@@ -138,7 +150,7 @@ class Pigeon(Agent):
         """The best objective has 1, the worst 0.1, and a node without room 0."""
         options, demand = self._options, self._demand(pod.requests)
         if options.candidates_only:
-            self._history.add(demand[:, 0])
+            self._history.add(demand[:, 0], pod.namespace)
         here = self._amounts(nodes)
         known = here.known
         fits = known & np.all(demand <= here.capacity - here.used, axis=0)
@@ -219,14 +231,14 @@ class Pigeon(Agent):
         self._uids[event.uid] = None
         if len(self._uids) > MAX_UIDS:
             self._uids.popitem(last=False)
-        self._history.add(self._demand(event.requests)[:, 0])
+        self._history.add(self._demand(event.requests)[:, 0], event.namespace)
 
     def snapshot(self) -> Mapping[str, Any]:
         """The demand history and the pods that it counts."""
         return {
             "version": SNAPSHOT_VERSION,
             "resources": list(self._options.resources),
-            "demands": self._history.demands.tolist(),
+            "demands": list(zip(self._history.namespaces, self._history.demands.tolist(), strict=True)),
             "uids": list(self._uids),
         }
 
@@ -272,18 +284,22 @@ class _Amounts(NamedTuple):
         return self.of(self.known)
 
 
+_NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+
+
 class _State(msgspec.Struct, frozen=True, kw_only=True):
-    demands: Annotated[list[list[Annotated[float, msgspec.Meta(ge=0)]]], msgspec.Meta(max_length=MAX_DEMANDS)]
+    demands: Annotated[list[tuple[str, list[_NotNegative]]], msgspec.Meta(max_length=MAX_DEMANDS)]
     uids: Annotated[list[str], msgspec.Meta(max_length=MAX_UIDS)]
 
     def history(self, resources: int) -> History:
         """The demand history. Raises ValueError if it is not of so many resources, or not finite."""
-        if any(len(each) != resources for each in self.demands):
+        rows = [row for _, row in self.demands]
+        if any(len(row) != resources for row in rows):
             raise ValueError(f"each demand must have {resources} numbers")
-        demands = np.array(self.demands, dtype=np.float64).reshape(-1, resources)
+        demands = np.array(rows, dtype=np.float64).reshape(-1, resources)
         if not np.isfinite(demands).all():
             raise ValueError("must be finite")
-        return History(demands)
+        return History(demands, [namespace for namespace, _ in self.demands])
 
 
 def stretched(values: FloatArray, fits: BoolArray, smallest_span: float, *, whole: bool) -> FloatArray:

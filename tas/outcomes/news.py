@@ -98,7 +98,8 @@ class PodNews:
         before = self._seen.get(pod.uid)
         if before is None and pod.requests is not None:
             at = now if pod.placed_at is None else pod.placed_at
-            event = Placed(uid=pod.uid, node=pod.node, at=at, requests=_first_requests(pod.requests))
+            requests = _first_requests(pod.requests)
+            event = Placed(uid=pod.uid, node=pod.node, at=at, requests=requests, namespace=pod.namespace)
             found.append(News(event, _happened(pod.placed_at, now, listed=listed)))
         labels: Mapping[str, str] | None = None
         runs: list[tuple[str, int, Result]] = []

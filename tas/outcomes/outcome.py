@@ -12,12 +12,14 @@ class Placed:
     Attributes:
         at: When it was placed, in seconds since 1970, but not after its message arrived.
         requests: As in `PodDemand`.
+        namespace: That of the pod; empty if an earlier version has published the event.
     """
 
     uid: str
     node: str
     at: float
     requests: Mapping[str, float]
+    namespace: str = ""
 
 
 class Result(StrEnum):

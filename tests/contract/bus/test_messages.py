@@ -324,7 +324,13 @@ NODE_HOLD = NodeHold(
     },
 )
 
-PLACED = Placed(uid=POD.uid, node="ip-10-0-0-1.ec2.internal", at=YEAR, requests={"cpu": 250, "memory": 1073741824})
+PLACED = Placed(
+    namespace="default",
+    uid=POD.uid,
+    node="ip-10-0-0-1.ec2.internal",
+    at=YEAR,
+    requests={"cpu": 250, "memory": 1073741824},
+)
 RUN = Outcome(
     namespace="default",
     uid=POD.uid,

@@ -216,7 +216,7 @@ async def test_what_is_learned_outlives_processes_and_the_bus(server: Server, bu
             pigeon = one.agent("pigeon-holing")
             assert isinstance(pigeon, Pigeon)
             await eventually(lambda: len(pigeon.snapshot()["demands"]) == 1)
-            assert pigeon.snapshot()["demands"] == [[500.0, 1024.0]]
+            assert pigeon.snapshot()["demands"] == [("default", [500.0, 1024.0])]
         await fail(bus, ["2", "3"])
         await eventually(knows(one, 3))
         last = (await epoch_on(bus, OUTCOMES)).last_sequence

@@ -202,6 +202,13 @@ def test_a_pod_that_no_node_can_hold_is_no_demand() -> None:
         for agent in (plain, attacked, empty)
     )
     assert found == expected != other
+    # Nor do many of them displace the others.
+    for number in range(2 * MAX_DEMANDS):
+        requests = {"cpu": 1e15, "memory": 1024 * MEBI}
+        attacked.observe(Placed(namespace="hostile", uid=f"c{number}", node="n", at=0.0, requests=requests))
+    assert len(attacked.snapshot()["demands"]) == MAX_DEMANDS
+    again = attacked.score(pod(cpu=500.0, memory=512 * MEBI), nodes_of(N3)).terms["objective"].tolist()
+    assert again == expected
 
 
 PUBLISHED = [
@@ -250,7 +257,7 @@ def test_a_pod_without_requests_counts_as_a_small_one() -> None:
     agent = Pigeon(PigeonOptions())
     for number, requests in enumerate(({}, {"cpu": 0.0, "memory": MEBI - 1}, {"cpu": 1.0, "memory": MEBI})):
         agent.observe(Placed(uid=f"{number}", node="n", at=0.0, requests=requests))
-    assert agent.snapshot()["demands"] == [[10.0, 16.0], [10.0, 16.0], [1.0, 1.0]]
+    assert agent.snapshot()["demands"] == [("", [10.0, 16.0]), ("", [10.0, 16.0]), ("", [1.0, 1.0])]
 
 
 def test_defects_p1_p2_resources_have_names_and_one_unit() -> None:
@@ -400,10 +407,11 @@ def test_what_was_learned_is_restored() -> None:
     [
         {"version": 1},
         {"resources": ["cpu"]},
-        {"demands": [[1.0]]},
-        {"demands": [[1.0, nan]]},
-        {"demands": [[1.0, -1.0]]},
-        {"demands": [[1.0, 1.0]] * (MAX_DEMANDS + 1)},
+        {"demands": [["n", [1.0]]]},
+        {"demands": [["n", [1.0, nan]]]},
+        {"demands": [["n", [1.0, -1.0]]]},
+        {"demands": [["n", [1.0, 1.0]]] * (MAX_DEMANDS + 1)},
+        {"demands": [[1.0, 1.0]]},
         {"demands": "x"},
         {"uids": [1]},
     ],

@@ -41,7 +41,7 @@ def words(news: list[News]) -> list[str]:
 def test_a_placement_is_news_once() -> None:
     news = PodNews()
     (found,) = news.see(pod(), NOW + 1)
-    assert found == (Placed(uid="u", node="n", at=NOW, requests={"cpu": 100.0}), NOW)
+    assert found == (Placed(namespace="default", uid="u", node="n", at=NOW, requests={"cpu": 100.0}), NOW)
     assert news.see(pod(labels={"a": "b"}), NOW + 2) == []
     assert not news.wants_requests("u", NOW, NOW, listed=False)
     assert news.see(pod(uid="unreadable", requests=None), NOW) == []
