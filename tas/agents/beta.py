@@ -187,7 +187,10 @@ class RememberedBeta:
             first, second, arguments = first[new], second[new], arguments[:, new]
             values[new] = found = beta_cdf(*arguments)
             places = np.where(self._asked[first] <= self._asked[second], first, second)
-            self._arguments[:, places], self._values[places], self._asked[places] = arguments, found, self._calls
+            # Known at last: the call of an agent may be interrupted anywhere.
+            self._arguments[:, places] = np.nan
+            self._values[places], self._asked[places] = found, self._calls
+            self._arguments[:, places] = arguments
         return values
 
     def _places(self, mixed: npt.NDArray[np.uint64]) -> Places:

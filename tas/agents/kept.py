@@ -155,11 +155,13 @@ class KeptColumns:
         if column is not None:
             self._amounts.move_to_end((of, resource))
             return column
-        column = self._amounts[of, resource] = np.full(self._size, nan)
-        if len(self._amounts) > MAX_COLUMNS:
-            self._amounts.popitem(last=False)
+        column = np.full(self._size, nan)
         for node, allocation in (self._allocations or {}).items():
             column[self._rows[node]] = _amount(allocation, of, resource)
+        # Kept when it is complete: the call of an agent may be interrupted anywhere.
+        self._amounts[of, resource] = column
+        if len(self._amounts) > MAX_COLUMNS:
+            self._amounts.popitem(last=False)
         return column
 
     def newest(self, rows: Rows) -> FloatArray:

@@ -21,6 +21,7 @@ from tas.values.quantity import NANO
 from tas.view.allocations import AllocationView
 from tas.view.view import View
 from tests.unit.tas.view.test_view import scrape
+from workers.serving.interrupting import InterruptedCallError
 
 NODES = ("a", "b", "c")
 METRICS = ("free", "used")
@@ -287,6 +288,31 @@ def test_an_agent_keeps_so_many_derivations_and_one_that_fails_or_has_another_sh
     with pytest.raises(ZeroDivisionError):
         columns.derived("fails", lambda nodes: nodes.metric("free") / (1 // 0))
     assert not {"flat", "fails"} & known.derived.keys()
+
+
+def test_a_column_that_was_interrupted_while_it_was_made_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time limit of an agent may end its call anywhere."""
+    world = World()
+    world.load(None)
+    for name in NODES:
+        world.allocate(name, 3, 0, [])
+    ((_, known),) = world.agents
+    made = kept_module._amount
+    calls = iter(range(1, 100))
+
+    def interrupted(*of: Any) -> float:
+        if next(calls) == len(NODES):
+            raise InterruptedCallError("too slow")
+        return made(*of)
+
+    monkeypatch.setattr(kept_module, "_amount", interrupted)
+
+    def cpu(nodes: Columns) -> FloatArray:
+        return nodes.capacity("cpu").reshape(1, -1)
+
+    with pytest.raises(InterruptedCallError):
+        NodeColumns(NODES, known).derived("cpu", cpu)
+    assert NodeColumns(NODES, known).derived("cpu", cpu).tolist() == [[3.0] * len(NODES)]
 
 
 def test_two_agents_that_read_the_same_share_a_column() -> None:
