@@ -62,6 +62,7 @@ class NodeColumns:
         self._found_rows = rows
         self._made: dict[_ColumnKey, FloatArray] = {}
         self._read: dict[_ColumnKey, None] = {}
+        self._asked_at = known.kept.changes
 
     @property
     def names(self) -> Sequence[str]:
@@ -127,13 +128,28 @@ class NodeColumns:
         return values, nodes._read | dict.fromkeys(each for each in nodes._made if each[0] != "metric")
 
     def amounts(self) -> Iterator[tuple[str, FloatArray]]:
-        """The amounts that the agent has read, each with a name such as `cpu capacity`; of new pods only those > 0."""
-        for of, what, *metrics in (*self._read, *(each for each in self._made if each not in self._read)):
+        """The amounts that the agent has read, each with a name such as `cpu capacity`; of new pods only those > 0.
+
+        What was read for derived values is read again here: of nodes that have changed since, NaN.
+        """
+        for key in dict.fromkeys((*self._made, *self._read)):
+            of, what, *_ = key
+            if of == "metric":
+                continue
+            column = self._made[key] if key in self._made else self._read_again(*key)
             if of == "placed":
-                column = self.placed(what, *metrics)
                 yield f"{what} of new pods", np.where(column > 0, column, np.nan)
-            elif of != "metric":
-                yield f"{what} {of}", self._amounts(cast("Amounts", of), what)
+            else:
+                yield f"{what} {of}", column
+
+    def _read_again(self, of: str, what: str, *metrics: str) -> FloatArray:
+        """A column that was read for derived values; NaN for nodes that have changed since the request."""
+        if of == "placed":
+            column = self._placed(what, self._metric(*metrics))
+        else:
+            column = self._picked(cast("Amounts", of), what)
+        changed = self._known.kept.changed_after(self._asked_at)
+        return np.where(np.isin(self._rows, changed), np.nan, column)
 
     @property
     def _rows(self) -> Rows:
@@ -170,8 +186,8 @@ class NodeColumns:
             since = metric.times.take(self._rows) - SHOWN_SECONDS
             for number in np.flatnonzero(self._known.kept.newest(self._rows) > since).tolist():
                 allocation = self._known.kept.allocation(self._names[number])
-                assert allocation is not None, "it has a new pod"
-                column[number] = in_flight(allocation.recent, resource, since[number])
+                if allocation is not None:  # else the row is of another node since
+                    column[number] = in_flight(allocation.recent, resource, since[number])
         return column
 
 

@@ -137,7 +137,10 @@ class Rewards(Agent):
         if reward is None:
             return
         namespace, weight = self._namespace_of(event), self._options.weight
-        before = self.reward(namespace, kind, event.node)
+        known = self._of(namespace).get((kind, event.node))
+        # One that is only not forgotten yet does not count: another replica may have forgotten it.
+        is_over = known is None or self._now - known.at >= self._options.forget_seconds
+        before = self._options.prior if known is None or is_over else known.value
         value = min(max((1.0 - weight) * before + weight * reward, 0.0), 1.0)
         self._set(namespace, (kind, event.node), _Reward(value, self._now))
         while self._count > MAX_REWARDS:

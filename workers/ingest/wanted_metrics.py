@@ -86,12 +86,13 @@ class WantedMetrics:
                 want(use.metric, use.source, stale_after)
         return found
 
-    def namespaces(self) -> Mapping[str, frozenset[str]]:
-        """The namespaces of the policies that use each metric; none for those always wanted."""
+    def namespaces(self, source: str) -> Mapping[str, frozenset[str]]:
+        """The namespaces of the policies that read each metric from a source or from any; none if always wanted."""
         found: dict[str, set[str]] = {}
         for key, uses in self._uses.items():
             for use in uses:
-                found.setdefault(use.metric, set()).add(key.namespace)
+                if use.source in ("", source):
+                    found.setdefault(use.metric, set()).add(key.namespace)
         return {metric: frozenset() if metric in self._always else frozenset(each) for metric, each in found.items()}
 
     async def wait_until_known(self) -> None:

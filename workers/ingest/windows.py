@@ -160,7 +160,7 @@ class Windows:
 
     def _names(self) -> dict[str, frozenset[str]]:
         """The statistics that are wanted, with the namespaces whose policies use each; none if the operator does."""
-        namespaces = self._wanted.namespaces()
+        namespaces = self._wanted.namespaces(WINDOWS)
         return {
             name: namespaces.get(name, frozenset()) for name in self._wanted.of(WINDOWS) if window_of(name) is not None
         }

@@ -290,6 +290,36 @@ def test_an_agent_keeps_so_many_derivations_and_one_that_fails_or_has_another_sh
     assert not {"flat", "fails"} & known.derived.keys()
 
 
+def test_an_explanation_has_the_amounts_of_the_decision_or_none() -> None:
+    """It is made after the answer, when a node may have changed, or may be gone and its row given to another one."""
+    world = World()
+    world.load(None)
+    for name in NODES:
+        world.sample(name, "free", 1, 0.0, "one")
+        world.allocate(name, 3, 0, [0.0])
+    ((_, known),) = world.agents
+    columns = NodeColumns(NODES, known)
+    columns.derived("all", everything)
+    columns.limited("cpu")
+    before = [(name, column.tolist()) for name, column in columns.amounts()]
+    assert ("cpu capacity", [3.0] * len(NODES)) in before
+    assert ("cpu of new pods", [100.0] * len(NODES)) in before
+    world.allocate("a", 2, 0, [])
+    world.view.drop_samples("b")
+    world.allocations.drop_node("b")
+    world.sample("other", "free", 1, 0.0, "one")
+    world.allocate("other", 1, 0, [0.0])
+    assert world.kept.known_row("other") == columns._rows[1], "the row of b"
+    for _ in range(2):
+        after = [(name, column.tolist()) for name, column in columns.amounts()]
+        for (name, found), (same_name, then) in zip(after, before, strict=True):
+            assert name == same_name
+            if name == "cpu limited":
+                assert found == then, "it was read for the decision itself"
+            else:
+                np.testing.assert_array_equal(found, [nan, nan, then[2]])
+
+
 def test_a_column_that_was_interrupted_while_it_was_made_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time limit of an agent may end its call anywhere."""
     world = World()

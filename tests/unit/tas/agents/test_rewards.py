@@ -202,6 +202,18 @@ def test_the_namespace_with_the_most_rewards_loses_the_oldest(monkeypatch: pytes
     assert other.snapshot() == agent.snapshot()
 
 
+def test_a_reward_that_is_over_counts_for_no_replica() -> None:
+    """One that has just searched for old rewards keeps it for a second longer than one that has just started."""
+    running = Rewards(RewardOptions(forget_seconds=100.0))
+    running.observe(outcome(0, FAILED, at=0.0))
+    running.observe(outcome(1, FAILED, node="other", at=99.5))
+    started = Rewards(RewardOptions(forget_seconds=100.0))
+    started.restore(running.snapshot())
+    for each in (running, started):
+        each.observe(outcome(2, FAILED, at=100.2))
+    assert running.reward("n", "web", "n0") == started.reward("n", "web", "n0") == 0.9
+
+
 RUNS = st.lists(
     st.tuples(st.integers(0, 5), st.integers(0, 2), st.sampled_from(list(Result)), st.floats(0.0, 1e6)), max_size=30
 )
