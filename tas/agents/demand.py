@@ -23,7 +23,7 @@ MAX_KEPT = 256
 """Of so many different resources of pods the amounts are kept."""
 
 MAX_KEPT_BYTES = 2048
-"""Longer texts are not kept."""
+"""Longer texts are not kept, where each container counts with 64 bytes more than its text."""
 
 _Quantities = dict[str, str | int | float]
 
@@ -130,7 +130,7 @@ def _text_of(document: Raw) -> tuple[bytes, ...] | None:
         for each in containers:
             parts += each.resources, each.restart_policy
     texts = tuple(map(bytes, parts))
-    return texts if sum(map(len, texts)) <= MAX_KEPT_BYTES else None
+    return texts if sum(map(len, texts)) + 32 * len(texts) <= MAX_KEPT_BYTES else None
 
 
 def _read(document: Raw) -> _Amounts:

@@ -49,6 +49,7 @@ class Case:
 def cases(needs: Needs) -> Iterator[Case]:
     """Requests of each kind and size for an agent with these needs."""
     pods = _pods(needs)
+    derived: _Derived = {}
     for kind in Kind:
         for count in COUNTS:
             names = tuple(f"node-{number}" for number in range(count))
@@ -58,7 +59,7 @@ def cases(needs: Needs) -> Iterator[Case]:
                     title=f"{count} nodes with {kind} and a pod {what}",
                     kind=kind,
                     pod=pod,
-                    nodes=MadeCandidates(names, kind, needs, others),
+                    nodes=MadeCandidates(names, kind, needs, others, derived),
                 )
 
 
@@ -107,11 +108,16 @@ class _Undeclared(Mapping[str, float]):
         raise UndeclaredError(f"reads {self._what}, which its needs do not name")
 
 
+_Derived = dict[tuple[Hashable, Kind, str], FloatArray]
+"""What was derived of a node in any of the requests, by the key of the computation."""
+
+
 class MadeColumns:
     """Columns of made values. The values of a node depend on its name and the column alone."""
 
-    def __init__(self, names: Sequence[str], kind: Kind, needs: Needs) -> None:
+    def __init__(self, names: Sequence[str], kind: Kind, needs: Needs, derived: _Derived) -> None:
         self.names = names
+        self._derived = derived
         self.kind = kind
         self.needs = needs
 
@@ -144,13 +150,15 @@ class MadeColumns:
         return np.nan_to_num(self._amounts("placed", resource, 0.0, 500.0), posinf=0.0)
 
     def derived(self, key: Hashable, compute: Callable[["MadeColumns"], FloatArray]) -> FloatArray:
-        """What the computation returns, if each number depends on its node alone."""
-        hash(key)
+        """What the computation returns, if each number depends on its node alone: not on the request either."""
         found = compute(self)
         for at, name in enumerate(self.names):
-            alone = compute(MadeColumns((name,), self.kind, self.needs))
-            if not np.allclose(found[:, at : at + 1], alone, rtol=1e-9, atol=0.0, equal_nan=True):
+            of_node = found[:, at : at + 1]
+            alone = compute(MadeColumns((name,), self.kind, self.needs, self._derived))
+            if not _same(of_node, alone):
                 raise UndeclaredError("derives a value of a node from other nodes")
+            if not _same(of_node, self._derived.setdefault((key, self.kind, name), alone)):
+                raise UndeclaredError("derives a value of a node from the pod, or from what it has learned")
         return found
 
     def _amounts(self, what: str, resource: str, low: float, high: float) -> FloatArray:
@@ -180,11 +188,17 @@ class MadeColumns:
         return low + (high - low) * (number / 2**32)
 
 
+def _same(one: FloatArray, other: FloatArray) -> bool:
+    return one.shape == other.shape and np.allclose(one, other, rtol=1e-9, atol=0.0, equal_nan=True)
+
+
 class MadeCandidates(MadeColumns):
     """The candidates of a made request; a cluster has some nodes more."""
 
-    def __init__(self, names: Sequence[str], kind: Kind, needs: Needs, others: Sequence[str]) -> None:
-        super().__init__(names, kind, needs)
+    def __init__(
+        self, names: Sequence[str], kind: Kind, needs: Needs, others: Sequence[str], derived: _Derived
+    ) -> None:
+        super().__init__(names, kind, needs, derived)
         self.others = others
 
     @property
@@ -197,11 +211,11 @@ class MadeCandidates(MadeColumns):
         """Some nodes more, if the agent needs them."""
         if not self.needs.whole_cluster:
             raise UndeclaredError("reads the whole cluster, which its needs do not name")
-        return MadeColumns((*self.names, *self.others), self.kind, self.needs)
+        return MadeColumns((*self.names, *self.others), self.kind, self.needs, self._derived)
 
     def mirrored(self) -> "MadeCandidates":
         """The same nodes in another order, of the cluster too."""
-        return MadeCandidates(self.names[::-1], self.kind, self.needs, self.others[::-1])
+        return MadeCandidates(self.names[::-1], self.kind, self.needs, self.others[::-1], self._derived)
 
 
 def events(*, later: float = 0.0) -> Iterator[Placed | Outcome]:

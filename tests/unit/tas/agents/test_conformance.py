@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import copy
+from functools import partial
 from itertools import count
 from math import nan
 from typing import Any, ClassVar
@@ -452,6 +453,31 @@ class Secretive(Learning):
         super().observe(event)
 
 
+class Deriving(Good):
+    """Keeps what depends on more than a node."""
+
+    needs = Needs(metrics=("load",), pod=True)
+
+    def rows(self, pod: PodDemand, nodes: Columns) -> FloatArray:
+        return nodes.metric("load").reshape(1, -1)
+
+    def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
+        (load,) = nodes.derived("rows", partial(self.rows, pod))
+        known = np.isfinite(load)
+        return Scores(values=1 - np.clip(np.where(known, load, 0.0) / 100, 0, 1), known=known)
+
+
+class DerivesOfOthers(Deriving):
+    def rows(self, pod: PodDemand, nodes: Columns) -> FloatArray:
+        load = nodes.metric("load").reshape(1, -1)
+        return load - float(np.nan_to_num(load).max(initial=0.0))
+
+
+class DerivesOfPod(Deriving):
+    def rows(self, pod: PodDemand, nodes: Columns) -> FloatArray:
+        return (nodes.metric("load") + pod.requests.get("cpu", 0.0)).reshape(1, -1)
+
+
 BROKEN: dict[type[Agent], str] = {
     Silent: "overrides neither filter nor score",
     Unready: "needs: raises LookupError",
@@ -489,6 +515,8 @@ BROKEN: dict[type[Agent], str] = {
     Hasty: "restore: changes the learned state when it refuses",
     Secretive: "another answer after `restore` of the same state",
     Forgetful: "restore: another state than the snapshot",
+    DerivesOfOthers: "derives a value of a node from other nodes",
+    DerivesOfPod: "derives a value of a node from the pod",
 }
 
 
@@ -501,3 +529,7 @@ def test_a_broken_rule_is_a_fault(kind: type[Agent]) -> None:
 def test_a_fault_is_listed_once() -> None:
     """At the first input that shows it, although most do."""
     assert len(faults(NoAnswer())) == 1
+
+
+def test_an_agent_that_derives_from_a_node_alone_conforms() -> None:
+    assert faults(Deriving()) == []
