@@ -31,7 +31,6 @@ class WindowTable:
     """
 
     def __init__(self, *, max_room: int = MAX_ROOM) -> None:
-        self._max_room = max_room
         self._room = max_room
         self._payers: Mapping[SeriesKey, str] = {}
         self._used: Counter[str] = Counter()
