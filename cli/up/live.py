@@ -10,6 +10,7 @@ import textwrap
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -30,6 +31,7 @@ from tas.samples.sample import newest
 from tas.values.quantity import short_text
 from workers.following.followed_view import FollowedView
 from workers.following.freezes import Freezes
+from workers.process.errors import WorkerError
 from workers.process.http_body import MAX_OWN_BYTES, TooLargeError, failed_request, whole_body
 from workers.process.logs import logging_to
 
@@ -114,10 +116,15 @@ class LiveView:
         self._history.append(event_line(line))
 
     async def _draw(self) -> None:
-        with Live(self._render(), console=self._console, auto_refresh=False, screen=True) as live:
-            while True:
+        with (
+            suppress(OSError),  # from the terminal
+            Live(self._render(), console=self._console, auto_refresh=False, screen=True) as live,
+        ):
+            while self._console.file.isatty():
                 live.update(self._render(), refresh=True)
                 await asyncio.sleep(REDRAW_INTERVAL_SECONDS)
+        # A closed terminal need not send a signal here: make and ssh may keep it from us.
+        raise WorkerError("the terminal is closed")
 
     def _render(self) -> RenderableType:
         now = time.time()

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import pty
 import signal
 import socket
 from collections.abc import AsyncIterator
@@ -15,7 +16,7 @@ from cli.up.applied import AppliedPolicies
 from sandbox import Sandbox
 from sandbox.resources import TASPOLICIES
 from tests.e2e.processes import free_ports
-from tests.integration.cli.tas import Tas, demo_policy, policy_folder, replace_file
+from tests.integration.cli.tas import COMMAND, Tas, demo_policy, policy_folder, replace_file
 from tests.integration.servers import eventually
 
 POLICY = demo_policy("""\
@@ -110,6 +111,34 @@ async def _json(url: str) -> list[dict[str, str]]:
 
 def _last(text: str, node: str) -> str:
     return text.rpartition(f"cluster: {node}: ")[2]
+
+
+async def test_a_closed_terminal_ends_everything_without_a_signal(tas: Tas, policies: Path) -> None:
+    """As after `ssh -t HOST make up`: the signal of the terminal reaches only make, which waits for us."""
+    listen, health = free_ports(2)
+    addresses = ["--listen", f"127.0.0.1:{listen}", "--health-listen", f"127.0.0.1:{health}"]
+    ours, its = pty.openpty()
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND, "up", "--policies", str(policies), *addresses,
+        stdin=its, stdout=its, stderr=asyncio.subprocess.PIPE, env=tas.environment, start_new_session=True,
+    )  # fmt: skip
+    os.close(its)
+    drawn: list[bytes] = []
+    loop = asyncio.get_running_loop()
+    loop.add_reader(ours, lambda: drawn.append(os.read(ours, 65536)))
+    try:
+        await eventually(lambda: b"node-1" in b"".join(drawn))
+        loop.remove_reader(ours)
+        os.close(ours)
+        async with asyncio.timeout(60):
+            _, errors = await process.communicate()
+        assert process.returncode == 1
+        assert b'"worker":"live","error":"the terminal is closed"' in errors
+        assert tas.left_behind() == []
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
 async def test_a_port_in_use_is_an_error_and_no_file_remains(tas: Tas, policies: Path) -> None:
