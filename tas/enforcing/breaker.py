@@ -5,7 +5,8 @@ A breaker keeps the set of *admitted* nodes. The set is stored on the bus, and c
 1. A node without a label of the policy is admitted before a patch sets such a label. The record then has the node with
    the resource version on which the patch is conditional. A patch of another version needs a new admission.
 2. If the admitted nodes would be more than the limit, none of the new ones is admitted, and the breaker *trips*: from
-   then on no label of the policy is set or removed, until somebody resets it.
+   then on no label of the policy is set or removed, until somebody resets it. An admission from before is worth nothing
+   while the nodes are more than the limit: users may have labelled others since, or have lowered the limit.
 3. A node leaves the set only when the API server has shown it without the labels, or has not shown it at all, at a
    *later* version than the stored one. Then a patch that was sent for the stored version can no longer succeed.
 
@@ -16,7 +17,7 @@ the original TAS) are added as they are found, also above the limit; then no fur
 Resource versions are compared as numbers (facts.md c41).
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Set
 
 from tas.enforcing.labels import is_in_our_form, policy_name
 from tas.policy.policy import LABEL_PREFIX, Policy
@@ -164,14 +165,19 @@ def admit(
     nodes = dict(without_leavers(breaker, seen, labelled).nodes)
     for node in labelled:
         nodes.setdefault(node, seen.version_of(node))
-    new = wanted.keys() - nodes.keys()
-    if new and len(nodes) + len(new) > limit:
-        trip = Trip(since=now, limit=limit, wanted=len(nodes) + len(new), selected=selected)
-        return Breaker(nodes=nodes, trip=trip)
+    count = len(nodes.keys() | wanted.keys())
+    if count > limit and not wanted.keys() <= set(labelled):
+        return Breaker(nodes=nodes, trip=Trip(since=now, limit=limit, wanted=count, selected=selected))
     for node, version in wanted.items():
         # Never an earlier version: a patch of the later one may be on its way.
         nodes[node] = max(version, nodes.get(node, 0))
     return breaker if nodes == breaker.nodes else Breaker(nodes=nodes)
+
+
+def is_over(breaker: Breaker, labelled: Set[str], limit: int) -> bool:
+    """Whether the admitted nodes and the labelled ones are more than the limit."""
+    most = len(breaker.nodes) + len(labelled)  # mostly they are the same nodes
+    return most > limit and len(breaker.nodes.keys() | labelled) > limit
 
 
 def reset(breaker: Breaker) -> Breaker:

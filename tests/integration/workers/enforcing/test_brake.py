@@ -146,6 +146,35 @@ async def test_two_replicas_of_which_one_ends_label_no_node_beyond_the_limit(
     assert labelled(sandbox, name) in (2, 3)
 
 
+async def test_an_old_admission_is_worth_nothing_when_users_have_labelled_other_nodes_since(
+    world: World, kubeconfig: Path, server: Server
+) -> None:
+    """A replica that ended between its admission and its patch leaves the admission behind."""
+    name, (first, second, third) = world.name(), await nodes_of(world, 3)
+    await world.policy(await world.namespace(), name, deschedule(), breaker={"maxNodes": 2})
+    version = int((await world.admin.get(f"/api/v1/nodes/{first}"))["metadata"]["resourceVersion"])
+    admitted = Breaker(nodes={first: version})
+    await answered(lambda: BREAKER_RECORDS.put(world.bus, name, admitted, revision=0, read_at=time.monotonic()))
+    for node in (second, third):
+        await world.admin.label_node(node, {name: VIOLATING})
+    await sampled(world, [first, second, third], health=1)
+    async with labels_running(kubeconfig, server.url) as labels:
+        await wait_for_trip(world, name)
+        trip = (await breaker(world, name)).trip
+        assert trip is not None
+        assert (trip.limit, trip.wanted) == (2, 3)
+        await labels.idle()
+        assert await world.has(first, name, None)
+        # A reset changes nothing, as long as as many nodes have the label.
+        assert await _repeated(lambda: _reset(world.bus, name)) == 0
+        await eventually(lambda: labels.count("tas_breaker_trips_total") == 2)
+        assert await world.has(first, name, None)
+        await world.admin.label_node(third, {name: None})
+        await sampled(world, [third], health=0)
+        assert await _repeated(lambda: _reset(world.bus, name)) == 0
+        await eventually(has(world, first, name, VIOLATING))
+
+
 async def test_a_node_is_admitted_again_for_the_labels_that_a_refused_patch_has_left(
     sandbox: Sandbox, world: World, labels: Running
 ) -> None:

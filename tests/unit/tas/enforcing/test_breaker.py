@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tas.enforcing.breaker import LabelledNodes, admit, reset, version_of, without_leavers
+from tas.enforcing.breaker import LabelledNodes, admit, is_over, reset, version_of, without_leavers
 from tas.policy.policy import LABEL_PREFIX, Policy, PolicyKey
 from tas.policy.selector import parse_selector
 from tas.verdict.brake import ALL, Breaker, Trip
@@ -42,6 +42,21 @@ def test_a_node_of_a_full_set_is_admitted_again_but_never_at_an_earlier_version(
     full = Breaker(nodes={"a": 7, "b": 8})
     assert admitted(full, {"a": 9}).nodes == {"a": 9, "b": 8}
     assert admitted(full, {"a": 6}) is full
+
+
+def test_an_earlier_admission_counts_only_while_there_is_room_for_it() -> None:
+    """Users have labelled `b` and `c` since, and the limit is 2."""
+    seen = seen_as(a=(7, {}), b=(8, OURS), c=(9, OURS))
+    before = Breaker(nodes={"a": 7})
+    labelled = seen.labelled(P, lambda _: True)
+    assert is_over(before, labelled, 2)
+    assert not is_over(before, labelled, 3)
+    assert not is_over(Breaker(nodes={"b": 1, "c": 1}), labelled, 2), "each counts once"
+    tripped = admitted(before, {"a": 7}, seen=seen)
+    assert tripped == Breaker(nodes={"a": 7, "b": 8, "c": 9}, trip=Trip(since=5.0, limit=2, wanted=3, selected=9))
+    assert admitted(before, {"a": 7}, seen=seen, limit=3).trip is None
+    # A node that has the label already is no further one.
+    assert admitted(Breaker(nodes={"a": 7, "b": 8, "c": 9}), {"b": 8}, seen=seen).trip is None
 
 
 def test_labelled_nodes_that_no_record_has_are_added_also_above_the_limit_and_then_one_more_trips() -> None:
@@ -149,6 +164,8 @@ class Model:
         self.patches: list[tuple[str, int, bool]] = []
         self.replicas = [self.listed(), self.listed()]
         self.met: Counter[str] = Counter()
+        self.are_claimed = seed % 2 == 0
+        self.claimed: set[str] = set()  # nodes whose labels a user has set
 
     def listed(self) -> Replica:
         replica = Replica(LabelledNodes(self.version))
@@ -169,6 +186,8 @@ class Model:
 
     def change(self, node: str, *, labelled: bool | None) -> None:
         self.version += 1
+        if not labelled:
+            self.claimed.discard(node)
         if labelled is None:
             del self.nodes[node]
         else:
@@ -179,7 +198,12 @@ class Model:
     def step(self) -> None:
         replica = self.random.choice(self.replicas)
         often = ["watch", "admit", "patch", "land"]
-        actions = [*often, *often, *["read", "remove", "lose", "touch", "delete", "kill", "tidy", "reset", "wipe"]]
+        actions = [
+            *often,
+            *often,
+            *["read", "remove", "lose", "touch", "delete", "kill", "tidy", "reset", "wipe"],
+            "claim",
+        ]
         getattr(self, self.random.choice(actions))(replica)
 
     def watch(self, replica: Replica) -> None:
@@ -215,9 +239,24 @@ class Model:
 
     def patch(self, replica: Replica) -> None:
         # By a record that was the last one a moment ago. A trip since then changes nothing for admitted nodes.
+        over = is_over(replica.known[1], replica.labelled, self.limit)
         for node, version in replica.nodes.items():
             if replica.known[1].nodes.get(node) == version and node not in replica.labelled:
-                self.patches.append((node, version, True))
+                self.met["over"] += over
+                if not over:
+                    self.patches.append((node, version, True))
+
+    def claim(self, _: Replica) -> None:
+        """A user sets a label by hand, whatever the limit is, or removes the labels that users have set."""
+        if not self.are_claimed:
+            return
+        if self.claimed:
+            for node in sorted(self.claimed & self.nodes.keys()):
+                self.change(node, labelled=False)
+        else:
+            node = self.random.choice(sorted(self.nodes))
+            self.claimed.add(node)
+            self.change(node, labelled=True)
 
     def remove(self, replica: Replica) -> None:
         if replica.labelled:
@@ -276,8 +315,9 @@ def test_no_history_labels_more_nodes_than_the_limit() -> None:
         model = Model(seed, limit=1 + seed % 3)
         for _ in range(STEPS):
             model.step()
-            labelled = sum(labelled for _, labelled in model.nodes.values())
+            labelled = sum(labelled for node, (_, labelled) in model.nodes.items() if node not in model.claimed)
             assert labelled <= model.limit, f"seed {seed}"
             met["full"] += labelled == model.limit
         met += model.met
     assert all(met[case] > HISTORIES for case in ("full", "tripped", "conflict", "landed", "late")), met
+    assert met["over"] > HISTORIES / 10, met
