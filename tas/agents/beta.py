@@ -19,7 +19,9 @@ Places: TypeAlias = npt.NDArray[np.intp]
 MAX_ROUNDS = 5000
 """The most rounds: a + b = 10⁸ needs 1,600."""
 
-TOLERANCE = 1e-13
+TOLERANCE = 1e-11
+"""Two convergents that differ by no more than this part are the value. A smaller one costs more rounds, and the error
+of the module is larger anyway."""
 
 CHECKED = 3
 """After so many rounds it is looked which elements have converged: to look takes as long as half a round."""
