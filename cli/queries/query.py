@@ -94,7 +94,8 @@ async def _what_is_missing(bus: Bus) -> str:
         if isinstance(error, NobodyListensError) or error.code in NO_JETSTREAM:
             return f"the nats-server at {bus.address} has no JetStream: start it with --jetstream, or {elsewhere}"
     command = f"tas run all --bus {bus.address} --policies DIR"
-    return f"nothing of TAS is on the bus at {bus.address}: start `{command}`, or {elsewhere}"
+    few = "with several servers: do most of them run, and see each other?"
+    return f"nothing of TAS is on the bus at {bus.address}: start `{command}`, or {elsewhere}; {few}"
 
 
 @asynccontextmanager

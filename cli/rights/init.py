@@ -108,6 +108,9 @@ def _revoke(directory: Path, name: str) -> int:
     file = folder.user_file(name)
     revoked = {**folder.revoked, **dict.fromkeys(issued, int(now))}
     _write([*folder.steps(now=now, revoked=revoked), Step(path=file, before=stored(file), content=None)])
+    echo(
+        f"Until each nats-server has read {directory / AUTH} (nats-server --signal reload), the credentials still count"
+    )
     return 0
 
 

@@ -253,7 +253,7 @@ class PowerModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     Attributes:
         k0: A constant power in watts; it changes no score.
         k1: In watts.
-        k2: How fast the power grows with the use.
+        k2: How fast the power grows with the use, for each percent: 0.02 for example.
     """
 
     k0: float = 0.0

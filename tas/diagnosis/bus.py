@@ -121,7 +121,8 @@ def _streams(facts: BusFacts) -> Iterator[Finding]:
     if facts.absent:
         what = f"without {some(facts.absent)}: no worker has used this bus yet, or it was wiped"
         run = command("tas", "run", "all", "--bus", facts.address, "--kubeconfig", "FILE")
-        yield finding("bus.streams", Severity.ERROR, what, run=run)
+        mend = "start a worker; on a closed bus the keeper, with its credentials: tas run keeper"
+        yield finding("bus.streams", Severity.ERROR, what, mend, run=run)
     if facts.silent:
         yield unknown("bus.streams", Missing(f"no server answers for {some(facts.silent)}"))
     if not (facts.wrong or facts.absent or facts.silent):
