@@ -81,7 +81,7 @@ async def test_mistakes_name_the_file_or_the_value_and_change_nothing(tas: Tas, 
     assert "operator.seed: must end with its checksum" in done.err
     assert "SOAX" not in done.err
     (folder / "keys" / "operator.seed").write_bytes(before["keys/operator.seed"])
-    for unsafe in ("short", "UPPER" * 8, "a" * 30 + "@"):
+    for unsafe in ("short", "UPPER" * 8, "a" * 30 + "@", "a" * 23, "a" * 129):
         (folder / "cluster.password").write_text(unsafe)
         done = await tas("bus", "init", str(folder))
         assert "cluster.password: must be 24 to 128 characters a-z and 0-9" in done.err
@@ -106,6 +106,7 @@ async def test_secrets_have_the_users_and_no_key_of_the_operator(tas: Tas, tmp_p
     keys = [path.read_text().strip() for path in (folder / "keys").iterdir()]
     assert not any(key in done.out for key in keys)
     # Without the file each Secret would have another password, and the servers would not find each other.
+    assert len(password) >= 40
     (folder / "cluster.password").unlink()
     refused = await tas("bus", "secrets", str(folder))
     assert (refused.code, refused.out) == (1, "")

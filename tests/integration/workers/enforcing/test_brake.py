@@ -158,7 +158,9 @@ async def test_an_old_admission_is_worth_nothing_when_users_have_labelled_other_
     for node in (second, third):
         await world.admin.label_node(node, {name: VIOLATING})
     await sampled(world, [first, second, third], health=1)
-    async with labels_running(kubeconfig, server.url) as labels:
+    # Without the breaker over all policies, which would have the node admitted anew in any case.
+    brake = BrakeSettings(over_all=None)
+    async with labels_running(kubeconfig, server.url, brake=brake) as labels:
         await wait_for_trip(world, name)
         trip = (await breaker(world, name)).trip
         assert trip is not None
@@ -173,6 +175,28 @@ async def test_an_old_admission_is_worth_nothing_when_users_have_labelled_other_
         await sampled(world, [third], health=0)
         assert await _repeated(lambda: _reset(world.bus, name)) == 0
         await eventually(has(world, first, name, VIOLATING))
+
+
+async def test_a_lowered_limit_counts_at_once_for_what_was_admitted_before(
+    world: World, kubeconfig: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.enforcing.brake.LIMIT_SECONDS", 3600.0)
+    name, (first, second, third) = world.name(), await nodes_of(world, 3)
+    limited = partial(world.policy, await world.namespace(), name, deschedule())
+    await limited(breaker={"maxNodes": 3})
+    version = int((await world.admin.get(f"/api/v1/nodes/{first}"))["metadata"]["resourceVersion"])
+    admitted = Breaker(nodes={first: version})
+    await answered(lambda: BREAKER_RECORDS.put(world.bus, name, admitted, revision=0, read_at=time.monotonic()))
+    await world.admin.label_node(second, {name: VIOLATING})
+    await sampled(world, [second], health=1)
+    async with labels_running(kubeconfig, server.url, brake=BrakeSettings(over_all=None)) as labels:
+        await sampled(world, [third], health=1)
+        await eventually(has(world, third, name, VIOLATING))
+        await limited(breaker={"maxNodes": 2})
+        await labels.caught_up()
+        await sampled(world, [first], health=1)
+        await wait_for_trip(world, name)
+        assert await world.has(first, name, None)
 
 
 async def test_a_node_is_admitted_again_for_the_labels_that_a_refused_patch_has_left(

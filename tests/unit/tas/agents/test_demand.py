@@ -103,25 +103,29 @@ def test_an_amount_that_is_none_names_the_container_and_the_value() -> None:
 
 
 def test_what_was_read_of_equal_resources_is_kept_up_to_a_bound() -> None:
-    first, second = (demand_of(pod({"containers": [container("1500m")]}), amounts=True) for _ in range(2))
-    assert second.requests is first.requests
+    one, again = (demand_of(pod({"containers": [container("1500m")]}), amounts=True) for _ in range(2))
+    assert again.requests is one.requests
     assert demand_of(pod({"containers": [container("1500m")], "overhead": {"cpu": "1"}}), amounts=True).requests == {
         "cpu": 2500.0
     }
-    # One container after the other, or beside it.
-    both = [container("1"), container("2")]
-    found = [
-        demand_of(pod(spec), amounts=True).requests
-        for spec in ({"containers": both}, {"initContainers": both[:1], "containers": both[1:]})
-    ]
-    assert found == [{"cpu": 3000.0}, {"cpu": 2000.0}]
+    # One container beside the other, or before it, or before and beside it.
+    first, second = container("1"), container("2")
+    specs = (
+        {"containers": [second, first]},
+        {"containers": [second], "initContainers": [first]},
+        {"containers": [second], "initContainers": [container("1", sidecar=True)]},
+    )
+    found = [demand_of(pod(spec), amounts=True).requests["cpu"] for spec in specs]
+    assert found == [3000.0, 2000.0, 3000.0]
+    often = demand_of(pod({"containers": [container("7")]}), amounts=True).requests
     for number in range(2 * MAX_KEPT):
         demand_of(pod({"containers": [container(f"{number}m")]}), amounts=True)
-    assert len(demand._kept) == MAX_KEPT
+        assert demand_of(pod({"containers": [container("7")]}), amounts=True).requests is often, "always asked for"
+    assert len(demand._kept) == MAX_KEPT == 256
     for long in ([container("1m")] * (MAX_KEPT_BYTES // 90), [{"name": "c"}] * (MAX_KEPT_BYTES // 64)):
-        one, other = (demand_of(pod({"containers": long}), amounts=True).requests for _ in range(2))
-        assert one == other
-        assert one is not other, "it is not kept"
+        kept, new = (demand_of(pod({"containers": long}), amounts=True).requests for _ in range(2))
+        assert kept == new
+        assert kept is not new, "it is not kept"
 
 
 def test_nobody_can_change_what_is_kept() -> None:

@@ -1,6 +1,7 @@
 """The kept columns after any changes of the view, beside the same columns made anew from the view."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from math import nan
 from typing import Any
@@ -12,9 +13,13 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from tas.agents import kept as kept_module
-from tas.agents.agent import Columns, FloatArray
+from tas.agents.agent import Agent, Columns, FloatArray, PodDemand
 from tas.agents.columns import MAX_DERIVED, SHOWN_SECONDS, Known, NodeColumns, RequestCandidates
 from tas.agents.kept import MAX_COLUMNS, UNKNOWN, KeptColumns
+from tas.agents.pigeon import Objective, Pigeon, PigeonOptions
+from tas.agents.safe import SafeBalance, SafeOptions
+from tas.agents.trimaran import LowRisk, LowRiskOptions, TargetLoad, TargetLoadOptions
+from tas.agents.usage import Usage
 from tas.allocation.node import NodeAllocation, Recent, in_flight
 from tas.extension import NodeView
 from tas.values.quantity import NANO
@@ -108,6 +113,23 @@ class World:
                 same(getattr(columns, of)(resource), expected)
 
         self.check_derived(columns)
+        self.check_agents(columns)
+
+    def check_agents(self, columns: Columns) -> None:
+        """Each agent that keeps derived values answers as one that has kept nothing."""
+        assert isinstance(columns, NodeColumns)
+        known = columns._known
+        for agent in AGENTS:
+            answers = [
+                agent.score(
+                    PodDemand(namespace="n", name="p", uid="u", requests={"cpu": 1.0, "memory": 1.0}),
+                    RequestCandidates(columns.names, each, now=self.now, cluster=partial(self.cluster, each)),
+                )
+                for each in (known, replace(known, derived={}))
+            ]
+            kept, new = answers
+            np.testing.assert_array_equal(kept.known, new.known)
+            np.testing.assert_array_equal(kept.values[kept.known], new.values[new.known])
 
     def check_derived(self, columns: Columns) -> None:
         """What was kept from an earlier request is what would be computed now."""
@@ -123,6 +145,15 @@ class World:
         if found is None or measured is None:
             return 0.0
         return in_flight(found.recent, resource, measured - SHOWN_SECONDS)
+
+
+USAGES = {resource: (Usage(mean="free"), Usage(mean="used", std="free")) for resource in RESOURCES}
+AGENTS: Sequence[Agent] = (
+    SafeBalance(SafeOptions(cpu=USAGES["cpu"], memory=USAGES["memory"])),
+    TargetLoad(TargetLoadOptions(cpu=USAGES["cpu"])),
+    LowRisk(LowRiskOptions(cpu=USAGES["cpu"], memory=USAGES["memory"])),
+    Pigeon(PigeonOptions(objective=Objective.LOAD_BALANCE)),
+)
 
 
 def everything(nodes: Columns) -> FloatArray:
@@ -272,6 +303,9 @@ def test_what_is_derived_is_computed_only_for_nodes_that_have_changed() -> None:
     world.allocate("b", 3, 0, [])
     assert asked("b", "a") == [1.0, 3.0]
     assert sorted(computed[1]) == ["a", "b"]
+    world.sample("c", "free", 3, 0.0, "one")
+    assert asked("c") == [3.0]
+    assert computed[2] == ["c"], "not those of the change before"
 
 
 def test_an_agent_keeps_so_many_derivations_and_one_that_fails_or_has_another_shape_is_none() -> None:
@@ -343,6 +377,31 @@ def test_a_column_that_was_interrupted_while_it_was_made_is_made_again(monkeypat
     with pytest.raises(InterruptedCallError):
         NodeColumns(NODES, known).derived("cpu", cpu)
     assert NodeColumns(NODES, known).derived("cpu", cpu).tolist() == [[3.0] * len(NODES)]
+
+    def fails(_: Columns) -> FloatArray:
+        raise InterruptedCallError("too slow")
+
+    world.allocate("b", 2, 0, [])
+    with pytest.raises(InterruptedCallError):
+        NodeColumns(NODES, known).derived("cpu", fails)
+    assert NodeColumns(NODES, known).derived("cpu", cpu).tolist() == [[3.0, 2.0, 3.0]]
+
+
+def test_an_explanation_has_what_a_derivation_within_another_one_has_read() -> None:
+    world = World()
+    world.load(None)
+    world.allocate("a", 3, 0, [])
+    ((_, known),) = world.agents
+    columns = NodeColumns(("a",), known)
+
+    def outer(nodes: Columns) -> FloatArray:
+        return nodes.derived("inner", lambda found: found.capacity("cpu").reshape(1, -1)) + nodes.limited("cpu")
+
+    assert columns.derived("outer", outer).tolist() == [[9.0]]
+    assert {name: column.tolist() for name, column in columns.amounts()} == {
+        "cpu capacity": [3.0],
+        "cpu limited": [6.0],
+    }
 
 
 def test_two_agents_that_read_the_same_share_a_column() -> None:

@@ -170,7 +170,7 @@ def test_the_demand_history_is_an_average_and_then_exponential() -> None:
     assert [each.item() for each in history.moments(np.array([inf]))] == pytest.approx([2, 103])
 
 
-@given(st.lists(st.floats(0.0, 100.0), max_size=MAX_DEMANDS))
+@given(st.lists(st.floats(0.0, 100.0), min_size=101, max_size=150))
 @settings(max_examples=20)
 def test_the_demand_history_is_that_of_one_pod_after_the_other(demands: list[float]) -> None:
     m = square = 0.0
@@ -185,8 +185,36 @@ def test_the_demand_history_keeps_so_many_pods_that_the_others_do_not_count() ->
     history = History(np.full((MAX_DEMANDS, 1), 7.0))
     for _ in range(MAX_DEMANDS - 1):
         history.add(np.array([1.0]))
-    assert len(history.demands) == MAX_DEMANDS
+    assert len(history.demands) == MAX_DEMANDS == 1000
     assert history.moments(np.array([inf]))[0].item() == pytest.approx(1, abs=1e-3)
+
+
+def test_what_was_summed_of_other_nodes_or_demands_does_not_count() -> None:
+    """The sums of the last request are kept: each answer must be that of a new agent."""
+    clusters = [N3, [((4000, 8192), (100, 100)), *N3[1:]], [((8000, 8192), (1000, 2048)), *N3[1:]], N3[:2], MIXED, N3]
+    asked = Pigeon(PigeonOptions())
+    history: list[Placed] = []
+    for number, nodes in enumerate(clusters * 2):
+        for repeat in range(2):
+            new = Pigeon(PigeonOptions())
+            for event in history:
+                new.observe(event)
+            expected, found = (
+                agent.score(pod(cpu=500.0, memory=512 * MEBI), nodes_of(nodes)) for agent in (new, asked)
+            )
+            assert found.terms["objective"].tolist() == expected.terms["objective"].tolist(), (number, repeat)
+        history.append(Placed(uid=f"u{number}", node="n", at=0.0, requests={"cpu": 100.0 * 2**number}))
+        asked.observe(history[-1])
+
+
+def test_a_pod_of_the_size_of_the_largest_node_is_a_demand_and_a_larger_one_is_none() -> None:
+    nodes = np.array([(1000.0, 4000.0), (512.0, 2048.0)])
+    for size, counts in ((4000.0, True), (4000.5, False), (2500.0, True)):
+        history = History(np.array([[100.0, 100.0], [size, 100.0]]))
+        alone = History(np.array([[100.0, 100.0]]))
+        same = variation_of_demand(history, nodes, any_size=False) == variation_of_demand(alone, nodes, any_size=False)
+        assert same is not counts
+        assert variation_of_demand(history, nodes, any_size=True) > 0
 
 
 def test_a_pod_that_no_node_can_hold_is_no_demand() -> None:

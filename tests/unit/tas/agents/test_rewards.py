@@ -214,6 +214,33 @@ def test_a_reward_that_is_over_counts_for_no_replica() -> None:
     assert running.reward("n", "web", "n0") == started.reward("n", "web", "n0") == 0.9
 
 
+def test_what_changed_last_is_forgotten_last_and_nothing_is_left_of_a_namespace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tas.agents.rewards, "MAX_REWARDS", 2)
+    agent = Rewards(RewardOptions(forget_seconds=100.0))
+    for number, node in enumerate(("a", "b", "a", "c")):
+        agent.observe(outcome(number, FAILED, node=node, at=0.0))
+    assert [each[2] for each in agent.snapshot()["rewards"]] == ["a", "c"]
+    # At the end of their time, even if the event itself is older than the last one.
+    agent.observe(outcome(10, SUCCEEDED, at=100.0))
+    assert (agent.snapshot()["rewards"], agent._rewards) == ([], {})
+
+
+def test_a_restored_agent_knows_the_time() -> None:
+    """So a clock that is ahead makes it at most an hour later."""
+    agent, before = after(FAILED), after(FAILED).snapshot()
+    agent.restore(before)
+    agent.observe(outcome(1, SUCCEEDED, at=1e12))
+    assert agent.snapshot()["rewards"] == before["rewards"]
+    # A running agent that gets an older state searches for old rewards anew.
+    running = Rewards(RewardOptions(forget_seconds=100.0))
+    running.observe(outcome(0, FAILED, at=1000.0))
+    running.restore(before)
+    running.observe(outcome(1, SUCCEEDED, at=100.0))
+    assert running.snapshot()["rewards"] == []
+
+
 RUNS = st.lists(
     st.tuples(st.integers(0, 5), st.integers(0, 2), st.sampled_from(list(Result)), st.floats(0.0, 1e6)), max_size=30
 )

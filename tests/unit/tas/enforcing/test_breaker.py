@@ -239,7 +239,9 @@ class Model:
 
     def patch(self, replica: Replica) -> None:
         # By a record that was the last one a moment ago. A trip since then changes nothing for admitted nodes.
-        over = is_over(replica.known[1], replica.labelled, self.limit)
+        # By the model's own count: the product is asked below.
+        over = len({*replica.known[1].nodes, *replica.labelled}) > self.limit
+        assert is_over(replica.known[1], replica.labelled, self.limit) is over
         for node, version in replica.nodes.items():
             if replica.known[1].nodes.get(node) == version and node not in replica.labelled:
                 self.met["over"] += over

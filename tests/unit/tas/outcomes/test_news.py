@@ -54,6 +54,7 @@ def test_a_run_is_news_when_it_has_lasted_and_when_it_has_ended() -> None:
     (lasted,) = news.lasting(NOW + LASTED_SECONDS - 5)
     assert isinstance(lasted.event, Outcome)
     assert (lasted.event.result, lasted.event.at) == (Result.RUNNING, NOW + LASTED_SECONDS - 5)
+    assert lasted.event.namespace == "default"
     assert news.lasting(NOW + 1000) == []
     (ended,) = news.see(pod(run(Result.FAILED, finished=NOW + 100), labels={"app": "web"}), NOW + 101)
     assert isinstance(ended.event, Outcome)

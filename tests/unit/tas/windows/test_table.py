@@ -120,6 +120,25 @@ def test_a_namespace_leaves_room_for_others_and_a_percentile_takes_more() -> Non
     assert (table.room, table.full) == (0, {"hostile", ""})
 
 
+def test_the_share_of_a_namespace_to_the_last_series() -> None:
+    """Of 5 it gets 4, since then 1 is left. The operator gets all, but nothing that has no room."""
+    for names, kept in (({"cpu:mean:1m": ["a"]}, 4), (of_operator("cpu:mean:1m"), 5), (of_operator("cpu:p50:1m"), 1)):
+        table = WindowTable(max_room=5)
+        table.want(names)
+        for number in range(9):
+            add(table, f"n{number}", 0, cpu=1)
+        assert table.count == kept
+        assert table.refused == 9 - kept
+        table.want({})
+        assert (table.full, table.refused, table.room) == (set(), 0, 5)
+    # One of the two names that need the series is the operator's: nobody pays.
+    table = WindowTable(max_room=5)
+    table.want({"cpu:mean:1m": ["a"], "cpu:max:1m": []})
+    for number in range(9):
+        add(table, f"n{number}", 0, cpu=1)
+    assert (table.count, table.full) == (5, {""})
+
+
 def test_the_series_of_another_table_go_on_as_far_as_they_are_wanted_and_there_is_room() -> None:
     table, other = WindowTable(max_room=3), WindowTable()
     table.want(of_operator("cpu:mean:1m", "cpu:max:2m"))
