@@ -46,11 +46,13 @@ class World:
     def __init__(self, bus: Bus) -> None:
         self.bus = bus
 
-    async def use(self, *metrics: str, policy: str = "p", source: str | None = None) -> None:
+    async def use(
+        self, *metrics: str, policy: str = "p", source: str | None = None, namespace: str = "default"
+    ) -> None:
         """Writes a policy that uses exactly these metrics; without metrics, deletes the policy."""
         named = {} if source is None else {"source": source}
         rules = [{"metricname": metric, "operator": "GreaterThan", "target": 1} | named for metric in metrics]
-        key = PolicyKey("default", policy)
+        key = PolicyKey(namespace, policy)
         place = policy_key(key)
         if not rules:
             await put(self.bus, POLICIES, place, None)

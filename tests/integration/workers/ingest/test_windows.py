@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 import workers.ingest.windows
 from bus.buckets import NODES, SYNCED
@@ -26,6 +27,7 @@ from bus.stream_reader import Batch, StreamReader
 from bus.subjects import node_facts_key
 from tas.samples.sample import Scrape
 from tas.values.quantity import NANO, Quantity
+from tas.windows.table import WindowTable
 from tests.integration.servers import eventually
 from tests.integration.workers.collecting import World, polled
 from tests.integration.workers.running import epoch_on, put, running
@@ -203,6 +205,39 @@ async def test_an_author_who_changes_windows_all_the_time_causes_few_reads(
             await cluster.measure("a", 120 + number / 100, 4)
         await world.has("a", SOURCE, {"cpu:max:3m": 4})
         assert 2 <= readers.count <= 3 + (time.monotonic() - began) / workers.ingest.windows.FILL_SECONDS
+
+
+async def test_a_namespace_that_wants_too_much_takes_nothing_from_others(
+    bus: Bus, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers.ingest.windows, "WindowTable", partial(WindowTable, max_room=25))
+    monkeypatch.setattr(workers.ingest.windows, "CHECK_SECONDS", 0.1)
+    world, nodes, registry = World(bus), ("a", "b", "c", "d"), CollectorRegistry()
+    await cluster.has(*nodes)
+    await world.use(*(f"cpu:max:{minutes}m" for minutes in range(2, 10)), policy="all", namespace="hostile")
+    await world.listed()
+    for node in nodes:
+        for after, value in ((0, 100), (90, 1), (120, 3)):
+            await cluster.measure(node, after, value)
+    windows = Windows(bus, default_stale_after=60, registry=registry, metrics=SourceMetrics(registry))
+
+    def count(name: str) -> float:
+        return registry.get_sample_value(f"tas_windows_{name}") or 0.0
+
+    with capture_logs() as logs:
+        async with running(windows):
+            await eventually(lambda: count("series") == 20 and count("values_refused_total") > 0)
+            await world.has("a", SOURCE, {f"cpu:max:{minutes}m": 100 for minutes in (2, 3, 4)})
+            await world.use("cpu:mean:1m")
+
+            async def all_have_it() -> bool:
+                found = [await world.values(node, SOURCE) for node in nodes]
+                return all(each.get("cpu:mean:1m") == 2 for each in found)
+
+            await polled(all_have_it)
+            assert count("series") == 24
+    told = [line["namespaces"] for line in logs if line["event"] == "window_series_refused"]
+    assert told == [["hostile"]]
 
 
 async def test_a_source_that_nobody_wants_has_no_metrics(bus: Bus) -> None:
