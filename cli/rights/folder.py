@@ -61,7 +61,7 @@ class OperatorFolder:
 
     Attributes:
         found: Whether there was an operator.
-        cluster: The password of the servers of a cluster.
+        cluster_password: The password of the servers of a cluster.
         issued: The public keys of each name.
         revoked: Public keys, and until when what was made does not count, in seconds since 1970.
     """
@@ -69,7 +69,7 @@ class OperatorFolder:
     path: Path
     keys: Keys
     found: bool
-    cluster: str = field(repr=False)
+    cluster_password: str = field(repr=False)
     issued: Mapping[str, Sequence[str]] = field(default_factory=dict)
     revoked: Mapping[str, int] = field(default_factory=dict)
 
@@ -84,7 +84,7 @@ class OperatorFolder:
         }
         missing = {"operator", "system", "account"} - seeds.keys()
         if not seeds:
-            return cls(path=path, keys=Keys.new(), found=False, cluster=_password(path / CLUSTER))
+            return cls(path=path, keys=Keys.new(), found=False, cluster_password=_password(path / CLUSTER))
         if missing:
             raise FilesError(f"{path / 'keys' / min(missing)}.seed: missing: without it no user of this operator works")
         keys = Keys(
@@ -97,7 +97,7 @@ class OperatorFolder:
             path=path,
             keys=keys,
             found=True,
-            cluster=_password(path / CLUSTER),
+            cluster_password=_password(path / CLUSTER),
             issued=_read_json(path / ISSUED, dict[str, list[str]]),
             revoked=_read_json(path / REVOKED, dict[str, int]),
         )
@@ -130,7 +130,11 @@ class OperatorFolder:
         steps = [secret_step(self.path / "keys" / f"{name}.seed", f"{key.seed}\n") for name, key in keys.items()]
         if gone:
             steps.append(_json_step(self.path / REVOKED, gone))
-        return [*steps, secret_step(self.path / AUTH, auth), secret_step(self.path / CLUSTER, f"{self.cluster}\n")]
+        return [
+            *steps,
+            secret_step(self.path / AUTH, auth),
+            secret_step(self.path / CLUSTER, f"{self.cluster_password}\n"),
+        ]
 
     def user_steps(self, users: Iterable[NewUser], *, now: float, expires: float | None = None) -> list[Step]:
         """New credentials of users, whose public keys are noted."""

@@ -137,7 +137,7 @@ def _secrets(directory: Path, namespace: str, name: tuple[str, ...]) -> int:
         if name or (each.claims.name == f"tas-{each.role}" and each.role in SEPARATE)
     ]
     # Without the newline of the file: the server puts the password into URLs.
-    servers = {AUTH: (directory / AUTH).read_bytes(), CLUSTER: folder.cluster.encode()}
+    servers = {AUTH: (directory / AUTH).read_bytes(), CLUSTER: folder.cluster_password.encode()}
     manifests.append(_secret("tas-nats", namespace, servers))
     echo("---\n".join(manifests), nl=False)
     return 0

@@ -106,8 +106,8 @@ class NodeColumns:
     def _derive(self, key: Hashable, compute: Callable[["NodeColumns"], FloatArray]) -> _Derived:
         known, kept = self._known, self._known.kept
         found = known.derived.get(key)
-        if found is None or found.values.shape[1] != kept.rows:
-            values, read = self._computed(compute, np.arange(kept.rows))
+        if found is None or found.values.shape[1] != kept.size:
+            values, read = self._computed(compute, np.arange(kept.size))
             while len(known.derived) >= MAX_DERIVED:
                 known.derived.pop(next(iter(known.derived)), None)
             found = known.derived[key] = _Derived(values=values.copy(), change=kept.changes, read=read)

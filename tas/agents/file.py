@@ -194,17 +194,13 @@ def _options(
         return None
     options = dict(given)
     for name in names:  # one after the other: a fallback has no effect beside what contradicts it
-        if (
-            name in fallbacks
-            and name not in given
-            and _are_options(with_it := {**options, name: fallbacks[name]}, agent)
-        ):
+        with_it = {name: fallbacks[name], **options} if name in fallbacks else options
+        if _are_options(with_it, agent.Options):
             options = with_it
     return reader.converted(field, options, agent.Options)
 
 
-def _are_options(options: Mapping[str, Any], agent: type[Agent]) -> bool:
-    kind = agent.Options
+def _are_options(options: Mapping[str, Any], kind: type[msgspec.Struct]) -> bool:
     try:
         msgspec.convert(options, kind)
     except msgspec.ValidationError:

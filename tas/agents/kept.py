@@ -95,7 +95,7 @@ class KeptColumns:
         return len(self._rows)
 
     @property
-    def rows(self) -> int:
+    def size(self) -> int:
         """The number of rows, whether nodes have them or not."""
         return self._size
 

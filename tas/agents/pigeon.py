@@ -100,16 +100,21 @@ class History:
     def __init__(self, demands: FloatArray, namespaces: Sequence[str] = ()) -> None:
         self.demands = demands
         self.namespaces = list(namespaces) or [""] * len(demands)
+        self._counts = Counter(self.namespaces)
 
     def add(self, demand: FloatArray, namespace: str = "") -> None:
         """Counts a pod. Of too many, the oldest of the namespace with the most is dropped: no one displaces others."""
         self.demands = np.vstack((self.demands, demand))
         self.namespaces.append(namespace)
+        self._counts[namespace] += 1
         if len(self.namespaces) > MAX_DEMANDS:
-            ((most, _),) = Counter(self.namespaces).most_common(1)
+            # Of several the last by name, so that a replica which restores the history drops the same.
+            most = max(self._counts, key=lambda each: (self._counts[each], each))
             oldest = self.namespaces.index(most)
             self.demands = np.delete(self.demands, oldest, axis=0)
             del self.namespaces[oldest]
+            self._counts[most] -= 1
+            self._counts += Counter()  # without those of which nothing is left
 
     def moments(self, largest: FloatArray) -> tuple[FloatArray, FloatArray]:
         """The mean and the second moment: an average of the first hundred pods, and from then on an exponential one.
@@ -382,7 +387,7 @@ def binpack(old: FloatArray, new: FloatArray, sums: UseSums, *, wanted: float) -
     nodes, shift, total, products = sums
     old, new = old - shift, new - shift
     mean = (total + new - old) / nodes
-    # mean' C mean, without the matrix of each change: C = (products - old old' + new new') / count - mean mean'
+    # mean' C mean, without the matrix of each change: C = (products - old old' + new new') / nodes - mean mean'
     full = mean + shift
     spread = _dot(full, products @ full) + np.square(_dot(full, new)) - np.square(_dot(full, old))
     spread = spread / nodes - np.square(_dot(full, mean))

@@ -54,6 +54,12 @@ IDLE_SECONDS = 3600.0
 FILL_SECONDS = 1.0
 """The least pause between two times at which values of new series are read from the past."""
 
+NOT_READ = f"its values of the last {SAMPLES.max_age_seconds / 60:.0f} minutes are not read yet"
+"""Why a new statistic is missing."""
+
+MAX_NAMED = 10
+"""So many namespaces are named in a line of the log."""
+
 RETRY_SECONDS = 1.0
 """The wait after a failure of the bus."""
 
@@ -312,7 +318,7 @@ class Windows:
                     "window_series_refused",
                     count=self._table.refused,
                     series=self._table.count,
-                    namespaces=sorted(self._table.full),
+                    namespaces=sorted(self._table.full)[:MAX_NAMED],
                 )
                 self._table.refused = 0
             await asyncio.sleep(CHECK_SECONDS)
@@ -326,7 +332,7 @@ class Windows:
             }
 
     def _find_missing(self) -> None:
-        missing = self._table.missing() | dict.fromkeys(self._new, "its values of the last 10 minutes are not read yet")
+        missing = self._table.missing() | dict.fromkeys(self._new, NOT_READ)
         if missing or self._missing:
             self._missing = missing
             self._changed.set()

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -187,6 +188,23 @@ def test_the_demand_history_keeps_so_many_pods_that_the_others_do_not_count() ->
         history.add(np.array([1.0]))
     assert len(history.demands) == MAX_DEMANDS == 1000
     assert history.moments(np.array([inf]))[0].item() == pytest.approx(1, abs=1e-3)
+
+
+def test_replicas_drop_the_same_demands_of_namespaces_with_equally_many() -> None:
+    running, started = Pigeon(PigeonOptions()), Pigeon(PigeonOptions())
+
+    def observe(agent: Pigeon, number: int, namespace: str) -> None:
+        agent.observe(Placed(namespace=namespace, uid=f"u{number}", node="n", at=0.0, requests={"cpu": 1.0 + number}))
+
+    # The pod of `b` that came before all others is dropped, so a replica that starts sees `a` first.
+    for number, namespace in enumerate("b" + "ab" * (MAX_DEMANDS // 2)):
+        observe(running, number, namespace)
+    started.restore(msgspec.json.decode(msgspec.json.encode(running.snapshot())))
+    for agent in (running, started):
+        observe(agent, 2 * MAX_DEMANDS, "c")
+    kept = [namespace for namespace, _ in running.snapshot()["demands"]]
+    assert (kept.count("a"), kept.count("b"), kept.count("c")) == (500, 499, 1)
+    assert started.snapshot() == running.snapshot()
 
 
 def test_what_was_summed_of_other_nodes_or_demands_does_not_count() -> None:
