@@ -283,6 +283,37 @@ class Link:
             del self._replies[token]
         return _body(subject, answer)
 
+    async def ask_all(self, subject: str, payload: bytes, *, seconds: float, quiet: float) -> list[bytes]:
+        """Sends, and returns the bodies of all answers, until none has come for `quiet` seconds, or for `seconds`.
+
+        Raises UnavailableError if the link is lost.
+        """
+        answers: list[bytes] = []
+        came = asyncio.Event()
+
+        async def take(message: Msg) -> None:
+            if status(message) != NO_RESPONDERS:
+                answers.append(message.data)
+                came.set()
+
+        self._count += 1
+        inbox = f"{self.inbox}.all.{self._count}"
+        subscription = await self.subscribe(inbox, take)
+        try:
+            await self.send(subject, payload, reply=inbox)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await came.wait()
+                    while came.is_set():
+                        came.clear()
+                        with suppress(TimeoutError):
+                            async with asyncio.timeout(quiet):
+                                await came.wait()
+        finally:
+            await self.unsubscribe(subscription)
+        self._refuse_if_lost()
+        return answers
+
     async def api(self, verb: str, body: Mapping[str, Any] | None = None, *, seconds: float) -> dict[str, Any]:
         """Calls the JetStream API (`$JS.API.<verb>`), and returns its answer. Raises BusError."""
         payload = b"" if body is None else msgspec.json.encode(body)

@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from bus.rights.credentials import credentials_text
 from bus.rights.jwt import Scope, account_jwt, claims_of, is_same_but_for_time, operator_jwt, user_jwt
 from bus.rights.nkeys import Nkey, NkeyKind
-from bus.rights.roles import ROLES
+from bus.rights.roles import INBOX, ROLES, Permissions
 
 NAME = "tas"
 """The name of the operator and of the account with the streams."""
+
+LOOKS = ("$SYS.REQ.SERVER.PING.VARZ", "$SYS.REQ.SERVER.PING.ACCOUNTZ")
+"""The questions to which each server answers a user of the system account."""
 
 _LINE = re.compile(r"^ {0,2}(operator|[A-Z0-9]{56}): (\S+)$", re.MULTILINE)
 """Whose JWT it is, and the JWT."""
@@ -75,6 +78,25 @@ class Keys:
             f"  {self.system.public}: {_kept(known.get(self.system.public), system)}\n"
             "}\n"
         )
+
+    def account_in(self, configuration: str) -> str:
+        """The JWT of the account in what `server_configuration` made; empty if there is none."""
+        found: dict[str, str] = dict(_LINE.findall(configuration))
+        return found.get(self.account.public, "")
+
+    def looker(self, name: str, *, now: float, expires: float) -> str:
+        """The credentials file of a user of the system account, who may ask the servers about themselves."""
+        key = Nkey.new(NkeyKind.USER)
+        jwt = user_jwt(
+            self.system,
+            key.public,
+            account=self.system.public,
+            name=name,
+            permissions=Permissions(publish=LOOKS, subscribe=(f"{INBOX}.{name}.>",)),
+            now=now,
+            expires=expires,
+        )
+        return credentials_text(jwt, key)
 
     def credentials(
         self, role: str, name: str, *, tags: Sequence[str] = (), now: float, expires: float | None = None

@@ -14,9 +14,10 @@ from bus.connection import Bus
 from bus.errors import NobodyListensError, UnavailableError
 from bus.inspection import inspect
 from bus.kinds import LEASE_RECORDS, NODE_FACTS, NODE_SAMPLES, POLICY_RECORDS, SOURCE_STATES, synced_of
+from bus.servers import Varz
 from cli.doctor.probes import REQUEST_SECONDS, probed
 from cli.queries.query import readable
-from tas.diagnosis.bus import MONITOR_MEND, BusFacts, version_of
+from tas.diagnosis.bus import MONITOR_MEND, BusFacts, oldest, version_of
 from tas.diagnosis.clocks import Offset
 from tas.diagnosis.finding import Missing, some
 from tas.diagnosis.policies import StoredPolicy
@@ -62,19 +63,23 @@ class BusRead(NamedTuple):
 
 async def read_bus(bus: Bus, *, monitor: str | None, embedded: bool) -> BusRead:
     """Reads the bus. `monitor` has the URLs of the monitoring ports of its servers; None: such a port of each host."""
-    mend = f"start nats-server with --jetstream; give this user the rights of docs/bus.md; is {bus.address} your bus?"
-    inspected = await probed(_patient(partial(inspect, bus)), mend=mend)
-    if isinstance(inspected, Missing):
-        return BusRead(inspected, inspected, inspected)
-    facts, clock = inspected
+    read = await inspected(bus)
+    if isinstance(read, Missing):
+        return BusRead(read, read, read)
+    facts, clock = read
     if not embedded:
         monitored = await _monitors(facts, monitor)
-        known = [version for version in (facts.version, monitored.version) if version]
-        oldest = min(known, key=lambda version: version_of(version) or ())
-        facts = msgspec.structs.replace(facts, sync=monitored.sync, version=oldest)
+        versions = [version for version in (facts.version, monitored.version) if version]
+        facts = msgspec.structs.replace(facts, sync=monitored.sync, version=oldest(versions))
     lost = STORED_IN & {*facts.silent, *facts.stuck}
     stored = Missing(f"no server answers for {some(lost)}") if lost else await probed(_patient(partial(_stored, bus)))
     return BusRead(msgspec.structs.replace(facts, embedded=embedded), clock, stored)
+
+
+async def inspected(bus: Bus) -> tuple[BusFacts, Offset | Missing] | Missing:
+    """The bus and its clock, as every user sees them."""
+    mend = f"start nats-server with --jetstream; give this user the rights of docs/bus.md; is {bus.address} your bus?"
+    return await probed(_patient(partial(inspect, bus)), mend=mend)
 
 
 async def _patient(read: Callable[[], Awaitable[T]]) -> T:
@@ -120,51 +125,19 @@ async def _monitors(facts: BusFacts, monitor: str | None) -> _Monitored:
     urls = monitor.split(",") if monitor is not None else [f"http://{host}:{MONITOR_PORT}" for host in hosts]
     answers = await asyncio.gather(*(_monitored(url.strip(), facts, is_guess=monitor is None) for url in urls))
     read = [each for each in answers if not isinstance(each, Missing)]
-    versions = [each.version for each in read if version_of(each.version) is not None]
-    oldest = min(versions, key=lambda version: version_of(version) or (), default="")
+    version = oldest(each.version for each in read if version_of(each.version) is not None)
     if not all(each.syncs for each in read):
-        return _Monitored(sync=False, version=oldest)
+        return _Monitored(sync=False, version=version)
     if (missing := next((each for each in answers if isinstance(each, Missing)), None)) is not None:
-        return _Monitored(sync=missing, version=oldest)
+        return _Monitored(sync=missing, version=version)
     servers = len({each.server_id for each in read})
     if servers < (size := max(each.jetstream.meta.cluster_size for each in read)):
         reason = f"{servers} of {size} servers of the cluster {facts.cluster} were asked, and each may be set otherwise"
-        return _Monitored(sync=Missing(reason, MONITOR_MEND), version=oldest)
-    return _Monitored(sync=True, version=oldest)
+        return _Monitored(sync=Missing(reason, MONITOR_MEND), version=version)
+    return _Monitored(sync=True, version=version)
 
 
-class _Config(msgspec.Struct):
-    sync_always: bool = False  # the server leaves it out then
-
-
-class _Meta(msgspec.Struct):
-    cluster_size: int = 1
-
-
-class _JetStream(msgspec.Struct):
-    config: _Config | None = None
-    meta: _Meta = msgspec.field(default_factory=_Meta)
-
-
-class _Cluster(msgspec.Struct):
-    name: str = ""
-
-
-class _Varz(msgspec.Struct):
-    """What a nats-server says at its monitoring port."""
-
-    server_id: str
-    version: str = ""
-    cluster: _Cluster = msgspec.field(default_factory=_Cluster)
-    jetstream: _JetStream = msgspec.field(default_factory=_JetStream)
-
-    @property
-    def syncs(self) -> bool:
-        """Whether the server syncs each write."""
-        return self.jetstream.config is not None and self.jetstream.config.sync_always
-
-
-async def _monitored(url: str, facts: BusFacts, *, is_guess: bool) -> _Varz | Missing:
+async def _monitored(url: str, facts: BusFacts, *, is_guess: bool) -> Varz | Missing:
     """What a monitoring port says. A port that was not given may be that of a server of somebody else."""
     shown = without_password(url)
     answer = await probed(_varz(url))
@@ -179,10 +152,10 @@ async def _monitored(url: str, facts: BusFacts, *, is_guess: bool) -> _Varz | Mi
     return answer
 
 
-async def _varz(url: str) -> _Varz:
+async def _varz(url: str) -> Varz:
     timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
     async with (
         aiohttp.ClientSession(timeout=timeout) as session,
         session.get(f"{url.rstrip('/')}/varz", raise_for_status=True) as response,
     ):
-        return msgspec.json.decode(await whole_body(response, max_bytes=MAX_MONITOR_BYTES), type=_Varz)
+        return msgspec.json.decode(await whole_body(response, max_bytes=MAX_MONITOR_BYTES), type=Varz)

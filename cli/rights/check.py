@@ -1,37 +1,34 @@
 """`tas bus check`: whether the servers have the users, rights and streams that this version needs."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import click
 import msgspec
 
-from bus.connection import Bus
 from bus.errors import BusError, MisconfiguredError
 from bus.link import CALL_SECONDS
 from bus.rights.access import Access
 from bus.rights.roles import OWN_RIGHTS, Permissions, permissions_of
-from cli.configure.files import FilesError
+from cli.configure.files import FilesError, stored
 from cli.discovery import bus_access, bus_url
-from cli.doctor.bus_facts import read_bus
+from cli.doctor.bus_facts import inspected
 from cli.doctor.output import print_findings
 from cli.loop import run_to_end
 from cli.options import settings_command
 from cli.output import echo
-from cli.rights.folder import OperatorFolder, User
+from cli.rights.connecting import connected
+from cli.rights.folder import AUTH, OperatorFolder, User
+from cli.rights.servers import absent_of, look, problem_of, servers_of, with_servers
 from cli.settings import Settings
 from tas.diagnosis.bus import check_bus
-from tas.diagnosis.finding import exit_code
+from tas.diagnosis.finding import Missing, exit_code
 from tas.errors import InvalidInputError
 from workers.process.errors import StartError
 from workers.process.log_form import LogFormat, LogLevel
 from workers.process.logs import configure_logging
-
-CONNECT_SECONDS = 2.0
-"""How long a user may take to connect, or to be refused."""
 
 READER = "tas-reader"
 """The user that looks at the streams."""
@@ -60,29 +57,25 @@ class _Answer(msgspec.Struct):
     settings_as="bus check",
     params=[
         click.Argument(["directory"], metavar="DIR", type=click.Path(path_type=Path, file_okay=False)),
-        click.Option(
-            ["--bus-monitor"],
-            metavar="URL",
-            help="The monitoring port of each nats-server, as for tas doctor. [default: port 8222 of each host]",
-        ),
     ],
 )
-def check(settings: Settings, *, directory: Path, bus_monitor: str | None) -> int:
+def check(settings: Settings, *, directory: Path) -> int:
     """Compare a running bus with the users in DIR, and with the streams that this version needs.
 
-    Connects as each user of DIR/users, and asks the server what this user may do. Then looks at the streams as
-    tas-reader does. Nothing is changed.
+    Connects as each user of DIR/users, and asks the server what this user may do. Asks each server whether it has
+    read DIR/auth.conf, with a user of the system account whose credentials nothing keeps. Then looks at the streams as
+    tas-reader does. Nothing is changed. With several servers, give the address of each in --bus.
 
     Exit codes: 0 all is as it should be, 1 something is not.
     """
     configure_logging(LogFormat.CONSOLE, LogLevel.ERROR)
     try:
-        return run_to_end(_checked(settings, OperatorFolder.open(directory), bus_monitor))
+        return run_to_end(_checked(settings, OperatorFolder.open(directory)))
     except (FilesError, InvalidInputError, MisconfiguredError, StartError) as error:
         raise click.ClickException(str(error)) from error
 
 
-async def _checked(settings: Settings, folder: OperatorFolder, monitor: str | None) -> int:
+async def _checked(settings: Settings, folder: OperatorFolder) -> int:
     users = folder.users()
     if not users:
         raise FilesError(f"{folder.path}: has no users: tas bus init {folder.path} makes them")
@@ -94,11 +87,22 @@ async def _checked(settings: Settings, folder: OperatorFolder, monitor: str | No
     for user, problem in zip(users, problems, strict=True):
         echo(f"{user.claims.name}: {problem or 'ok'}")
         code |= bool(problem)
-    async with _connected(address, replace(access, credentials=folder.user_file(READER))) as bus:
+    seen = await look(folder, address.split(","), access, reader=folder.user_file(READER))
+    auth = stored(folder.path / AUTH)
+    account = folder.keys.account_in("" if auth is None else auth.content.decode(errors="replace"))
+    for server in servers_of(seen):
+        problem = problem_of(server, account, folder.issued)
+        echo(f"server {server.about.server_name}: {problem or 'ok'}")
+        code |= bool(problem)
+    for text in absent_of(seen):
+        echo(text)
+        code = 1
+    async with connected(address, replace(access, credentials=folder.user_file(READER))) as bus:
         if not bus.connected:
             echo(f"{READER} cannot look at the streams: {bus.last_error}", err=True)
             return 1
-        findings = list(check_bus((await read_bus(bus, monitor=monitor, embedded=False)).bus))
+        facts = await inspected(bus)
+    findings = list(check_bus(facts if isinstance(facts, Missing) else with_servers(facts[0], seen)))
     print_findings(findings, with_ok=False)
     return code | exit_code(findings)
 
@@ -107,7 +111,7 @@ async def _problem_of(user: User, address: str, access: Access) -> str:
     """What is wrong with a user on the server; empty if nothing is."""
     if not user.role:
         return "its credentials are not signed by a key of DIR: another operator has made them"
-    async with _connected(address, replace(access, credentials=user.file)) as bus:
+    async with connected(address, replace(access, credentials=user.file)) as bus:
         if not bus.connected:
             return bus.last_error
         try:
@@ -136,13 +140,3 @@ def difference(found: _Permitted | None, needed: Permissions) -> str:
 def _some(what: str, subjects: Sequence[str]) -> list[str]:
     more = f" and {len(subjects) - 2} more" if len(subjects) > 2 else ""
     return [f"{what} {', '.join(subjects[:2])}{more}"] if subjects else []
-
-
-@asynccontextmanager
-async def _connected(address: str, access: Access) -> AsyncIterator[Bus]:
-    """A connection, if it comes about in time; otherwise `last_error` says why not."""
-    async with Bus.connect(address, name="tas-cli", streams=(), access=access) as bus:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(CONNECT_SECONDS):
-                await bus.wait_connected()
-        yield bus

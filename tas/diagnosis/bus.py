@@ -1,7 +1,7 @@
 """The bus: does it answer, is it new enough, and does it keep what it acknowledges?"""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -82,6 +82,11 @@ def version_of(text: str) -> tuple[int, ...] | None:
     """The numbers of a version; None if the text is none."""
     parts = re.match(r"(\d+)\.(\d+)\.(\d+)", text)
     return None if parts is None else tuple(map(int, parts.groups()))
+
+
+def oldest(versions: Iterable[str]) -> str:
+    """The oldest of the versions; a text that is none is older than all; empty without any."""
+    return min(versions, key=lambda version: version_of(version) or (), default="")
 
 
 def _version(facts: BusFacts) -> Finding:

@@ -56,7 +56,17 @@ async def test_nobody_joins_a_closed_cluster_without_its_password(tas: Tas, tmp_
                 until(lambda: intruder.log.read_text().count("Authorization Violation") > 2, "the intruder is refused")
                 # The intruder itself lists a server for the moment between its greeting and its refusal.
                 assert (joined(one), joined(two)) == ({"two"}, {"one"})
+        addresses_of_clients = ",".join(f"nats://127.0.0.1:{clients[number]}" for number in (0, 1, 3))
+        command, env = server("third", 3, shown="guessed", cluster=CLUSTER.replace("$CLUSTER_PASSWORD", "guessed"))
+        with running("apart", command, folder=tmp_path, env=env) as apart:
+            until(lambda: "Listening for route connections" in apart.log.read_text(), "it listens")
+            done = await tas("bus", "check", str(operator), "--bus", addresses_of_clients)
+            assert "these servers do not reach each other: one, two; third: do they have" in done.out
         command, env = server("third", 3, shown=password, cluster=CLUSTER)
         with running("third", command, folder=tmp_path, env=env):
             until(lambda: joined(third) == {"one", "two"}, "with the password the same server joins both")
+            until(lambda: joined(two) == {"one", "third"}, "the others know it")
+            done = await tas("bus", "check", str(operator), "--bus", addresses_of_clients)
+            assert {"server one: ok", "server two: ok", "server third: ok"} < set(done.out.splitlines())
+            assert "reach each other" not in done.out
     assert password not in "".join(each.read_text() for each in logs)

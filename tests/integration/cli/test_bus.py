@@ -126,12 +126,13 @@ async def test_check_compares_a_server_and_a_revoked_user_is_refused_after_a_rel
     await init(tas, other)
 
     async def check(of: Path, server: OperatedServer) -> dict[str, str]:
-        """What is printed about each user; what it says about streams has tests of its own."""
+        """What is printed about each user and the server; what it says about streams has tests of its own."""
         done = await tas("bus", "check", str(of), "--bus", server.url)
-        assert done.code == 1  # at least: the monitoring port is closed
+        assert done.code == 1  # at least: the server does not sync each write
         users = {path.stem for path in (of / "users").iterdir()}
-        found = dict(line.partition(": ")[::2] for line in done.out.splitlines() if line.partition(": ")[0] in users)
-        assert found.keys() == users
+        known = {*users, "server test"}
+        found = dict(line.partition(": ")[::2] for line in done.out.splitlines() if line.partition(": ")[0] in known)
+        assert found.keys() - {"server test"} == users
         return found
 
     async with operated(tmp_path, auth(folder)) as server:
@@ -144,10 +145,12 @@ async def test_check_compares_a_server_and_a_revoked_user_is_refused_after_a_rel
             await bus.publish(SAMPLES, "tas.samples.a_b.machine", b"{}")
             first = bus.link
             found = await check(folder, server)
-            assert found.pop("a_b") == "ok"
+            assert found.pop("a_b") == found.pop("server test") == "ok"
             assert set(found.values()) == {"ok"}
-            # Of another operator nobody is known.
-            assert all("does not accept" in text for text in (await check(other, server)).values())
+            # Of another operator nobody is known, and so nobody may ask about the server.
+            unknown = await check(other, server)
+            assert "server test" not in unknown
+            assert all("does not accept" in text for text in unknown.values())
 
             # Credentials that are stolen before they are renewed are revoked with the new ones.
             stolen = tmp_path / "stolen.creds"
@@ -161,10 +164,15 @@ async def test_check_compares_a_server_and_a_revoked_user_is_refused_after_a_rel
                 second = bus.link
                 assert (await tas("bus", "revoke", str(folder), "a_b")).code == 0
                 assert not (folder / "users" / "a_b.creds").exists()
+                # The user has no file any more, but the server still lets both of its credentials in.
+                still = (await check(folder, server))["server test"]
+                assert "has another auth.conf than the folder, and revoked credentials of a_b still count" in still
+                assert thief.connected
                 server.configuration = auth(folder)
                 server.reload()
                 await eventually(second.lost.is_set)
                 await eventually(lambda: "does not accept" in thief.last_error)
+                assert (await check(folder, server))["server test"] == "ok"
                 assert (await tas("bus", "user", str(folder), "node", "a.b", "--source", "machine")).code == 0
                 await eventually(lambda: bus.connected and bus.link is not second)
                 await bus.publish(SAMPLES, "tas.samples.a_b.machine", b"{}")

@@ -1,0 +1,113 @@
+"""What each nats-server says of itself: at its monitoring port, or to a user of the system account."""
+
+import asyncio
+from typing import TypeVar
+
+import msgspec
+
+from bus.connection import Bus
+from bus.errors import UnavailableError
+
+ASK_SECONDS = 5.0
+QUIET_SECONDS = 1.0
+"""After so long without another answer each server that can be reached has answered."""
+
+T = TypeVar("T")
+
+
+class Config(msgspec.Struct):
+    """The configuration of JetStream. The server leaves out what is false."""
+
+    sync_always: bool = False
+
+
+class Meta(msgspec.Struct):
+    """The group of all servers with JetStream in the cluster."""
+
+    cluster_size: int = 1
+
+
+class JetStream(msgspec.Struct):
+    """JetStream on a server."""
+
+    config: Config | None = None
+    meta: Meta = msgspec.field(default_factory=Meta)
+
+
+class Cluster(msgspec.Struct):
+    """The cluster of a server; without a name: a single server."""
+
+    name: str = ""
+
+
+class Varz(msgspec.Struct):
+    """A server."""
+
+    server_id: str
+    server_name: str = ""
+    version: str = ""
+    cluster: Cluster = msgspec.field(default_factory=Cluster)
+    jetstream: JetStream = msgspec.field(default_factory=JetStream)
+
+    @property
+    def syncs(self) -> bool:
+        """Whether the server syncs each write."""
+        return self.jetstream.config is not None and self.jetstream.config.sync_always
+
+
+class BusServer(msgspec.Struct, frozen=True):
+    """A server of a closed bus.
+
+    Attributes:
+        account: The JWT of the account as the server has read it; empty: it does not say, for example since no user of
+            the account was connected to it since its start.
+    """
+
+    about: Varz
+    account: str
+
+
+class _Who(msgspec.Struct):
+    id: str
+
+
+class _Detail(msgspec.Struct):
+    jwt: str = ""
+
+
+class _Account(msgspec.Struct):
+    account_detail: _Detail | None = None
+
+
+class _VarzAnswer(msgspec.Struct):
+    data: Varz
+
+
+class _AccountAnswer(msgspec.Struct):
+    server: _Who
+    data: _Account | None = None
+
+
+async def ask_servers(bus: Bus, account: str) -> list[BusServer]:
+    """Each server that the connected one reaches, and itself; `account` is a public key.
+
+    The user must be of the system account, with the rights of `bus.rights.operator.LOOKS`. Raises BusError.
+    """
+    varz, accounts = await asyncio.gather(
+        _ask(bus, "VARZ", {}, _VarzAnswer), _ask(bus, "ACCOUNTZ", {"account": account}, _AccountAnswer)
+    )
+    known = {
+        each.server.id: each.data.account_detail.jwt
+        for each in accounts
+        if each.data is not None and each.data.account_detail is not None
+    }
+    return [BusServer(each.data, known.get(each.data.server_id, "")) for each in varz]
+
+
+async def _ask(bus: Bus, what: str, request: object, kind: type[T]) -> list[T]:
+    subject = f"$SYS.REQ.SERVER.PING.{what}"
+    answers = await bus.link.ask_all(subject, msgspec.json.encode(request), seconds=ASK_SECONDS, quiet=QUIET_SECONDS)
+    try:
+        return [msgspec.json.decode(each, type=kind) for each in answers]
+    except msgspec.MsgspecError as error:
+        raise UnavailableError(f"{subject}: invalid answer: {error}") from error

@@ -1,0 +1,119 @@
+"""What `tas bus check` says about each server: whether it has read auth.conf, and reaches the other servers."""
+
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from bus.errors import BusError
+from bus.rights.access import Access
+from bus.rights.jwt import claims_of, is_same_but_for_time
+from bus.servers import BusServer, ask_servers
+from cli.rights.connecting import connected
+from cli.rights.folder import AUTH, OperatorFolder
+from tas.diagnosis.bus import BusFacts, oldest
+from tas.diagnosis.finding import Missing, some
+
+LOOKER = "tas-check"
+"""The user of the system account that asks the servers. Its credentials are deleted at once."""
+
+LOOK_SECONDS = 60.0
+"""How long these credentials count."""
+
+
+class Seen(NamedTuple):
+    """What the server of one address says.
+
+    Attributes:
+        servers: Itself, and each server that it reaches; empty if it does not answer.
+        error: Why it does not answer.
+    """
+
+    servers: Sequence[BusServer]
+    error: str = ""
+
+
+async def look(folder: OperatorFolder, addresses: Iterable[str], access: Access, *, reader: Path) -> dict[str, Seen]:
+    """Asks the server of each address about itself, and about those that it reaches."""
+    found: dict[str, Seen] = {}
+    now = time.time()
+    with tempfile.TemporaryDirectory() as private:
+        file = Path(private) / f"{LOOKER}.creds"
+        file.touch(0o600)
+        file.write_text(folder.keys.looker(LOOKER, now=now, expires=now + LOOK_SECONDS))
+        for address in addresses:
+            # A server has read an account only when a user of the account has connected.
+            async with connected(address, replace(access, credentials=reader)):
+                pass
+            async with connected(address, replace(access, credentials=file)) as bus:
+                try:
+                    found[bus.address] = Seen(await ask_servers(bus, folder.keys.account.public))
+                except BusError as error:
+                    found[bus.address] = Seen((), bus.last_error or str(error))
+    return found
+
+
+def servers_of(seen: Mapping[str, Seen]) -> list[BusServer]:
+    """Each server once, by name."""
+    by_id = {each.about.server_id: each for one in seen.values() for each in one.servers}
+    return sorted(by_id.values(), key=lambda each: each.about.server_name)
+
+
+def problem_of(server: BusServer, account: str, issued: Mapping[str, Sequence[str]]) -> str:
+    """What is wrong with a server; empty if nothing is.
+
+    `account` is the JWT of the account in auth.conf; `issued` has the public keys of all credentials by the name of
+    their user.
+    """
+    if not server.account:
+        return "not checked: no user was connected to it since its start: give its address in --bus, too"
+    if server.account == account or is_same_but_for_time(server.account, account):
+        return ""
+    still = _revoked(account) - _revoked(server.account)
+    names = [name for name, keys in issued.items() if still & set(keys)]
+    count = f", and revoked credentials of {some(names)} still count there" if names else ""
+    return f"has another {AUTH} than the folder{count}: give it this file, then nats-server --signal reload"
+
+
+def _revoked(account: str) -> set[str]:
+    nats = claims_of(account).get("nats")
+    revoked = nats.get("revocations") if isinstance(nats, dict) else None
+    return set(revoked) if isinstance(revoked, dict) else set()
+
+
+def absent_of(seen: Mapping[str, Seen]) -> list[str]:
+    """Which servers do not answer, or do not reach each other."""
+    texts = [f"{address} does not answer: {one.error}" for address, one in seen.items() if not one.servers]
+    groups = {
+        frozenset(each.about.server_id for each in one.servers): some(each.about.server_name for each in one.servers)
+        for one in seen.values()
+        if one.servers
+    }
+    if len(groups) > 1:
+        texts.append(
+            f"these servers do not reach each other: {'; '.join(sorted(groups.values()))}: do they have the same "
+            "cluster.password? The log of a server names a wrong one as `authentication error`"
+        )
+    servers = servers_of(seen)
+    size = max((each.about.jetstream.meta.cluster_size for each in servers), default=0)
+    if len(servers) < size:
+        texts.append(f"{len(servers)} of {size} servers of the cluster answer: {some(_names(servers))}")
+    return texts
+
+
+def with_servers(facts: BusFacts, seen: Mapping[str, Seen]) -> BusFacts:
+    """The facts with what is known only of all servers: their oldest version, and whether each syncs each write."""
+    servers = servers_of(seen)
+    versions = [facts.version, *(each.about.version for each in servers)]
+    sync: bool | Missing = bool(servers) and all(each.about.syncs for each in servers)
+    if not servers or (sync and absent_of(seen)):
+        sync = Missing("not each server answers")
+    return msgspec.structs.replace(facts, version=oldest(versions), sync=sync)
+
+
+def _names(servers: Iterable[BusServer]) -> list[str]:
+    return [each.about.server_name for each in servers]

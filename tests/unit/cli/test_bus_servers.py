@@ -1,0 +1,81 @@
+"""What `tas bus check` says about the servers of a closed bus."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from bus.rights.operator import Keys
+from bus.servers import BusServer, Cluster, Config, JetStream, Meta, Varz
+from cli.rights.servers import Seen, absent_of, problem_of, servers_of, with_servers
+from tas.diagnosis.bus import BusFacts
+from tas.diagnosis.finding import Missing
+
+KEYS = Keys.new()
+
+
+def account(*, revoked: Sequence[str] = (), now: float = 100.0) -> str:
+    """The JWT of the account in a new auth.conf."""
+    return KEYS.account_in(KEYS.server_configuration(revoked=dict.fromkeys(revoked, 50), now=now))
+
+
+def server(name: str, *, size: int = 3, syncs: bool = True, version: str = "2.12.3", jwt: str = "") -> BusServer:
+    jetstream = JetStream(config=Config(sync_always=syncs), meta=Meta(cluster_size=size))
+    about = Varz(server_id=name.upper(), server_name=name, version=version, cluster=Cluster("tas"), jetstream=jetstream)
+    return BusServer(about, jwt)
+
+
+def test_a_server_that_has_read_auth_conf_is_well() -> None:
+    assert account()
+    assert problem_of(server("n0", jwt=account()), account(), {}) == ""
+    # A second `tas bus init` with a lost auth.conf writes the same with another time.
+    assert problem_of(server("n0", jwt=account(now=999.0)), account(), {}) == ""
+
+
+def test_a_server_that_has_not_says_nothing_of_other_accounts() -> None:
+    assert "no user was connected to it" in problem_of(server("n0"), account(), {})
+
+
+def test_a_revocation_that_a_server_has_not_read_names_its_user() -> None:
+    issued = {"thief": ["U1", "U2"], "old": ["U3"], "good": ["U4"]}
+    found = problem_of(server("n0", jwt=account(revoked=["U3"])), account(revoked=["U2", "U3"]), issued)
+    assert found.startswith(
+        "has another auth.conf than the folder, and revoked credentials of thief still count there:"
+    )
+    # Other rights, with the same revocations.
+    assert problem_of(server("n0", jwt=account(revoked=["U3"])), account(), issued).startswith(
+        "has another auth.conf than the folder: give it this file"
+    )
+
+
+@pytest.mark.parametrize(
+    ("seen", "texts"),
+    [
+        ({"a": Seen([server("n0"), server("n1"), server("n2")])}, []),
+        ({"a": Seen([server("n0", size=1)])}, []),
+        ({"a": Seen([server("n0"), server("n1")])}, ["2 of 3 servers of the cluster answer: n0, n1"]),
+        (
+            {"a": Seen([server("n0"), server("n1")]), "b": Seen((), "no connection: refused")},
+            ["b does not answer: no connection: refused", "2 of 3 servers of the cluster answer: n0, n1"],
+        ),
+    ],
+)
+def test_servers_that_do_not_answer_are_counted(seen: dict[str, Seen], texts: list[str]) -> None:
+    assert absent_of(seen) == texts
+
+
+def test_servers_that_do_not_reach_each_other_are_named() -> None:
+    two = [server("n0"), server("n1")]
+    (text,) = absent_of({"a": Seen(two), "b": Seen(two[::-1]), "c": Seen([server("n2", size=1)])})
+    assert text.startswith("these servers do not reach each other: n0, n1; n2: do they have the same cluster.password?")
+    assert [each.about.server_name for each in servers_of({"b": Seen(two[::-1]), "a": Seen(two)})] == ["n0", "n1"]
+
+
+def test_what_is_known_only_of_all_servers_needs_the_answer_of_each() -> None:
+    facts = BusFacts(address="a", version="2.12.4", needed=(2, 12, 3))
+    three = [server("n0"), server("n1", version="2.12.1"), server("n2")]
+    found = with_servers(facts, {"a": Seen(three)})
+    assert (found.sync, found.version) == (True, "2.12.1")
+    assert isinstance(with_servers(facts, {"a": Seen(three[:2])}).sync, Missing)
+    assert isinstance(with_servers(facts, {"a": Seen((), "refused")}).sync, Missing)
+    # Who does not sync is known without the answers of the others.
+    assert with_servers(facts, {"a": Seen([server("n0", syncs=False), server("n1")])}).sync is False
