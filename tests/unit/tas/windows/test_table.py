@@ -12,7 +12,7 @@ from tas.samples.sample import FUTURE_TOLERANCE, Scrape
 from tas.values.quantity import NANO, Quantity
 from tas.windows import quantiles
 from tas.windows.series import Family, StoredSeries
-from tas.windows.table import ROOM, WindowTable
+from tas.windows.table import MAX_ROOM, ROOM, WindowTable
 
 START = 1_764_028_800.0
 
@@ -86,6 +86,8 @@ def test_there_is_a_limit_and_a_node_that_has_gone_gives_its_place_back() -> Non
     table.drop_node("a")
     add(table, "c", 1, cpu=1)
     assert set(table.nodes) == {"b", "c"}
+    table.drop_ended(START + 60.0)
+    assert set(table.nodes) == {"b", "c"}, "a value as old as the window is in it"
     table.drop_ended(START + 60.5)
     assert set(table.nodes) == {"c"}
     assert table.count == 1
@@ -120,6 +122,14 @@ def test_a_namespace_leaves_room_for_others_and_a_percentile_takes_more() -> Non
     assert (table.room, table.full) == (0, {"hostile", ""})
 
 
+def test_the_room_of_a_process_is_that_of_the_documentation() -> None:
+    """Of 100,000 units (docs/sources.md), which six means of each of 15,000 nodes leave for others."""
+    table = WindowTable()
+    assert table.room == MAX_ROOM == 100_000
+    assert table.room > 6 * 15_000
+    assert ROOM == {Family.MOMENTS: 1, Family.AVERAGE: 1, Family.QUANTILES: 4}
+
+
 def test_the_share_of_a_namespace_to_the_last_series() -> None:
     """Of 5 it gets 4, since then 1 is left. The operator gets all, but nothing that has no room."""
     for names, kept in (({"cpu:mean:1m": ["a"]}, 4), (of_operator("cpu:mean:1m"), 5), (of_operator("cpu:p50:1m"), 1)):
@@ -150,8 +160,34 @@ def test_the_series_of_another_table_go_on_as_far_as_they_are_wanted_and_there_i
     table.changed()
     table.take(other)
     assert (table.count, table.room, table.refused) == (3, 0, 1)
+    assert set(table.changed()) == {"a"}, "what it had before has not changed, and of b nothing was taken"
     add(table, "a", 60, cpu=5)
     assert samples(table) == {("a", "cpu:max:2m"): (5, 60)}
+
+
+def test_what_is_taken_from_another_table_is_shown_at_once() -> None:
+    """Else a statistic of hours would wait for the next value of its metric."""
+    table, other = WindowTable(), WindowTable()
+    for each in (table, other):
+        each.want(of_operator("cpu:mean:1m"))
+    for time in (0, 60):
+        add(other, "a", time, cpu=time)
+    table.take(other)
+    assert samples(table) == {("a", "cpu:mean:1m"): (30, 60)}
+
+
+def test_what_another_table_had_no_room_for_counts_as_refused() -> None:
+    names = {"cpu:mean:1m": ["mine"], "load:mean:1m": ["theirs"]}
+    table, other = WindowTable(max_room=2), WindowTable(max_room=2)
+    for each in (table, other):
+        each.want(names)
+    for number in range(3):
+        add(table, f"n{number}", 0, cpu=1)
+        add(other, f"n{number}", 0, load=1)
+    assert [(each.count, each.refused, each.full) for each in (table, other)] == [(1, 2, {"mine"}), (1, 2, {"theirs"})]
+    other.drop_node("n0")
+    table.take(other)
+    assert (table.count, table.refused, table.full) == (1, 4, {"mine", "theirs"})
 
 
 def test_a_table_beside_another_one_has_its_room_and_knows_what_namespaces_have_taken() -> None:
@@ -254,6 +290,7 @@ def test_the_room_is_what_the_series_take_after_any_changes() -> None:
         assert table.count == len(series)
         assert table.room == 20 - sum(ROOM[key.family] for key in series) >= 0
         assert sum(table._used.values()) == 20 - table.room
-        assert table._counts == Counter(series)
+        # Without those of which there are none: they would grow with every duration that ever was wanted.
+        assert dict(table._counts) == dict(Counter(series))
         refused |= table.full
     assert refused == {"a", "b"}
