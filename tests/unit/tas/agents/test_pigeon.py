@@ -334,6 +334,33 @@ def test_defect_p3_an_unknown_node_is_not_an_empty_one() -> None:
     assert found.values[:3].tolist() == expected.values.tolist()
 
 
+@pytest.mark.parametrize("lost", ["allocatable", "requested"])
+def test_a_node_of_which_only_one_side_is_known_is_not_known(lost: str) -> None:
+    """What is requested of a node is not known while one of its pods cannot be read: it would seem empty."""
+    capacity, used = (
+        {"cpu": [4000.0] * 4, "memory": [8192 * MEBI] * 4},
+        {"cpu": [1000.0, 2000.0, 3000.0, 0.0], "memory": [MEBI] * 4, "pods": [0.0] * 4},
+    )
+    for column in (capacity if lost == "allocatable" else used).values():
+        column[3] = nan
+    agent = Pigeon(PigeonOptions(objective=BALANCE))
+    expected, found = (
+        agent.score(pod(cpu=500.0), nodes) for nodes in (nodes_of(N3), Nodes(4, allocatable=capacity, requested=used))
+    )
+    assert found.known.tolist() == [True, True, True, False]
+    assert found.values[:3].tolist() == expected.values.tolist()
+
+
+def test_a_resource_that_no_pod_of_a_node_requests_is_free_there() -> None:
+    """Only `pods` says whether the pods of a node can be read."""
+    capacity = {"cpu": [1000.0] * 2, "gpu": [2.0] * 2}
+    used = {"cpu": [0.0] * 2, "gpu": [nan, 2.0], "pods": [1.0] * 2}
+    agent = Pigeon(PigeonOptions(objective=BALANCE, resources=("cpu", "gpu")))
+    found = agent.score(pod(gpu=1.0), Nodes(2, allocatable=capacity, requested=used))
+    assert found.known.tolist() == [True, True]
+    assert [each > 0 for each in found.values] == [True, False]
+
+
 def test_defect_p4_the_history_is_of_the_objective_in_force() -> None:
     """The original has a history only if the file selects `A_BINPACK`, whatever the environment says."""
     agent = Pigeon(PigeonOptions())
@@ -378,7 +405,8 @@ def test_defect_p6_the_objective_is_of_all_nodes_and_a_pod_counts_once() -> None
     by_request = original(Objective.BINPACK, 0, 2)  # as the original: each request counts, so a placement does not
     by_request.score(demand, whole)
     by_request.observe(Placed(uid="u", node="n0", at=0.0, requests={"cpu": 500.0}))
-    assert len(by_request.snapshot()["demands"]) == 1
+    # Of the namespace of the pod: without it all would count as one, and the oldest of anybody would be dropped.
+    assert by_request.snapshot()["demands"] == [("default", [500.0, 512.0])]
 
 
 def test_defect_p7_a_score_changes_nothing_and_follows_the_order_of_the_candidates() -> None:
@@ -440,7 +468,7 @@ def test_what_was_learned_is_restored() -> None:
     for number in range(MAX_UIDS + 5):
         first.observe(Placed(uid=str(number), node="n", at=0.0, requests={"cpu": float(number), "memory": 2 * MEBI}))
     state = first.snapshot()
-    assert len(state["uids"]) == MAX_UIDS
+    assert state["uids"] == [str(number) for number in range(5, MAX_UIDS + 5)], "the oldest are forgotten first"
     second.restore(state)
     for agent in (first, second):
         agent.observe(Placed(uid="7000", node="n", at=0.0, requests={"cpu": 5.0}))  # is counted already
