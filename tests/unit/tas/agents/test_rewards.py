@@ -202,15 +202,18 @@ def test_the_namespace_with_the_most_rewards_loses_the_oldest(monkeypatch: pytes
     assert other.snapshot() == agent.snapshot()
 
 
-def test_a_reward_that_is_over_counts_for_no_replica() -> None:
-    """One that has just searched for old rewards keeps it for a second longer than one that has just started."""
+@pytest.mark.parametrize("at", [100.0, 100.2])
+def test_a_reward_that_is_over_counts_for_no_replica(at: float) -> None:
+    """From the end of its time on. A replica that has just searched for old rewards keeps it for a second longer than
+    one that has just started.
+    """
     running = Rewards(RewardOptions(forget_seconds=100.0))
     running.observe(outcome(0, FAILED, at=0.0))
     running.observe(outcome(1, FAILED, node="other", at=99.5))
     started = Rewards(RewardOptions(forget_seconds=100.0))
     started.restore(running.snapshot())
     for each in (running, started):
-        each.observe(outcome(2, FAILED, at=100.2))
+        each.observe(outcome(2, FAILED, at=at))
     assert running.reward("n", "web", "n0") == started.reward("n", "web", "n0") == 0.9
 
 
