@@ -171,6 +171,38 @@ def test_low_risk_vector(vector: Any) -> None:
     assert percent(float(scores.values[0])) == score
 
 
+@pytest.mark.parametrize(
+    ("before", "request_and_limit", "by_limits"),
+    [
+        pytest.param((1000, 3500), (1000, 0), 500 / 2500, id="a pod without a limit may use what it requests"),
+        pytest.param((1000, 3500), (1000, 999), 500 / 2500, id="a limit below the request is a sum of some containers"),
+        pytest.param((3500, 3500), (1000, 1000), 1.0, id="requests beyond the node leave nothing of what limits allow"),
+        pytest.param((3000, 3000), (1000, 1000), 0.0, id="the node has all"),
+    ],
+)
+def test_the_limits_of_a_pod_are_at_least_its_requests_and_requests_at_most_the_node(
+    before: tuple[float, float], request_and_limit: tuple[float, float], by_limits: float
+) -> None:
+    agent = LowRisk(LowRiskOptions(cpu=RATIO, memory=()))
+    requested, limited = ({"cpu": [each]} for each in before)
+    nodes = Nodes(1, metrics={"mean": [0.5]}, capacity={"cpu": [4000.0]}, requested=requested, limited=limited)
+    request, limit = request_and_limit
+    asked = PodDemand(
+        namespace="n", name="p", uid="u", requests={"cpu": request}, limits={"cpu": limit} if limit else {}
+    )
+    assert float(agent.score(asked, nodes).terms["cpu risk of limits"][0]) == pytest.approx(by_limits)
+
+
+def test_limits_below_the_requests_do_not_bound_the_load() -> None:
+    """Pods without a limit are in the requests alone, and may use more than the limits of the others."""
+    mean, sigma, requested = np.array([0.5]), np.array([0.1]), np.array([0.6])
+    without, below, bounded = (
+        float(load_risk(mean, sigma, requested, np.array([limited]))[0]) for limited in (1.0, 0.3, 0.65)
+    )
+    assert below == without == pytest.approx(0.164, abs=1e-3)
+    assert 0 < bounded < without
+
+
 def test_defect_t4_a_pod_without_requests_is_scored_by_low_risk() -> None:
     """Upstream gives all nodes 0 for it."""
     agent = LowRisk(LowRiskOptions(cpu=RATIO, memory=()))
