@@ -1,8 +1,11 @@
 """The incomplete beta function against identities and tables."""
 
-from collections.abc import Sequence
-from itertools import pairwise
+import sys
+from collections.abc import Callable, Sequence
+from itertools import count, pairwise
 from math import comb, lgamma
+from types import FrameType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ from hypothesis import strategies as st
 from tas.agents import beta
 from tas.agents.agent import FloatArray
 from tas.agents.beta import NotConvergedError, RememberedBeta, beta_cdf, beta_survival, log_gamma
+from workers.serving.interrupting import InterruptedCallError
 
 PARTS = st.floats(min_value=0.001, max_value=0.999)
 SHAPES = st.floats(min_value=0.05, max_value=5000.0)
@@ -147,3 +151,45 @@ def test_what_is_asked_for_stays_while_much_else_is_computed(monkeypatch: pytest
         assert remembered.cdf(*hot).tolist() == values
     monkeypatch.setattr(beta, "beta_cdf", lambda *_: pytest.fail("it was computed again"))
     assert remembered.cdf(*hot).tolist() == values
+
+
+def is_interrupted(line: int, call: Callable[[], object]) -> bool:
+    """Whether the call was interrupted, before this line of those that it runs of `RememberedBeta`."""
+    left = line
+
+    def trace(frame: FrameType, what: str, _: Any) -> Any:
+        nonlocal left
+        if not frame.f_code.co_qualname.startswith("RememberedBeta."):
+            return None
+        if what == "line":
+            left -= 1
+            if left < 0:
+                raise InterruptedCallError("too slow")
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except InterruptedCallError:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+def test_a_call_that_is_interrupted_anywhere_leaves_no_value_of_other_arguments() -> None:
+    """As the time limit of an agent does it; here before each line. What is displaced must be gone before it is new."""
+    first, second = (columns([(0.3, 2.0, each), (0.7, 3.5, each)]) for each in (3.0, 0.5))
+    expected = [beta_cdf(*each).tolist() for each in (first, second)]
+    for line in count():
+        remembered = RememberedBeta(2)
+        remembered.cdf(*first)
+        interrupted = is_interrupted(line, lambda: remembered.cdf(*second))  # noqa: B023 - called at once
+        places = [remembered._arguments.copy(), remembered._values.copy()]
+        known = ~np.isnan(places[0]).any(axis=0)
+        assert places[1][known].tolist() == beta_cdf(*places[0][:, known]).tolist(), line
+        assert [remembered.cdf(*each).tolist() for each in (second, first)] == expected[::-1], line
+        if not interrupted:
+            break
+    assert line > 20, "it has so many lines at least"
