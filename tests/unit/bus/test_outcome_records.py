@@ -7,7 +7,7 @@ import pytest
 
 from bus.records.outcomes import MAX_UID, decode_outcome
 from tas.errors import InvalidInputError
-from tas.outcomes.outcome import Outcome
+from tas.outcomes.outcome import Outcome, Placed
 
 LONGEST: dict[str, Any] = {
     "type": "run",
@@ -17,18 +17,34 @@ LONGEST: dict[str, Any] = {
     "restart": 0,
     "result": "failed",
     "at": "2026-11-26T00:00:00Z",
+    "namespace": "a" * 63,
     "labels": {"podtype": "p" * 63},
 }
+
+
+PLACED = {"type": "placed"} | {field: LONGEST[field] for field in ("uid", "node", "at", "namespace")}
 
 
 def test_an_outcome_may_have_the_longest_names_of_kubernetes() -> None:
     found = decode_outcome(json.dumps(LONGEST).encode())
     assert isinstance(found, Outcome)
     assert (found.uid, found.node, found.labels) == (LONGEST["uid"], LONGEST["node"], LONGEST["labels"])
+    assert found.namespace == LONGEST["namespace"]
+    placed = decode_outcome(json.dumps(PLACED).encode())
+    assert isinstance(placed, Placed)
+    assert (placed.uid, placed.node, placed.namespace) == (found.uid, found.node, found.namespace)
 
 
-@pytest.mark.parametrize("field", ["uid", "node", "container", "labels"])
-def test_longer_names_are_refused_since_agents_would_keep_thousands_of_them(field: str) -> None:
-    value = {"podtype": "p" * 64} if field == "labels" else LONGEST[field] + "x"
+@pytest.mark.parametrize(
+    ("longest", "field"),
+    [
+        *((LONGEST, field) for field in ("uid", "node", "container", "namespace", "labels")),
+        *((PLACED, field) for field in ("uid", "node", "namespace")),
+    ],
+)
+def test_longer_names_are_refused_since_agents_would_keep_thousands_of_them(
+    longest: dict[str, Any], field: str
+) -> None:
+    value = {"podtype": "p" * 64} if field == "labels" else longest[field] + "x"
     with pytest.raises(InvalidInputError, match=field):
-        decode_outcome(json.dumps(LONGEST | {field: value}).encode())
+        decode_outcome(json.dumps(longest | {field: value}).encode())
