@@ -10,7 +10,7 @@ MIN_SECONDS, MAX_SECONDS = 60.0, 86400.0
 
 _UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"([0-9]{1,6})([smhd])")
-_PERCENTILE = re.compile(r"p(0|[1-9][0-9]?)(\.[0-9]{1,3})?")
+_PERCENTILE = re.compile(r"p(0|[1-9][0-9]?)")
 _LIKE_A_PERCENTILE = re.compile(r"[pP][0-9.]{1,8}")
 _LIKE_A_DURATION = re.compile(r"[0-9.]{1,8}[a-zA-Z]{0,8}")
 _OTHER_NAMES = {"avg": "mean", "average": "mean", "median": "p50", "stddev": "std", "stdev": "std"}
@@ -40,7 +40,7 @@ class Window(NamedTuple):
     Attributes:
         metric: The metric.
         kind: The statistic.
-        percentile: Of a percentile from 0 to 99.999; else 0.
+        percentile: Of a percentile from 0 to 99; else 0.
         seconds: The duration.
     """
 
@@ -84,7 +84,7 @@ def near_window(name: str) -> str | None:
     if statistic in _NAMES or _PERCENTILE.fullmatch(statistic):
         return f"{duration} is no duration from 1m to 24h (units: s, m, h, d)"
     if _LIKE_A_PERCENTILE.fullmatch(statistic):
-        return f"{statistic} is no percentile from p0 to p99.999"
+        return f"{statistic} is no percentile from p0 to p99"
     meant = _OTHER_NAMES.get(statistic.lower()) or next(
         iter(get_close_matches(statistic, _NAMES, n=1, cutoff=0.7)), None
     )

@@ -32,12 +32,13 @@ class Moments:
     It takes 1.8 KB, however many values there are.
     """
 
-    __slots__ = ("_last", "_rows", "_seconds")
+    __slots__ = ("_last", "_oldest", "_rows", "_seconds")
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._rows: _Rows = np.full((SLOTS + 1, _FIELDS), -1.0)
         self._last = -1
+        self._oldest: float | None = None  # None: to be found
 
     def add(self, time: float, value: float) -> None:
         """Adds a value of a time in seconds since 1970; values older than the window are left out."""
@@ -47,9 +48,12 @@ class Moments:
         self._last = max(self._last, slot)
         row = self._rows[slot % (SLOTS + 1)]
         if row[_SLOT] != slot:
+            self._oldest = None
             row[:] = (slot, 1, time, value, 0, value, value, time, 0, 0)
             return
         _, count, first, mean, squares, low, high, at, time_squares, products = row.tolist()
+        if self._oldest is not None:
+            self._oldest = min(self._oldest, time)
         count += 1
         from_mean, from_time = value - mean, time - at
         mean += from_mean / count
@@ -73,8 +77,13 @@ class Moments:
     @property
     def oldest(self) -> float | None:
         """The time of the oldest value in the window; None without values."""
-        rows = self._live()
-        return float(rows[:, _FIRST].min()) if len(rows) else None
+        if self._oldest is None:
+            item = self._rows.item
+            for slot in range(max(self._last - SLOTS, 0), self._last + 1):
+                if item(slot % (SLOTS + 1), _SLOT) == slot:
+                    self._oldest = float(item(slot % (SLOTS + 1), _FIRST))
+                    break
+        return self._oldest
 
     def is_ahead_of(self, time: float) -> bool:
         """Whether it has values from after the slot of this time."""
@@ -111,6 +120,7 @@ class Moments:
                 raise ValueError("slot, count and squares must not be negative")
             self._rows[int(numbers[_SLOT]) % (SLOTS + 1)] = numbers
             self._last = max(self._last, int(numbers[_SLOT]))
+        self._oldest = None
 
     def _live(self) -> _Rows:
         slots = self._rows[:, _SLOT]

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from tas.samples.sample import FUTURE_TOLERANCE, Scrape
 from tas.sources.result import Sample
 from tas.values.window import Window, window_of
+from tas.windows.admission import Names
 from tas.windows.series import COVERED, Family, Series, SeriesKey, StoredSeries, series_key
 
 MAX_ROOM = 100_000
@@ -17,9 +18,6 @@ ROOM = {Family.MOMENTS: 1, Family.AVERAGE: 1, Family.QUANTILES: 4}
 SHARE = 4
 """A namespace may have so many times the room that is left. So one alone gets four fifths of it all, and another one
 finds room however much the first one wants."""
-
-Names = Mapping[str, Collection[str]]
-"""Statistics by name, and the namespaces whose policies use each. One without a namespace is the operator's."""
 
 
 class WindowTable:
@@ -79,7 +77,7 @@ class WindowTable:
         """Computes the statistics of these names from now on, and no others.
 
         A name that is no statistic of a window is left out. Series that no name needs are dropped. Those that several
-        namespaces need take the room of the one that needs the fewest: nobody can exhaust it for the others.
+        namespaces need take the room of the one that needs the least: nobody can exhaust it for the others.
         """
         before = self.keys
         wanted: dict[str, dict[SeriesKey, tuple[tuple[str, Window], ...]]] = {}
@@ -97,35 +95,35 @@ class WindowTable:
         self.full = set()
         kept = self.keys
         if before - kept:
-            for node in list(self._nodes):
-                self._keep(node, {key: series for key, series in self._nodes[node].items() if key in kept})
+            for node, of_node in list(self._nodes.items()):
+                self._end(node, [key for key in of_node if key not in kept])
 
     def take(self, other: "WindowTable") -> None:
         """Takes over the wanted series of another table, as far as there is room; the other table must not be used."""
         for node, of_node in other._nodes.items():
             for key, series in of_node.items():
                 if key in self._payers and self._has_room(key):
-                    self._keep(node, {**self._nodes.get(node, {}), key: series})
+                    self._begin(node, key, series)
                     self._changed.setdefault(node, set()).add(key)
         self.refused += other.refused
         self.full |= other.full
 
-    def add(self, node: str, scrape: Scrape) -> None:
-        """Adds the values of a scrape to the series of a node."""
+    def add(self, node: str, scrape: Scrape) -> int:
+        """Adds the values of a scrape to the series of a node, and returns of how many series it has a value."""
+        count = 0
         for metric in scrape.metrics.keys() & self._wanted.keys():
             for key in self._wanted[metric]:
+                count += 1
                 series = self._series(node, key)
                 if series is not None and series.add(scrape.source, scrape.time, scrape.metrics[metric]):
                     self._changed.setdefault(node, set()).add(key)
+        return count
 
     def _series(self, node: str, key: SeriesKey) -> Series | None:
-        of_node = self._nodes.get(node, {})
-        series = of_node.get(key)
-        if series is None:
-            if not self._has_room(key):
-                return None
+        series = self._nodes.get(node, {}).get(key)
+        if series is None and self._has_room(key):
             series = Series(key)
-            self._keep(node, {**of_node, key: series})
+            self._begin(node, key, series)
         return series
 
     def _has_room(self, key: SeriesKey) -> bool:
@@ -182,32 +180,43 @@ class WindowTable:
 
     def drop_node(self, node: str) -> None:
         """Drops the series of a node."""
-        self._keep(node, {})
+        self._end(node, list(self._nodes.get(node, ())))
 
     def drop_ended(self, now: float) -> None:
         """Drops series that have had no value for longer than their window."""
         for node, of_node in list(self._nodes.items()):
-            left = {key: series for key, series in of_node.items() if series.newest >= now - key.seconds}
-            if len(left) < len(of_node):
-                self._keep(node, left)
+            self._end(node, [key for key, series in of_node.items() if series.newest < now - key.seconds])
 
-    def _keep(self, node: str, series: dict[SeriesKey, Series]) -> None:
-        before = self._nodes.get(node, {})
-        self._count += len(series) - len(before)
-        for key in before.keys() ^ series.keys():
-            one = 1 if key in series else -1
-            self._counts[key] += one
-            if not self._counts[key]:
-                del self._counts[key]
-            room = one * ROOM[key.family]
-            self._room -= room
-            if key in self._payers:
-                self._used[self._payers[key]] += room
-        if series:
-            self._nodes[node] = series
-        else:
-            self._nodes.pop(node, None)
+    def _begin(self, node: str, key: SeriesKey, series: Series) -> None:
+        """Adds or replaces a series of a node."""
+        of_node = self._nodes.setdefault(node, {})
+        if key not in of_node:
+            self._tally(key, 1)
+        of_node[key] = series
+
+    def _end(self, node: str, keys: Collection[SeriesKey]) -> None:
+        """Drops series of a node."""
+        if not keys:
+            return
+        of_node, changed = self._nodes[node], self._changed.get(node, set())
+        for key in keys:
+            del of_node[key]
+            changed.discard(key)
+            self._tally(key, -1)
+        if not of_node:
+            del self._nodes[node]
             self._changed.pop(node, None)
+
+    def _tally(self, key: SeriesKey, one: int) -> None:
+        """Counts a series that begins (1) or ends (-1)."""
+        self._count += one
+        self._counts[key] += one
+        if not self._counts[key]:
+            del self._counts[key]
+        room = one * ROOM[key.family]
+        self._room -= room
+        if key in self._payers:
+            self._used[self._payers[key]] += room
 
     def stored(self, node: str, node_uid: str) -> Iterator[tuple[SeriesKey, StoredSeries]]:
         """The series of a node, to be stored."""
@@ -225,21 +234,23 @@ class WindowTable:
         series = Series.restored(key, stored)
         if series.is_ahead_of(now + FUTURE_TOLERANCE) or not self._has_room(key):
             return False
-        self._keep(node, {**self._nodes.get(node, {}), key: series})
+        self._begin(node, key, series)
         return True
 
 
 def _payers(
     wanted: Mapping[str, Mapping[SeriesKey, tuple[tuple[str, Window], ...]]], names: Names
 ) -> dict[SeriesKey, str]:
-    """The namespace whose room each series takes: of those that need it, the one that needs the fewest series."""
+    """The namespace whose room each series takes: of those that need it, the one whose series need the least room."""
     users: dict[SeriesKey, frozenset[str]] = {}
     for keys in wanted.values():
         for key, windows in keys.items():
             of_names = [names[name] for name, _ in windows]
             # What the operator needs takes nobody's room.
             users[key] = frozenset() if not all(of_names) else frozenset().union(*of_names)
-    needs = Counter(namespace for each in users.values() for namespace in each)
+    needs: Counter[str] = Counter()
+    for key, each in users.items():
+        needs.update(dict.fromkeys(each, ROOM[key.family]))
     return {
         key: min(each, key=lambda namespace: (needs[namespace], namespace), default="") for key, each in users.items()
     }

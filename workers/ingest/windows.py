@@ -30,6 +30,7 @@ from tas.errors import InvalidInputError
 from tas.samples.unknown_node import is_unknown_node
 from tas.sources.result import ResultBuilder, SourceResult
 from tas.values.window import window_of
+from tas.windows.admission import MAX_NAMES, Admission, Names
 from tas.windows.series import SeriesKey
 from tas.windows.table import WindowTable
 from workers.following.synced import SyncedWatch
@@ -52,7 +53,16 @@ IDLE_SECONDS = 3600.0
 """The pause while no policy uses a statistic; a change of a policy ends it."""
 
 FILL_SECONDS = 1.0
-"""The least pause between two times at which values of new series are read from the past."""
+"""The least pause between two times at which the table gets other statistics."""
+
+ADMIT_SECONDS = 60.0
+"""How often statistics are tried again that were not admitted."""
+
+NO_PLACE = f"no place for more statistics: {MAX_NAMES} are computed, and namespaces share them"
+"""Why a statistic is not computed."""
+
+MAX_MISSING = 1000
+"""So many statistics that are not computed are named with the reason."""
 
 NOT_READ = f"its values of the last {SAMPLES.max_age_seconds / 60:.0f} minutes are not read yet"
 """Why a new statistic is missing."""
@@ -64,7 +74,7 @@ RETRY_SECONDS = 1.0
 """The wait after a failure of the bus."""
 
 AT_ONCE = 64
-"""After so many nodes and statistics, or messages, the event loop runs."""
+"""After so many nodes and statistics, or messages and their series, the event loop runs."""
 
 KEPT_SECONDS = 600
 """A stored series expires so long after the last value in its window."""
@@ -93,9 +103,11 @@ class Windows:
         self._bus = bus
         self._wanted = WantedMetrics(bus, default_stale_after=default_stale_after, always=always)
         self._lease = Lease(bus, WINDOWS)
+        self._admission = Admission()
+        self._admitted: tuple[int, Names] = -1, {}
         self._table = WindowTable()
         self._filling: WindowTable | None = None
-        self._new: Mapping[str, frozenset[str]] = {}
+        self._new: Names = {}
         self._uids: dict[str, str] = {}
         self._revisions: dict[WindowKey, int] = {}
         self._missing: dict[str, str] = {}
@@ -164,12 +176,22 @@ class Windows:
                 self._table = WindowTable()
                 self._revisions = {}
 
-    def _names(self) -> dict[str, frozenset[str]]:
-        """The statistics that are wanted, with the namespaces whose policies use each; none if the operator does."""
+    def _names(self) -> Names:
+        """The statistics that are computed, with the namespaces whose policies use each; none if the operator does."""
+        version, names = self._admitted
+        if version != self._wanted.version:
+            names = self._admit()
+        return names
+
+    def _admit(self) -> Names:
+        """The same, decided anew."""
         namespaces = self._wanted.namespaces(WINDOWS)
-        return {
+        wanted = {
             name: namespaces.get(name, frozenset()) for name in self._wanted.of(WINDOWS) if window_of(name) is not None
         }
+        names = self._admission.admit(wanted, time.time())
+        self._admitted = self._wanted.version, names
+        return names
 
     async def _compute(self, publish: Callable[[SourceResult], Awaitable[None]]) -> None:
         """Computes and publishes until no statistic is wanted any more. Raises BusError."""
@@ -222,17 +244,18 @@ class Windows:
         new statistic every second costs the others nothing.
         """
         clock = asyncio.get_running_loop().time
-        while names := self._names():
-            version = self._wanted.version
+        while names := self._admit():
+            version, began = self._wanted.version, clock()
             self._new = {name: each for name, each in names.items() if not self._table.has_series_of(name)}
             self._table.want({name: each for name, each in names.items() if name not in self._new})
-            if not self._new:
-                await self._wanted.wait_for_change(after=version, seconds=IDLE_SECONDS)
-                continue
-            self._find_missing()
-            began = clock()
-            await self._fill(reader)
-            await asyncio.sleep(max(FILL_SECONDS, 3 * (clock() - began)))
+            if self._new:
+                self._find_missing()
+                await self._fill(reader)
+                await asyncio.sleep(max(FILL_SECONDS, 3 * (clock() - began)))
+            else:
+                seconds = ADMIT_SECONDS if self._admission.refused else IDLE_SECONDS
+                await self._wanted.wait_for_change(after=version, seconds=seconds)
+                await asyncio.sleep(began + FILL_SECONDS - clock())
 
     async def _fill(self, reader: StreamReader) -> None:
         """Takes in the series of new names with the values that SAMPLES still has. Others go on meanwhile.
@@ -245,8 +268,7 @@ class Windows:
             async with aclosing(from_the_past.batches()) as batches:
                 async for batch in batches:
                     await self._take(batch.messages, filling)
-                    read = from_the_past.applied
-                    if not batch.behind and self._caught_up and (read is None or read >= (reader.applied or 0)):
+                    if self._caught_up and _is_as_far(from_the_past.applied, reader.applied, behind=batch.behind):
                         # Before the reader is closed, which takes a while: no value may come in between.
                         self._take_over(filling)
                         break
@@ -265,19 +287,22 @@ class Windows:
 
     async def _take(self, messages: Sequence[Message], table: WindowTable) -> None:
         own = f".{WINDOWS}"
-        for count, message in enumerate(messages, 1):
+        done = 0
+        for message in messages:
             if not message.subject.endswith(own):
-                self._take_one(message, table)
-            if count % AT_ONCE == 0:
+                done += self._take_one(message, table)
+            done += 1
+            if done >= AT_ONCE:
+                done = 0
                 await asyncio.sleep(0)
 
-    def _take_one(self, message: Message, table: WindowTable) -> None:
+    def _take_one(self, message: Message, table: WindowTable) -> int:
+        """Adds the values of a message; of how many series it had one."""
         try:
             node, scrape, _ = received(message, table.metrics)
         except InvalidInputError:
-            return  # `materialize` reads every message, and reports what it refuses
-        if scrape is not None and not self._is_unknown(node):
-            table.add(node, scrape)
+            return 0  # `materialize` reads every message, and reports what it refuses
+        return 0 if scrape is None or self._is_unknown(node) else table.add(node, scrape)
 
     async def _publish(self, publish: Callable[[SourceResult], Awaitable[None]]) -> None:
         while True:
@@ -333,6 +358,7 @@ class Windows:
 
     def _find_missing(self) -> None:
         missing = self._table.missing() | dict.fromkeys(self._new, NOT_READ)
+        missing |= dict.fromkeys(sorted(self._admission.refused)[:MAX_MISSING], NO_PLACE)
         if missing or self._missing:
             self._missing = missing
             self._changed.set()
@@ -403,6 +429,14 @@ class Windows:
 
     def _tables(self) -> Sequence[WindowTable]:
         return (self._table,) if self._filling is None else (self._table, self._filling)
+
+
+def _is_as_far(read: int | None, other: int | None, *, behind: int) -> bool:
+    """Whether a reader has read as far as another one: each by its last sequence, None: none. `behind` is the reader's.
+
+    A reader that is as far need not be at the end: under a flood it never is.
+    """
+    return not behind if read is None else read >= (other or 0)
 
 
 class _Metrics:

@@ -4,7 +4,7 @@ import asyncio
 import re
 import time
 from base64 import b64decode
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from datetime import UTC, datetime
 from functools import partial
@@ -27,13 +27,14 @@ from bus.stream_reader import Batch, StreamReader
 from bus.subjects import node_facts_key
 from tas.samples.sample import Scrape
 from tas.values.quantity import NANO, Quantity
+from tas.windows.admission import MAX_NAMES
 from tas.windows.table import WindowTable
 from tests.integration.servers import eventually
 from tests.integration.workers.collecting import World, polled
 from tests.integration.workers.running import epoch_on, put, running
 from workers.ingest.collect import SourceMetrics
 from workers.ingest.wanted_metrics import WantedMetrics
-from workers.ingest.windows import Windows
+from workers.ingest.windows import Windows, _is_as_far
 
 SOURCE = "windows"
 
@@ -238,6 +239,57 @@ async def test_a_namespace_that_wants_too_much_takes_nothing_from_others(
             assert count("series") == 24
     told = [line["namespaces"] for line in logs if line["event"] == "window_series_refused"]
     assert told == [["hostile"]]
+
+
+async def test_a_namespace_that_names_too_many_statistics_leaves_a_place_for_others(bus: Bus, cluster: Cluster) -> None:
+    """A node has a place for 1,000 of one source, and a hundred percentiles of one duration are a single series."""
+    world = World(bus)
+    await cluster.has("a")
+    hostile = [f"cpu:p{number % 100}:{60 + number // 100}s" for number in range(300)]
+    for number in range(0, 300, 60):
+        await world.use(*hostile[number : number + 60], policy=f"all-{number}", namespace="hostile")
+    await world.listed()
+    for after, value in ((60, 1), (90, 2), (120, 3)):
+        await cluster.measure("a", after, value)
+
+    async def computed() -> set[str]:
+        return set(await world.values("a", SOURCE)) & set(hostile)
+
+    async with running(worker(bus)):
+        await polled(lambda: _are(computed, MAX_NAMES))
+        first = await computed()
+        await world.use("cpu:mean:1m", "cpu:max:1m")
+        await world.has("a", SOURCE, {"cpu:mean:1m": 2, "cpu:max:1m": 3})
+
+        async def are_refused() -> bool:
+            state = await world.state(SOURCE)
+            missing = {} if state is None else {name: each.missing for name, each in state.metrics.items()}
+            refused = {name for name, why in missing.items() if why == workers.ingest.windows.NO_PLACE}
+            # The two that gave their place to the other namespace have fresh values for a while.
+            return set(hostile) - first <= refused <= set(hostile)
+
+        await polled(are_refused)
+
+
+async def _are(values: Callable[[], Awaitable[set[str]]], count: int) -> bool:
+    return len(await values()) == count
+
+
+@pytest.mark.parametrize(
+    ("read", "other", "behind", "is_as_far"),
+    [
+        (10, 10, 0, True),
+        (10, 10, 500, True),  # a flood: there is always more to come
+        (10, 11, 0, False),
+        (10, None, 3, True),
+        (None, None, 0, True),
+        (None, None, 3, False),
+    ],
+)
+def test_a_reader_is_as_far_as_another_one(
+    read: int | None, other: int | None, behind: int, *, is_as_far: bool
+) -> None:
+    assert _is_as_far(read, other, behind=behind) is is_as_far
 
 
 async def test_a_source_that_nobody_wants_has_no_metrics(bus: Bus) -> None:
