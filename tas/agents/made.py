@@ -64,19 +64,29 @@ def cases(needs: Needs) -> Iterator[Case]:
 
 
 def _pods(needs: Needs) -> dict[str, PodDemand]:
-    amounts: dict[str, dict[str, float]] = {
-        "without requests": {},
-        "with requests": {"cpu": 500.0, "memory": 256.0 * 2**20, "example.com/card": 1.0},
-        "larger than any node": {"cpu": 1e15, "memory": 1e18},
+    some = {"cpu": 500.0, "memory": 256.0 * 2**20, "example.com/card": 1.0}
+    found = {
+        "without requests": _pod({}, needs),
+        "with requests": _pod(some, needs),
+        "larger than any node": _pod({"cpu": 1e15, "memory": 1e18}, needs),
     }
-    return {what: _pod(given, needs) for what, given in amounts.items()}
+    if needs.pod:  # for other agents all of these are the same
+        found["with two containers and an overhead"] = _pod(some, needs, containers=2, overhead={"cpu": 50.0})
+        found["that asks as a whole"] = _pod(some, needs, containers=0)
+    return found
 
 
-def _pod(requests: Mapping[str, float], needs: Needs) -> PodDemand:
-    """A pod with one container."""
-    limits: Mapping[str, float] = {name: 2 * amount for name, amount in requests.items()}
+def _pod(
+    each: Mapping[str, float], needs: Needs, *, containers: int = 1, overhead: Mapping[str, float] | None = None
+) -> PodDemand:
+    """A pod with so many equal containers; with none it asks for as much as one."""
+    added, count = overhead or {}, max(containers, 1)
+    limit: Mapping[str, float] = {name: 2 * amount for name, amount in each.items()}
+    requests, limits = (_total(count, of, added) for of in (each, limit))
     if not needs.pod:
-        requests, limits = _Undeclared("requests of the pod"), _Undeclared("limits of the pod")
+        each = requests = _Undeclared("requests of the pod")
+        limit = limits = _Undeclared("limits of the pod")
+        added = _Undeclared("overhead of the pod")
     return PodDemand(
         namespace="default",
         name="web-1",
@@ -84,9 +94,13 @@ def _pod(requests: Mapping[str, float], needs: Needs) -> PodDemand:
         labels={"app": "kind-0"},
         requests=requests,
         limits=limits,
-        containers=(ContainerDemand(requests=requests, limits=limits),),
-        overhead={} if needs.pod else _Undeclared("overhead of the pod"),
+        containers=(ContainerDemand(requests=each, limits=limit),) * containers,
+        overhead=added,
     )
+
+
+def _total(count: int, each: Mapping[str, float], added: Mapping[str, float]) -> Mapping[str, float]:
+    return {name: count * amount + added.get(name, 0.0) for name, amount in each.items()}
 
 
 class _Undeclared(Mapping[str, float]):
@@ -189,6 +203,7 @@ class MadeColumns:
 
 
 def _same(one: FloatArray, other: FloatArray) -> bool:
+    """Whether numbers are the same but for their last digits: sums of floats depend on their order."""
     return one.shape == other.shape and np.allclose(one, other, rtol=1e-9, atol=0.0, equal_nan=True)
 
 

@@ -296,6 +296,34 @@ class HiddenPod(Good):
         return super().score(pod, nodes)
 
 
+class HiddenLimits(Good):
+    def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
+        pod.limits.get("cpu", 0.0)
+        return super().score(pod, nodes)
+
+
+class HiddenOverhead(Good):
+    def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
+        dict(pod.overhead)
+        return super().score(pod, nodes)
+
+
+class HiddenContainers(Good):
+    def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
+        sum(len(each.limits) for each in pod.containers)
+        return super().score(pod, nodes)
+
+
+class FirstContainer(Good):
+    """A pod that asks for resources as a whole has none."""
+
+    needs = Needs(metrics=("load",), pod=True)
+
+    def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
+        pod.containers[0].requests.get("cpu", 0.0)
+        return super().score(pod, nodes)
+
+
 class HiddenCluster(Good):
     def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
         nodes.cluster.metric("load")
@@ -478,6 +506,29 @@ class DerivesOfPod(Deriving):
         return (nodes.metric("load") + pod.requests.get("cpu", 0.0)).reshape(1, -1)
 
 
+class DerivesSmallOfPod(Deriving):
+    """A small number is not the same as one twice as large."""
+
+    def rows(self, pod: PodDemand, nodes: Columns) -> FloatArray:
+        small = np.clip(nodes.metric("load"), 0, 100) * 1e-12
+        return small.reshape(1, -1) * (2 if pod.requests else 1)
+
+
+class DerivesOfOverhead(Deriving):
+    def rows(self, pod: PodDemand, nodes: Columns) -> FloatArray:
+        return (nodes.metric("load") + pod.overhead.get("cpu", 0.0)).reshape(1, -1)
+
+
+class DerivesOfContainers(Deriving):
+    def rows(self, pod: PodDemand, nodes: Columns) -> FloatArray:
+        return (nodes.metric("load") * (1 + len(pod.containers) // 2)).reshape(1, -1)
+
+
+class DerivesOfWhole(Deriving):
+    def rows(self, pod: PodDemand, nodes: Columns) -> FloatArray:
+        return (nodes.metric("load") * (1 if pod.containers else 2)).reshape(1, -1)
+
+
 BROKEN: dict[type[Agent], str] = {
     Silent: "overrides neither filter nor score",
     Unready: "needs: raises LookupError",
@@ -490,6 +541,10 @@ BROKEN: dict[type[Agent], str] = {
     OtherMetric: "reads the metric load, which its needs do not name",
     HiddenAmounts: "reads requested of nodes, which",
     HiddenPod: "reads requests of the pod, which",
+    HiddenLimits: "reads limits of the pod, which",
+    HiddenOverhead: "reads overhead of the pod, which",
+    HiddenContainers: "reads limits of the pod, which",
+    FirstContainer: "a pod that asks as a whole: raises IndexError",
     HiddenCluster: "reads the whole cluster, which",
     Writing: "raises ValueError: 'output array is read-only'",
     NoAnswer: "returns None",
@@ -517,6 +572,10 @@ BROKEN: dict[type[Agent], str] = {
     Forgetful: "restore: another state than the snapshot",
     DerivesOfOthers: "derives a value of a node from other nodes",
     DerivesOfPod: "derives a value of a node from the pod",
+    DerivesSmallOfPod: "derives a value of a node from the pod",
+    DerivesOfOverhead: "derives a value of a node from the pod",
+    DerivesOfContainers: "derives a value of a node from the pod",
+    DerivesOfWhole: "derives a value of a node from the pod",
 }
 
 
@@ -533,3 +592,32 @@ def test_a_fault_is_listed_once() -> None:
 
 def test_an_agent_that_derives_from_a_node_alone_conforms() -> None:
     assert faults(Deriving()) == []
+
+
+class Turning(Deriving):
+    """Another answer to each question, by a part of the number, or another derivation for each pod."""
+
+    derives = True
+
+    def __init__(self, part: float) -> None:
+        self.part, self.turns = part, count()
+
+    def rows(self, pod: PodDemand, nodes: Columns) -> FloatArray:
+        return nodes.metric("load").reshape(1, -1) * (1 + (self.part if self.derives and pod.requests else 0.0))
+
+    def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
+        scores = super().score(pod, nodes)
+        if self.derives:
+            return scores
+        return Scores(values=scores.values * (1 - next(self.turns) % 2 * self.part), known=scores.known)
+
+
+class TurningScores(Turning):
+    derives = False
+
+
+@pytest.mark.parametrize("kind", [Turning, TurningScores])
+def test_sums_in_another_order_are_the_same_and_any_larger_difference_is_not(kind: type[Turning]) -> None:
+    """Sums of floats depend on their order in the last of 16 digits. Who looks at fewer than 8 misses a fault."""
+    assert faults(kind(1e-11)) == []
+    assert len(faults(kind(1e-8))) > 0
