@@ -111,8 +111,14 @@ async def test_secrets_have_the_users_and_no_key_of_the_operator(tas: Tas, tmp_p
     refused = await tas("bus", "secrets", str(folder))
     assert (refused.code, refused.out) == (1, "")
     assert f"cluster.password: is missing: tas bus init {folder} makes it" in refused.err
-    assert (await tas("bus", "init", str(folder))).code == 0
+    await init(tas, folder)
     assert f"{password}\n" != (folder / "cluster.password").read_text()
+    # Without the other file the servers would trust nobody.
+    (folder / "auth.conf").unlink()
+    refused = await tas("bus", "secrets", str(folder))
+    assert (refused.code, refused.out) == (1, "")
+    assert f"auth.conf: is missing: tas bus init {folder} makes it" in refused.err
+    await init(tas, folder)
     some = await tas("bus", "secrets", str(folder), "--user", "a_b", "--user", "tas-all")
     names = [each["metadata"]["name"] for each in yaml.safe_load_all(some.out)]
     assert names == ["tas-bus-a.b", "tas-bus-all", "tas-nats"]
