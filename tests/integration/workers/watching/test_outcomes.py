@@ -119,6 +119,8 @@ async def test_defect_k4_what_becomes_of_pods_is_published_once(
             stored = (await logged(bus))[3]
             assert isinstance(stored, Outcome)
             assert (stored.node, stored.labels, stored.result) == ("b.c", {"app": "web"}, Result.FAILED)
+            # Agents keep the namespaces apart: one without a name would be that of all.
+            assert [each.namespace for each in await logged(bus)] == ["default"] * len(known)
             assert stored.finished is not None
             assert stored.started == pytest.approx(stored.finished - 10)
             # A repetition is dropped by the server.
