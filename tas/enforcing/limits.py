@@ -1,6 +1,7 @@
 """How many nodes may have labels: of each policy, and of all policies together, by policies, settings and nodes."""
 
 from collections.abc import Collection, Mapping
+from math import inf
 from typing import NamedTuple
 
 from tas.enforcing.breaker import LabelledNodes
@@ -25,6 +26,9 @@ class DefaultLimit(NamedTuple):
 IN_FLIGHT_SECONDS = 12.0
 """After a loss of BREAKERS no node is admitted for this time, and until all nodes are listed again: a patch for an
 admission in the lost records is sent at most 2 s after its reads, and is answered within 10 s or given up."""
+
+LIMIT_SECONDS = 1.0
+"""How long a limit counts for nodes that are admitted already; a change of the policy counts at once."""
 
 POLICY_DEFAULT = DefaultLimit(30, 10)
 ALL_DEFAULT = DefaultLimit(50, 20)
@@ -106,3 +110,27 @@ class Limits:
     def _is_limited(self, policy: str) -> bool:
         of_name = self._policies.get(policy, {}).values()
         return self._policy is not None or any(each and each.breaker for each in of_name)
+
+
+class KeptLimits:
+    """The limits, each computed of the nodes again after `LIMIT_SECONDS`: it takes time in proportion to them."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._at: dict[str, tuple[float, Limit | None]] = {}
+
+    def of(self, key: str, seen: LabelledNodes, now: float) -> Limit | None:
+        """As `Limits.of`; `now` is a time in seconds that never goes back."""
+        at, limit = self._at.get(key, (-inf, None))
+        if now - at >= LIMIT_SECONDS:
+            limit = self._limits.of(key, seen)
+            self._at[key] = now, limit
+        return limit
+
+    def forget(self, key: str) -> None:
+        """Has the limit of the policies of a name computed again, since one of them has changed."""
+        self._at.pop(key, None)
+
+    def clear(self) -> None:
+        """Has all limits computed again."""
+        self._at.clear()

@@ -20,7 +20,7 @@ from bus.record_kind import Entry
 from bus.records.policies import PolicyRecord
 from tas.enforcing.breaker import LabelledNodes, is_over, names_on, version_of
 from tas.enforcing.labels import policy_name
-from tas.enforcing.limits import ALL_DEFAULT, POLICY_DEFAULT, DefaultLimit, Limit, Limits
+from tas.enforcing.limits import ALL_DEFAULT, POLICY_DEFAULT, DefaultLimit, KeptLimits, Limits
 from tas.enforcing.memory import FlapBudget
 from tas.policy.policy import PolicyKey
 from tas.values.names import is_subdomain
@@ -34,10 +34,6 @@ log = structlog.get_logger("labels")
 
 FLAP_SECONDS = 300.0
 """The time in which the changes of the flap budget are counted."""
-
-
-LIMIT_SECONDS = 1.0
-"""How long a limit counts for nodes that are admitted already; a change of the policy counts at once."""
 
 
 class BrakeSettings(NamedTuple):
@@ -93,7 +89,7 @@ class Brake:
         self._limits = Limits(settings.policy, settings.over_all)
         self._seen = LabelledNodes()
         self._flaps = FlapBudget(settings.flap_budget, seconds=FLAP_SECONDS)
-        self._limit_at: dict[str, tuple[float, Limit | None]] = {}
+        self._kept_limits = KeptLimits(self._limits)
         self._throttled = ThrottledLog(log)
         self._records = BreakerRecords(
             bus,
@@ -127,7 +123,7 @@ class Brake:
 
     def take_in_policy(self, entry: Entry[PolicyKey, PolicyRecord]) -> None:
         """Applies a change of a policy."""
-        self._limit_at.pop(entry.key.name, None)
+        self._kept_limits.forget(entry.key.name)
         if entry.present:
             record = entry.readable()
             self._limits.take_in(entry.key, None if record is None else record.policy)
@@ -136,7 +132,7 @@ class Brake:
 
     def forget_policies(self) -> None:
         """Forgets all policies, before a new complete list."""
-        self._limit_at.clear()
+        self._kept_limits.clear()
         self._limits.clear()
 
     def begin_list(self, resource_version: str) -> None:
@@ -203,16 +199,8 @@ class Brake:
         breaker = self._records.breaker(key)
         if breaker.nodes.get(name) != version:
             return False
-        limit = self._limit_of(key, now)
+        limit = self._kept_limits.of(key, self._seen, now)
         return limit is None or not is_over(breaker, self._seen.labelled(key, self._limits.is_policy), limit.nodes)
-
-    def _limit_of(self, key: str, now: float) -> Limit | None:
-        """The limit, computed of the nodes again after `LIMIT_SECONDS`: it takes time in proportion to them."""
-        at, limit = self._limit_at.get(key, (-inf, None))
-        if now - at >= LIMIT_SECONDS:
-            limit = self._limits.of(key, self._seen)
-            self._limit_at[key] = now, limit
-        return limit
 
     def _is_frozen(self, policy: str) -> bool:
         """Whether no label of a policy changes. Orphans of a deleted policy are not frozen by its breaker."""

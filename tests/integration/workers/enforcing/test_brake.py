@@ -177,10 +177,41 @@ async def test_an_old_admission_is_worth_nothing_when_users_have_labelled_other_
         await eventually(has(world, first, name, VIOLATING))
 
 
+@pytest.mark.parametrize("is_admitted", [True, False], ids=["admitted before", "new"])
+@pytest.mark.parametrize("counts", [True, False], ids=["of a policy", "of others"])
+async def test_over_all_policies_the_labels_of_policies_take_room_and_those_of_others_take_none(
+    world: World, kubeconfig: Path, server: Server, counts: bool, is_admitted: bool
+) -> None:
+    """For a node that is admitted now as for one that another replica has admitted. Others set `violating`, too."""
+    p, q, others = world.name("p"), world.name("q"), world.name("others")
+    first, second, third = await nodes_of(world, 3)
+    namespace = await world.namespace()
+    for name in (p, q):
+        await world.policy(namespace, name, deschedule())
+    version = int((await world.admin.get(f"/api/v1/nodes/{first}"))["metadata"]["resourceVersion"])
+    before = Breaker(nodes={first: version}) if is_admitted else Breaker()
+    await answered(lambda: BREAKER_RECORDS.put(world.bus, ALL, before, revision=0, read_at=time.monotonic()))
+    await world.admin.label_node(second, {p: VIOLATING})
+    await world.admin.label_node(third, {q if counts else others: VIOLATING})
+    await sampled(world, [first, second, *([third] if counts else [])], health=1)
+    brake = BrakeSettings(policy=None, over_all=DefaultLimit(0, 2))
+    async with labels_running(kubeconfig, server.url, brake=brake) as labels:
+        if counts:
+            await wait_for_trip(world, ALL)
+            trip = (await breaker(world, ALL)).trip
+            assert trip is not None
+            assert (trip.limit, trip.wanted, trip.selected) == (2, 3, 3)
+            await labels.idle()
+            assert await world.has(first, p, None)
+        else:
+            await eventually(has(world, first, p, VIOLATING))
+            assert (await breaker(world, ALL)).trip is None
+
+
 async def test_a_lowered_limit_counts_at_once_for_what_was_admitted_before(
     world: World, kubeconfig: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.enforcing.brake.LIMIT_SECONDS", 3600.0)
+    monkeypatch.setattr("tas.enforcing.limits.LIMIT_SECONDS", 3600.0)
     name, (first, second, third) = world.name(), await nodes_of(world, 3)
     limited = partial(world.policy, await world.namespace(), name, deschedule())
     await limited(breaker={"maxNodes": 3})

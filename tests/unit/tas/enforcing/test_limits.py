@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tas.enforcing.breaker import LabelledNodes
-from tas.enforcing.limits import DefaultLimit, Limit, Limits, limit_of
+from tas.enforcing.limits import DefaultLimit, KeptLimits, Limit, Limits, limit_of
 from tas.policy.policy import LABEL_PREFIX, BreakerLimits, Policy, PolicyKey
 from tas.policy.selector import parse_selector
 from tas.verdict.brake import ALL
@@ -106,3 +106,36 @@ def test_a_name_is_that_of_a_policy_until_the_last_policy_of_the_name_is_deleted
     limits = limits_of(policy())
     limits.clear()
     assert not limits.is_policy(P)
+
+
+@pytest.mark.parametrize("key", [P, ALL])
+def test_a_limit_follows_the_nodes_within_a_second_and_the_policies_at_once(key: str) -> None:
+    """Of nodes it takes time in proportion to them, for each patch."""
+    limits = limits_of(policy(), default=DefaultLimit(50, 1), over_all=DefaultLimit(50, 1))
+    kept, start = KeptLimits(limits), 1000.0
+    assert kept.of(key, seen_nodes(100), start) == Limit(50, 100)
+    assert kept.of(key, seen_nodes(10), start + 0.99) == Limit(50, 100)
+    assert kept.of(key, seen_nodes(10), start + 1.0) == Limit(5, 10)
+    assert kept.of(key, seen_nodes(20), start + 1.99) == Limit(5, 10), "a second after it was computed"
+    kept.forget("other")
+    assert kept.of(key, seen_nodes(20), start + 1.99) == Limit(5, 10)
+    kept.forget(key)
+    assert kept.of(key, seen_nodes(20), start + 1.99) == Limit(10, 20)
+    kept.clear()
+    assert kept.of(key, seen_nodes(30), start + 1.99) == Limit(15, 30)
+
+
+def test_that_there_is_no_limit_is_kept_too() -> None:
+    limits = limits_of(default=None)
+    kept = KeptLimits(limits)
+    assert kept.of(P, seen_nodes(10), 0.0) is None
+    limits.take_in(PolicyKey("a", P), policy(breaker=BreakerLimits(max_nodes=4)))
+    assert kept.of(P, seen_nodes(10), 0.5) is None
+    assert kept.of(P, seen_nodes(10), 1.0) == Limit(4, 10)
+
+
+def test_over_all_policies_a_name_that_only_looks_like_one_needs_an_admission() -> None:
+    """Others use the value `violating` too, and people set it by hand: such a node has no label of TAS yet."""
+    limits = limits_of(policy(), over_all=DefaultLimit(50, 20))
+    assert limits.admitting("q", {"others": "violating"}, {"others"}) == {"q", ALL}
+    assert limits.admitting("q", {"others": "violating"} | OURS, {"others", P}) == {"q"}
