@@ -31,6 +31,7 @@ from tas.samples.unknown_node import is_unknown_node
 from tas.sources.result import ResultBuilder, SourceResult
 from tas.values.window import window_of
 from tas.windows.admission import MAX_NAMES, Admission, Names
+from tas.windows.past import has_read_as_far, pause_after
 from tas.windows.series import SeriesKey
 from tas.windows.table import WindowTable
 from workers.following.synced import SyncedWatch
@@ -51,9 +52,6 @@ CHECK_SECONDS = 10.0
 
 IDLE_SECONDS = 3600.0
 """The pause while no policy uses a statistic; a change of a policy ends it."""
-
-FILL_SECONDS = 1.0
-"""The least pause between two times at which the table gets other statistics."""
 
 ADMIT_SECONDS = 60.0
 """How often statistics are tried again that were not admitted."""
@@ -251,11 +249,11 @@ class Windows:
             if self._new:
                 self._find_missing()
                 await self._fill(reader)
-                await asyncio.sleep(max(FILL_SECONDS, 3 * (clock() - began)))
+                await asyncio.sleep(pause_after(clock() - began))
             else:
                 seconds = ADMIT_SECONDS if self._admission.refused else IDLE_SECONDS
                 await self._wanted.wait_for_change(after=version, seconds=seconds)
-                await asyncio.sleep(began + FILL_SECONDS - clock())
+                await asyncio.sleep(began + pause_after(0.0) - clock())
 
     async def _fill(self, reader: StreamReader) -> None:
         """Takes in the series of new names with the values that SAMPLES still has. Others go on meanwhile.
@@ -268,7 +266,8 @@ class Windows:
             async with aclosing(from_the_past.batches()) as batches:
                 async for batch in batches:
                     await self._take(batch.messages, filling)
-                    if self._caught_up and _is_as_far(from_the_past.applied, reader.applied, behind=batch.behind):
+                    has_all = has_read_as_far(from_the_past.applied, reader.applied, behind=batch.behind)
+                    if has_all and self._caught_up:
                         # Before the reader is closed, which takes a while: no value may come in between.
                         self._take_over(filling)
                         break
@@ -429,14 +428,6 @@ class Windows:
 
     def _tables(self) -> Sequence[WindowTable]:
         return (self._table,) if self._filling is None else (self._table, self._filling)
-
-
-def _is_as_far(read: int | None, other: int | None, *, behind: int) -> bool:
-    """Whether a reader has read as far as another one: each by its last sequence, None: none. `behind` is the reader's.
-
-    A reader that is as far need not be at the end: under a flood it never is.
-    """
-    return not behind if read is None else read >= (other or 0)
 
 
 class _Metrics:

@@ -14,8 +14,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
+import tas.windows.past
 import workers.ingest.windows
-from bus.buckets import NODES, SYNCED
+from bus.buckets import NODES, SAMPLES, SYNCED, Stream
 from bus.connection import Bus
 from bus.errors import RefusedError
 from bus.kinds import WINDOW_SERIES
@@ -23,9 +24,10 @@ from bus.records.codec import encode
 from bus.records.nodes import NodeFacts
 from bus.records.synced import Synced
 from bus.scrapes import publish_scrape
-from bus.stream_reader import Batch, StreamReader
+from bus.stream_reader import Batch, Start, StreamReader
 from bus.subjects import node_facts_key
 from tas.samples.sample import Scrape
+from tas.sources.result import SourceResult
 from tas.values.quantity import NANO, Quantity
 from tas.windows.admission import MAX_NAMES
 from tas.windows.table import WindowTable
@@ -34,7 +36,7 @@ from tests.integration.workers.collecting import World, polled
 from tests.integration.workers.running import epoch_on, put, running
 from workers.ingest.collect import SourceMetrics
 from workers.ingest.wanted_metrics import WantedMetrics
-from workers.ingest.windows import Windows, _is_as_far
+from workers.ingest.windows import Windows
 
 SOURCE = "windows"
 
@@ -121,32 +123,110 @@ async def test_samples_become_statistics_also_those_from_before_they_were_wanted
 
 
 class Readers:
-    """Counts the readers that a worker makes. Those after the first, of the past, begin and end when events are set."""
+    """The readers that a worker makes. Those after the first, of the past, begin and end when events are set.
+
+    Attributes:
+        back: How many seconds back each begins.
+        reads: When each of the past was made and had read, by the clock of the loop.
+        complete: How many batches with nothing behind them the bus has given to those of the past.
+        is_held: Whether such a batch is given to the worker only when it is `allowed`.
+        first_batch: How many messages the first reader may read together; after the first batch it waits for `begin`.
+    """
 
     def __init__(self) -> None:
-        self.count = 0
+        self.back: list[float] = []
+        self.reads: list[tuple[float, float]] = []
+        self.complete = 0
+        self.is_held = False
+        self.allowed = asyncio.Semaphore(0)
+        self.first_batch: int | None = None
         self.begin, self.end = asyncio.Event(), asyncio.Event()
 
-    def make(self, *arguments: Any) -> StreamReader:
-        self.count += 1
-        return StreamReader(*arguments) if self.count == 1 else HeldReader(self, *arguments)
+    @property
+    def count(self) -> int:
+        return len(self.back)
+
+    def make(self, bus: Bus, stream: Stream, start: Start) -> StreamReader:
+        assert start.time is not None
+        self.back.append(time.time() - start.time)
+        if self.count > 1:
+            return HeldReader(self, bus, stream, start)
+        if self.first_batch is not None:
+            return InterruptedReader(self, bus, stream, start, batch=self.first_batch)
+        return StreamReader(bus, stream, start)
+
+    def let_go(self) -> None:
+        """Lets the readers go on for good."""
+        self.is_held = False
+        self.allowed.release()
 
 
 class HeldReader(StreamReader):
     """A reader that is slow to begin, and to end."""
 
-    def __init__(self, events: Readers, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._events = events
+    def __init__(self, readers: Readers, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._readers = readers
 
     async def batches(self) -> AsyncGenerator[Batch, None]:
-        await self._events.begin.wait()
+        readers, clock = self._readers, asyncio.get_running_loop().time
+        made = clock()
+        await readers.begin.wait()
         try:
             async with aclosing(super().batches()) as batches:
                 async for batch in batches:
+                    if not batch.behind:
+                        readers.complete += 1
+                        if readers.is_held:
+                            await readers.allowed.acquire()
                     yield batch
         finally:
-            await self._events.end.wait()
+            await readers.end.wait()
+            readers.reads.append((made, clock()))
+
+
+class InterruptedReader(HeldReader):
+    """A reader that waits after its first messages."""
+
+    async def batches(self) -> AsyncGenerator[Batch, None]:
+        async with aclosing(StreamReader.batches(self)) as batches:
+            async for batch in batches:
+                yield batch
+                await self._readers.begin.wait()
+
+
+class RecordedWindows(Windows):
+    """The worker; with what it has given to its source, and how often it has checked its series."""
+
+    def __init__(self, bus: Bus, registry: CollectorRegistry) -> None:
+        super().__init__(bus, default_stale_after=60, registry=registry, metrics=SourceMetrics(registry))
+        self.results: list[SourceResult] = []
+        self.checks = 0
+
+    async def listen(
+        self, metrics: Callable[[], frozenset[str]], publish: Callable[[SourceResult], Awaitable[None]]
+    ) -> None:
+        async def recorded(result: SourceResult) -> None:
+            self.results.append(result)
+            await publish(result)
+
+        await super().listen(metrics, recorded)
+
+    def _forget_revisions(self) -> None:
+        self.checks += 1
+        super()._forget_revisions()
+
+    async def check(self) -> None:
+        """Waits for some checks: what they would change has changed then."""
+        enough = self.checks + 20
+        await eventually(lambda: self.checks >= enough)
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The series are checked again and again, and what has changed is published at once."""
+    monkeypatch.setattr(workers.ingest.windows, "CHECK_SECONDS", 0.02)
+    monkeypatch.setattr(workers.ingest.windows, "GATHER_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -186,6 +266,174 @@ async def test_while_a_new_statistic_is_read_from_the_past_the_others_go_on(
         readers.end.set()
 
 
+async def test_nothing_is_lost_of_what_comes_and_goes_while_the_past_is_read(
+    bus: Bus, cluster: Cluster, readers: Readers
+) -> None:
+    """A value that the first reader alone has read, a node that is deleted, and statistics that are wanted or not."""
+    world, registry = World(bus), CollectorRegistry()
+    await cluster.has("a", "b")
+    await world.use("cpu:mean:1m")
+    await world.listed()
+    for node in ("a", "b"):
+        for after, value in ((0, 100), (90, 1), (120, 3)):
+            await cluster.measure(node, after, value)
+    windows = Windows(bus, default_stale_after=60, registry=registry, metrics=SourceMetrics(registry))
+
+    def series() -> float | None:
+        return registry.get_sample_value("tas_windows_series")
+
+    readers.begin.set()
+    readers.end.set()
+    readers.is_held = True
+    async with running(windows):
+        await eventually(lambda: series() == 2)
+        await world.use("cpu:max:2m", "cpu:p50:2m", policy="later")
+        await eventually(lambda: readers.complete == 1)
+        await cluster.measure("a", 120.5, 200)
+        await world.has("a", SOURCE, {"cpu:mean:1m": 68})
+        await world.use("cpu:max:2m", "cpu:max:3m", policy="later")
+        await eventually(lambda: windows._names().keys() == {"cpu:mean:1m", "cpu:max:2m", "cpu:max:3m"})
+        readers.allowed.release()
+        await eventually(lambda: readers.complete == 2)  # so the first batch is taken in
+        await put(bus, NODES, node_facts_key("b"), None)
+        await eventually(lambda: series() == 1)
+        readers.let_go()
+        await world.misses(SOURCE, "cpu:max:3m", "")  # it was read from the past, too
+        await cluster.measure("a", 121, 5)
+        await world.has("a", SOURCE, {"cpu:mean:1m": 52.25, "cpu:max:2m": 200, "cpu:max:3m": 200})
+        assert series() == 3
+
+
+async def test_a_reader_begins_where_all_values_are_that_may_be_missing(
+    bus: Bus, cluster: Cluster, readers: Readers
+) -> None:
+    """With all that SAMPLES has, or where each series is stored with what has come since."""
+    world = World(bus)
+    readers.begin.set()
+    readers.end.set()
+    await cluster.has("a")
+    await world.use("cpu:mean:1m")
+    await world.listed()
+    for after in (0, 90, 120):
+        await cluster.measure("a", after, 4)
+
+    async def are_stored() -> bool:
+        return len(await WINDOW_SERIES.entries(bus)) == 2
+
+    async with running(worker(bus, store_seconds=0.2)):
+        await world.has("a", SOURCE, {"cpu:mean:1m": 4})
+        await world.use("cpu:max:2m", policy="later")
+        await polled(are_stored)
+    for metric in ("cpu:max:2m", "cpu:max:3m"):
+        count = readers.count
+        await world.use(metric, policy="later")
+        async with running(worker(bus, store_seconds=45.0)):
+            await eventually(lambda count=count: readers.count > count)  # type: ignore[misc]
+    # The first, of a new statistic, with all stored, with some stored.
+    of_stream = SAMPLES.max_age_seconds
+    assert readers.back == pytest.approx([of_stream, of_stream, 2 * 45.0, of_stream], abs=10)
+
+
+async def test_the_past_is_read_again_only_after_three_times_as_long_as_it_took(
+    bus: Bus, cluster: Cluster, readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tas.windows.past, "FILL_SECONDS", 0.0)
+    world, clock = World(bus), asyncio.get_running_loop().time
+    readers.begin.set()
+    await cluster.has("a")
+    await world.use("cpu:mean:1m")
+    await world.listed()
+    for after in (0, 60, 120):
+        await cluster.measure("a", after, 4)
+    async with running(worker(bus)):
+        await world.has("a", SOURCE, {"cpu:mean:1m": 4})
+        await world.use("cpu:max:2m", policy="later")
+        await world.has("a", SOURCE, {"cpu:max:2m": 4})
+        began = clock()
+        await world.use("cpu:max:2m", "cpu:max:3m", policy="later")
+        await eventually(lambda: clock() >= began + 0.2)
+        readers.end.set()
+        await eventually(lambda: len(readers.reads) == 2)
+    (first, second) = readers.reads
+    assert second[0] - first[1] >= 3 * (first[1] - first[0])
+
+
+@pytest.mark.usefixtures("often")
+async def test_nothing_is_published_before_all_that_is_stored_is_read(
+    bus: Bus, cluster: Cluster, readers: Readers
+) -> None:
+    """Else statistics of some of the values would come, and those of other nodes would be missing."""
+    readers.first_batch = 3
+    world, registry = World(bus), CollectorRegistry()
+    await cluster.has("a")
+    await world.use("cpu:mean:1m", "memory:mean:1m")
+    await world.listed()
+    for after, value in ((60, 1), (70, 1), (100, 1), (120, 9)):
+        await cluster.measure("a", after, value)
+    async with running(windows := RecordedWindows(bus, registry)):
+        await eventually(lambda: registry.get_sample_value("tas_windows_series") == 1)
+        await windows.check()
+        assert windows.results == []
+        readers.begin.set()
+        await world.has("a", SOURCE, {"cpu:mean:1m": 3})
+        assert {each.value / NANO for result in windows.results for each in result.samples} == {3}
+
+
+@pytest.mark.usefixtures("often")
+async def test_what_is_missing_is_published_as_long_as_it_is_and_nothing_without_a_change(
+    bus: Bus, cluster: Cluster
+) -> None:
+    world = World(bus)
+    await cluster.has("a")
+    await world.use("cpu:mean:1m")
+    await world.use("memory:mean:1m", policy="later")
+    await world.listed()
+    for after, value in ((60, 1), (120, 3)):
+        await cluster.measure("a", after, value)
+    async with running(windows := RecordedWindows(bus, CollectorRegistry())):
+        await eventually(
+            lambda: (
+                bool(windows.results) and windows.results[-1].missing == {"memory:mean:1m": "no value of memory yet"}
+            )
+        )
+        before = len(windows.results)
+        await eventually(lambda: len(windows.results) > before + 2)  # the source lives, and says so
+        await world.use(policy="later")
+        await eventually(lambda: not windows.results[-1].missing)
+        await windows.check()
+        before = len(windows.results)
+        await windows.check()
+        assert len(windows.results) == before, "nothing has changed"
+        await cluster.measure("a", 120.5, 5)
+        await world.has("a", SOURCE, {"cpu:mean:1m": 3})
+        assert not any(result.missing for result in windows.results[before:])
+
+
+@pytest.mark.usefixtures("often")
+async def test_each_value_without_room_is_counted_once(
+    bus: Bus, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers.ingest.windows, "WindowTable", partial(WindowTable, max_room=2))
+    world, registry = World(bus), CollectorRegistry()
+    await cluster.has("a", "b")
+    await world.use("cpu:mean:1m")
+    await world.listed()
+    for node in ("a", "b"):  # of 2 a namespace may have 1
+        for after in (60, 90, 120):
+            await cluster.measure(node, after, 5)
+
+    def refused() -> float | None:
+        return registry.get_sample_value("tas_windows_values_refused_total")
+
+    async with running(windows := RecordedWindows(bus, registry)):
+        await eventually(lambda: refused() == 3)
+        await windows.check()
+        await cluster.measure("b", 121, 5)
+        await eventually(lambda: refused() == 4)
+        await windows.check()
+        assert refused() == 4
+
+
 async def test_an_author_who_changes_windows_all_the_time_causes_few_reads(
     bus: Bus, cluster: Cluster, readers: Readers
 ) -> None:
@@ -205,7 +453,7 @@ async def test_an_author_who_changes_windows_all_the_time_causes_few_reads(
             await world.use(f"cpu:max:{number % 2 + 2}m", policy="author")
             await cluster.measure("a", 120 + number / 100, 4)
         await world.has("a", SOURCE, {"cpu:max:3m": 4})
-        assert 2 <= readers.count <= 3 + (time.monotonic() - began) / workers.ingest.windows.FILL_SECONDS
+        assert 2 <= readers.count <= 3 + (time.monotonic() - began) / tas.windows.past.FILL_SECONDS
 
 
 async def test_a_namespace_that_wants_too_much_takes_nothing_from_others(
@@ -273,23 +521,6 @@ async def test_a_namespace_that_names_too_many_statistics_leaves_a_place_for_oth
 
 async def _are(values: Callable[[], Awaitable[set[str]]], count: int) -> bool:
     return len(await values()) == count
-
-
-@pytest.mark.parametrize(
-    ("read", "other", "behind", "is_as_far"),
-    [
-        (10, 10, 0, True),
-        (10, 10, 500, True),  # a flood: there is always more to come
-        (10, 11, 0, False),
-        (10, None, 3, True),
-        (None, None, 0, True),
-        (None, None, 3, False),
-    ],
-)
-def test_a_reader_is_as_far_as_another_one(
-    read: int | None, other: int | None, behind: int, *, is_as_far: bool
-) -> None:
-    assert _is_as_far(read, other, behind=behind) is is_as_far
 
 
 async def test_a_source_that_nobody_wants_has_no_metrics(bus: Bus) -> None:
