@@ -34,7 +34,7 @@ def written(path: Path, text: str | bytes) -> Path:
 async def refused(url: str, access: Access, expected: str) -> str:
     """Why no connection comes about: a reason that has `expected`."""
     async with Bus.connect(url, name="test", streams=(), access=access) as bus:
-        await eventually(lambda: bus.connected or expected in bus.last_error, within=20)
+        await eventually(lambda: bus.connected or expected in bus.last_error)
         assert not bus.connected
         return bus.last_error
 
@@ -57,7 +57,7 @@ async def test_a_server_with_accounts_and_certificates_lets_in_only_who_has_both
     other_cert, other_key = client(foreign, "other")
     mine = written(tmp_path / "mine.creds", operator.credentials("tas-extender"))
     theirs = written(tmp_path / "theirs.creds", Operator().credentials("tas-stranger"))
-    past = written(tmp_path / "past.creds", operator.credentials("tas-past", expires=time.time() - 60))
+    past = written(tmp_path / "past.creds", operator.credentials("tas-past", expires=time.time() - 70_000))
     token = written(tmp_path / "token", "secret-token")
     damaged = written(tmp_path / "damaged.creds", re.sub("(SU[A-Z2-7]{20})[A-Z2-7]", r"\1", mine.read_text()))
     async with operated(tmp_path, operator.configuration() + tls) as server:
@@ -71,7 +71,7 @@ async def test_a_server_with_accounts_and_certificates_lets_in_only_who_has_both
             f"does not accept the user tas-stranger of {theirs}": Access(
                 credentials=theirs, cacert=ca, cert=cert, key=key
             ),
-            f"the user tas-past of {past} expired 6": Access(credentials=past, cacert=ca, cert=cert, key=key),
+            f"the user tas-past of {past} expired 70": Access(credentials=past, cacert=ca, cert=cert, key=key),
             f"does not accept the token in {token}": Access(token=token, cacert=ca, cert=cert, key=key),
             "be signed by one of the authorities of the system": Access(credentials=mine, cert=cert, key=key),
             f"be signed by one of those in {other_cert}": Access(
