@@ -5,7 +5,7 @@ import re
 import shutil
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from bus import connection
 from bus.buckets import (
     AGENTS,
     ALL,
@@ -34,7 +35,6 @@ from bus.buckets import (
 from bus.connection import Bus
 from bus.errors import ForbiddenError, UnavailableError
 from bus.kinds import BREAKER_RECORDS, NODE_VERDICTS
-from bus.link import CALL_SECONDS
 from bus.pull import Message
 from bus.record_kind import Entry, Unreadable
 from bus.rights.access import Access
@@ -56,6 +56,7 @@ from tas.verdict.brake import Breaker, Trip
 from tests.e2e.processes import free_ports
 from tests.integration.bus.operated import OperatedServer
 from tests.integration.servers import eventually
+from tests.integration.watched import meanwhile
 
 pytestmark = pytest.mark.usefixtures("long_limits")
 
@@ -159,6 +160,27 @@ async def start(stack: AsyncExitStack, closed: Closed, process: str, kubeconfig:
     return parts
 
 
+class Program:
+    """Publishes the values of each node again and again: those of one moment are stale after a minute.
+
+    Attributes:
+        metrics: By node, with values that they have had for nearly a minute.
+    """
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self.metrics: dict[str, dict[str, str]] = {}
+
+    async def run(self) -> None:
+        """Publishes until cancelled."""
+        while True:
+            for node, metrics in list(self.metrics.items()):
+                for ago in (50.0, 20.0, 0.0):
+                    with suppress(UnavailableError):
+                        await publish(self._bus, node, ago=ago, **metrics)
+            await asyncio.sleep(0.2)
+
+
 async def publish(bus: Bus, node: str, *, ago: float = 0.0, **metrics: str) -> None:
     at = time.time() - ago
     values = {metric: parse_quantity(text) for metric, text in metrics.items()}
@@ -209,12 +231,11 @@ async def test_the_loop_works_with_the_rights_of_each_process_also_after_a_wipe(
         async def rejects(*nodes: str) -> bool:
             return await rejected() == set(nodes)
 
-        probe = await stack.enter_async_context(closed.connected("publisher", "probe-of-all", "probe"))
+        probe = Program(await stack.enter_async_context(closed.connected("publisher", "probe-of-all", "probe")))
         reader = await stack.enter_async_context(closed.connected("reader"))
         await eventually(lambda: not any(each.unready() for each in processes.values()))
-        for ago in (50.0, 20.0, 0.0):
-            await publish(probe, "b", ago=ago, load="9")
-        await publish(probe, "a", health="2")
+        probe.metrics = {"a": {"health": "2"}, "b": {"load": "9"}}
+        await stack.enter_async_context(meanwhile(probe.run()))
         await eventually(lambda: node()["metadata"].get("labels", {}).get("sick") == "violating")
         await eventually(is_marked)
         await eventually(lambda: rejects("a", "b"))  # b by a statistic
@@ -232,16 +253,11 @@ async def test_the_loop_works_with_the_rights_of_each_process_also_after_a_wipe(
         shutil.rmtree(closed.server.log.parent / "store")
         await closed.server.start()
         await eventually(lambda: not any(each.unready() for each in processes.values()))
-
-        async def is_cleared() -> bool:
-            try:
-                await publish(probe, "a", health="0")
-            except UnavailableError:
-                return False
-            return "sick" not in node()["metadata"].get("labels", {})
-
-        await eventually(is_cleared, every=0.2)
-        await eventually(lambda: rejects("b"))  # windows went on
+        probe.metrics["a"] = {"health": "0"}
+        await eventually(lambda: "sick" not in node()["metadata"].get("labels", {}))
+        await eventually(lambda: rejects("b"))
+        probe.metrics["a"] = {"health": "0", "load": "9"}
+        await eventually(lambda: rejects("a", "b"))  # windows goes on: a had no load before the wipe
         assert all("STREAM.CREATE" in each for each in closed.violations())
 
 
@@ -339,7 +355,7 @@ async def test_a_user_is_refused_what_is_not_its_own(closed: Closed, role: str) 
         forbidden = (*OTHERS[role], *NOBODY, *(() if role == "keeper" else (api("STREAM.CREATE.SAMPLES"),)))
         for subject in forbidden:
             with pytest.raises(ForbiddenError, match=re.escape(subject)):
-                await bus.link.request(subject, b"", seconds=CALL_SECONDS)
+                await bus.link.request(subject, b"", seconds=connection.CALL_SECONDS)
         # The answers to others are not its own, either.
         for inbox in ("_INBOX.>", "_INBOX.tas-other.>", ">"):
             await bus.link.subscribe(inbox, _ignore)
@@ -393,7 +409,7 @@ async def test_what_a_server_writes_to_a_reply_subject_resets_no_breaker_and_is_
 
         # A state whose subject is as long as that of a verdict, and a pull of it to such a subject.
         forged = AGENTS.subject("xxnode-1")
-        await agents.link.publish(forged, b'{"policies":{}}', seconds=CALL_SECONDS)
+        await agents.link.publish(forged, b'{"policies":{}}', seconds=connection.CALL_SECONDS)
         config = {"name": "thief", "ack_policy": "none", "deliver_policy": "all"}
         body = {"stream_name": AGENTS.stream, "config": config}
         await agents.api(f"CONSUMER.CREATE.{AGENTS.stream}.thief", body)
