@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from datetime import UTC, datetime
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -66,8 +67,11 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(bus: Bus) -> Cluster:
-    return Cluster(bus)
+def cluster(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """For the worker no time passes from now on: on a busy machine values would leave their windows during the test."""
+    cluster, now = Cluster(bus), time.time()
+    monkeypatch.setattr(workers.ingest.windows, "time", SimpleNamespace(time=lambda: now, monotonic=time.monotonic))
+    return cluster
 
 
 async def expiry(bus: Bus, keys: str) -> str | None:
