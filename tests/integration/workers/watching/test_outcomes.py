@@ -140,7 +140,7 @@ async def test_defect_k4_what_becomes_of_pods_is_published_once(
         # Another list has a pod that no watch has shown, and that was placed before the end of the log.
         sandbox.cut_watches()
         sandbox.faults.answer(503, times=4, which=lambda call: call.verb in {"list", "watch"})
-        add_pod(sandbox, "listed", "a", **running_since(61))
+        add_pod(sandbox, "listed", "a", **running_since(1800))
         sandbox.forget_history()
         await eventually(lambda: third("tas_outcomes_pods") == 6)
         add_pod(sandbox, "end", "b.c")
