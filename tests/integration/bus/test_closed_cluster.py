@@ -4,6 +4,7 @@ import json
 import re
 from contextlib import ExitStack
 from pathlib import Path
+from urllib.error import URLError
 from urllib.request import urlopen
 
 from bus.server import find_binary
@@ -18,9 +19,9 @@ AUTHORIZATION = re.compile(r"^ *authorization .*\n", re.MULTILINE)
 def joined(monitor: int) -> set[str]:
     """The names of the servers that a server has routes to: between two servers are several, opened bit by bit."""
     try:
-        with urlopen(f"http://127.0.0.1:{monitor}/routez", timeout=5) as answer:
+        with urlopen(f"http://127.0.0.1:{monitor}/routez", timeout=60) as answer:
             return {route["remote_name"] for route in json.load(answer)["routes"]}
-    except OSError:
+    except URLError:  # it does not listen yet
         return set()
 
 
