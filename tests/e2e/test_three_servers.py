@@ -287,7 +287,11 @@ async def test_nothing_that_was_confirmed_is_lost_and_no_label_is_wrong(
         "apiVersion": "telemetry.intel.com/v1alpha1",
         "kind": "TASPolicy",
         "metadata": {"name": POLICY},
-        "spec": {"strategies": {"deschedule": {"rules": [RULE]}, "dontschedule": {"rules": [RULE]}}},
+        # While there is no majority no value is new. On a busy machine that may last longer than the usual minute.
+        "spec": {
+            "staleAfter": "1h",
+            "strategies": {"deschedule": {"rules": [RULE]}, "dontschedule": {"rules": [RULE]}},
+        },
     }
     cluster.api.create(f"/apis/telemetry.intel.com/v1alpha1/namespaces/{namespace}/taspolicies", body)
     with nats_servers(tmp_path, 3) as servers, replicas(cluster, servers, tmp_path) as both:
