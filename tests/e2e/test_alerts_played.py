@@ -396,7 +396,10 @@ async def samples_are_not_stored(cluster: Cluster) -> None:
         before = await stage.value(lost)
         await stage.is_at(lost, lambda count: count > before)
         during.append(await stage.scrape())
-        assert "message size" in (await cluster.product.logged("source_samples_lost"))["error"]
+        # On a busy machine the bus may have lost some before, without an answer.
+        await eventually(
+            lambda: any("message size" in line["error"] for line in cluster.product.events("source_samples_lost"))
+        )
         await bus.api("STREAM.UPDATE.SAMPLES", config)
         await stage.is_at("tas_source_metrics_missing", lambda count: count == 0)
         await eventually(cluster.all_are_known)
@@ -605,7 +608,8 @@ async def test_the_alerts_of_a_connection_to_the_bus_fire_and_end_as_their_rows_
                 await stage.is_at("tas_bus_refusing", lambda refusing: refusing == 1)
                 await stage.is_at("tas_view_lag", lambda lag: lag == 0)
                 during.extend(await stage.scrapes())
-                assert "max_msgs_per_subject is 2, must be 1" in (await running.logged("bus_problem"))["error"]
+                wrong = "max_msgs_per_subject is 2, must be 1"
+                await eventually(lambda: any(wrong in line["error"] for line in running.events("bus_problem")))
                 await answered(lambda: bus.api("STREAM.UPDATE.KV_NODES", config))
                 await stage.is_at("tas_bus_refusing", lambda refusing: refusing == 0)
     check(prometheus_binary.with_name("promtool"), stage.stories, tmp_path)
