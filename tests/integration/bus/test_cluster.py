@@ -153,6 +153,7 @@ async def test_an_idle_connection_to_a_server_without_a_majority_says_so(
 ) -> None:
     """The server that is left keeps its connections, and a program that asks nothing would never notice."""
     monkeypatch.setattr(connection, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr("bus.link.UNANSWERED_PINGS", 60)  # on a busy machine a server does not answer for seconds
     async with Bus.connect(cluster.urls[2], name="idle", streams=[NODES, SAMPLES], replicas=3) as idle:
         await eventually(lambda: idle.connected and idle.problem is None)
         link = idle.link
@@ -165,8 +166,13 @@ async def test_an_idle_connection_to_a_server_without_a_majority_says_so(
 
         await eventually(names_no_leader)  # the server answers again, as if the stream could be used
         await eventually(lambda: isinstance(idle.problem, NoMajorityError))
-        with pytest.raises(NoMajorityError, match="SAMPLES: most servers"):
-            await idle.epoch(SAMPLES)  # else a view would take the last sequence of that server for the end
+
+        async def names_no_epoch() -> bool:
+            with pytest.raises(UnavailableError) as caught:
+                await idle.epoch(SAMPLES)  # else a view would take the last sequence of that server for the end
+            return isinstance(caught.value, NoMajorityError) and "SAMPLES: most servers" in str(caught.value)
+
+        await eventually(names_no_epoch)  # a busy server may give no answer at all
         assert idle.connected
         assert idle.link is link
         with pytest.raises(UnavailableError):
