@@ -5,11 +5,13 @@ one that its worker did not need here, and no request was refused.
 """
 
 import asyncio
+import json
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -21,7 +23,7 @@ from tests.kubernetes.admin import Admin
 from .adapter import AggregatedAdapter
 from .admission import ACCOUNT, FOLDER, Attempt, refusal
 from .api import Object
-from .cluster import RESOURCE, Cluster, extender
+from .cluster import POLICY_LABEL, RESOURCE, Cluster, extender
 from .fire.stage import BRAKE_OFF
 from .processes import Process, free_ports, running, until
 from .product import TAS, environment, is_ready
@@ -92,6 +94,15 @@ async def test_the_loop_works_with_the_rights_of_the_table_and_uses_all_of_them(
     assert others == {f"{ACCOUNT}{account}" for account in accounts}
 
 
+def passing(port: int, namespace: str) -> set[str]:
+    """The nodes on which the extender lets a pod of the policy be placed."""
+    pod = {"metadata": {"name": "asked", "namespace": namespace, "labels": {POLICY_LABEL: GUARD}}}
+    body = json.dumps({"Pod": pod, "Nodes": None, "NodeNames": NODES}).encode()
+    request = Request(f"http://127.0.0.1:{port}/scheduler/filter", body, {"Content-Type": "application/json"})
+    with urlopen(request, timeout=30) as response:
+        return set(json.load(response)["NodeNames"] or ())
+
+
 def woken_at(cluster: Cluster) -> str | None:
     """The annotation by which `labels` wakes pods that wait for the node."""
     found: str | None = cluster.api.get(f"/api/v1/nodes/{FIRST}")["metadata"].get("annotations", {}).get(ANNOTATION)
@@ -129,11 +140,14 @@ def play(
         until(lambda: reasons(cluster, "default", FIRST) >= {"LabelOverwritten", "NodeViolatesPolicy"}, "events exist")
         until(lambda: violating(cluster, namespace) == 1, "the policy has a status")
         until(lambda: {offered(cluster, node) for node in NODES} == {"1k"}, "the nodes offer the resource")
+        # The extender is a process of its own: it may learn later than `labels` of a violation.
+        until(lambda: passing(port, namespace) == set(OTHERS), "the extender knows which node violates the policy")
         cluster.create_pod(namespace, "web", policy=GUARD, nodeSelector=SELECTOR)
         assert cluster.placed(namespace, "web") in OTHERS
 
         health(others=2)
         until(lambda: all(labels(node).get(GUARD) for node in NODES), "all nodes violate the policy")
+        until(lambda: not passing(port, namespace), "the extender knows that all nodes violate the policy")
         cluster.create_pod(namespace, "late", policy=GUARD, nodeSelector=SELECTOR)
         cluster.rejected(namespace, "late", containing=f"Node violates {GUARD}")
         before = woken_at(cluster)
