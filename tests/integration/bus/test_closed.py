@@ -55,7 +55,7 @@ from tas.values.quantity import parse_quantity
 from tas.verdict.brake import Breaker, Trip
 from tests.e2e.processes import free_ports
 from tests.integration.bus.operated import OperatedServer
-from tests.integration.servers import eventually
+from tests.integration.servers import answered, eventually
 from tests.integration.watched import meanwhile
 
 pytestmark = pytest.mark.usefixtures("long_limits")
@@ -418,15 +418,16 @@ async def test_what_a_server_writes_to_a_reply_subject_resets_no_breaker_and_is_
         messages: list[Message] = []
 
         async def is_copied() -> bool:
+            messages.clear()
             async with aclosing(StreamReader(reader, VERDICT_LOG, FROM_START).stored()) as batches:
                 async for batch in batches:
                     messages.extend(batch.messages)
             return bool(messages)
 
-        await eventually(is_copied)
+        await eventually(lambda: answered(is_copied))
         assert [message.subject for message in messages] == [forged]
         assert [each.entry for each in logged_verdicts(reader, messages)] == [None]
-        assert await NODE_VERDICTS.entries(reader) == []
+        assert await answered(lambda: NODE_VERDICTS.entries(reader)) == []
     assert closed.violations() == []
 
 
