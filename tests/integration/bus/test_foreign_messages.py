@@ -11,7 +11,7 @@ from bus.buckets import NODES, SAMPLES, Bucket, Stream
 from bus.connection import Bus
 from bus.consumer import Message, SharedConsumer
 from tests.integration.bus.followers import following
-from tests.integration.servers import Server, eventually
+from tests.integration.servers import Server, answered, eventually
 
 SUBJECT = {SAMPLES: b"tas.samples.%b.mine", NODES: b"$KV.NODES.%b"}
 MESSAGES = pytest.mark.parametrize(
@@ -71,4 +71,5 @@ async def test_a_watch_of_a_bucket_delivers_them_and_the_entries_after_them(
         await eventually(lambda: len(follower.entries) == 2)
         assert [entry.key for entry in follower.entries] == [name.decode(errors="replace"), "b.facts"]
         assert follower.view["b.facts"] == b"1"
-    assert [entry.key for entry in await bus.entries(NODES)] == [entry.key for entry in follower.entries]
+    entries = await answered(lambda: bus.entries(NODES))
+    assert [entry.key for entry in entries] == [entry.key for entry in follower.entries]

@@ -25,7 +25,7 @@ from sandbox.faults import Call
 from tas.enforcing.pod import PodKey
 from tas.policy.policy import PolicyKey, StrategyType
 from tests.integration.bus.followers import raw_watch
-from tests.integration.servers import Server, eventually
+from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.running import put, running, synced_on
 from tests.kubernetes.admin import Admin, AdminError
 from tests.kubernetes.watch_scenarios import Watched, WatchScenarios, strategies, watched, watching
@@ -113,7 +113,8 @@ async def test_an_unreachable_api_server_removes_nothing(
 
 async def records_on(bus: Bus) -> list[RawEntry]:
     """All stored entries, with their revisions."""
-    return [entry for bucket in (POLICIES, NODES, PODS) for entry in await bus.entries(bucket) if entry.key != SYNCED]
+    found = [await answered(partial(bus.entries, bucket)) for bucket in (POLICIES, NODES, PODS)]
+    return [entry for entries in found for entry in entries if entry.key != SYNCED]
 
 
 async def test_retry_after_of_a_429_is_respected(sandbox: Sandbox, watched: Watched) -> None:
