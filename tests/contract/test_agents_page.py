@@ -2,9 +2,11 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tas.agent import faults
 from tas.agents.agent import Missing
 from tas.agents.builtin import BUILTIN
 from tas.agents.file import parse_agents, verbs_of
@@ -27,6 +29,21 @@ def test_the_template_is_the_one_that_runs_and_has_at_most_30_lines() -> None:
     assert len(code.splitlines()) <= 30
 
 
+def own_package() -> dict[str, Any]:
+    """What the package of the page has: an agent with needs and options."""
+    (code,) = re.findall(r'```python\n("""The agent `cool`.*?)```', PAGE, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    return names
+
+
+def test_the_agent_with_options_breaks_no_rule() -> None:
+    (test,) = re.findall(r"```python\nfrom my_package import .*?\n\n\n(.*?)```", PAGE, re.DOTALL)
+    names = own_package() | {"faults": faults}
+    exec(test, names)
+    names["test_cool_is_an_agent"]()
+
+
 def test_the_metrics_that_are_read_by_default_are_listed() -> None:
     needed = SafeOverload(SafeOptions()).needs.metrics
     assert {"cpu:mean:5m", "mean-free-memory"} <= set(needed)
@@ -47,7 +64,7 @@ def test_the_files_of_the_page_are_valid() -> None:
     found = []
     for block in re.findall(r"```yaml\n((?:# agents.yaml\n)?agents:\n.*?)```", PAGE, re.DOTALL):
         (document,) = read_yaml(block.encode())
-        found.append(parse_agents("docs/agents.md", document, BUILTIN))
+        found.append(parse_agents("docs/agents.md", document, {**BUILTIN, "cool": own_package()["Cool"]}))
     assert {name for entries in found for name in entries} >= {"foo", "safe-overload", "congestion"}
 
 

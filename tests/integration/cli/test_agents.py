@@ -1,18 +1,29 @@
-"""`tas run agents` as a process, with the environment of the original framework."""
+"""`tas run agents` as a process, with the environment of the original framework, and as docs/agents.md shows it."""
 
 import json
 import re
+import shlex
+import time
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
+from bus.buckets import NODES
 from bus.connection import Bus
+from bus.records.nodes import encode_node_samples
+from bus.subjects import node_metrics_key
+from tas.samples.sample import Scrape
+from tas.values.quantity import Quantity, parse_quantity
 from tests.e2e.processes import free_ports
 from tests.installed import write_package
 from tests.integration.cli.tas import Tas
 from tests.integration.extender.test_agents import complete
-from tests.integration.servers import Server
+from tests.integration.servers import Server, eventually
+from tests.integration.workers.running import put
+
+PAGE = (Path(__file__).parents[3] / "docs" / "agents.md").read_text()
+CURLS = re.findall(r"^\$ (curl .*?'\n  \{.*?\}')\n([\[{][^\n]*)$", PAGE, re.DOTALL | re.MULTILINE)
 
 MINE = """
     import numpy as np
@@ -104,3 +115,39 @@ async def test_a_file_or_a_port_that_cannot_be_used_ends_the_start(tas: Tas, tmp
     done = await tas.process(*command)
     assert done.code == 2
     assert "agents.foo.options.a = 1: is not a known option: the agent has none" in done.err
+
+
+async def test_the_requests_of_the_page_get_the_answers_that_it_shows(
+    tas: Tas, server: Server, bus: Bus, tmp_path: Path
+) -> None:
+    """Also the agent of the page that has needs and options, which no other test runs."""
+    (code,) = re.findall(r'```python\n("""The agent `cool`.*?)```', PAGE, re.DOTALL)
+    ((name, target),) = re.findall(r'^(\w+) = "my_package:(\w+)"$', PAGE, re.MULTILINE)
+    (entry,) = re.findall(r"^agents:\n(  cool: .*)$", PAGE, re.MULTILINE)
+    site = write_package(tmp_path / "site", code, group="tas.agents", **{name: f"own:{target}"})
+    (tmp_path / "agents.yaml").write_text(f"agents:\n{entry}\n  congestion:\n  foo:\n")
+    published: dict[str, dict[str, Quantity]] = {}
+    for node, metric, value in re.findall(r"tas publish (\S+) (\S+)=(\d+)", PAGE):
+        published.setdefault(node, {})[metric] = parse_quantity(value)
+    for node, metrics in published.items():
+        scrape = Scrape(source="cli", measured=time.time(), arrived=time.time(), sequence=1, metrics=metrics)
+        await put(bus, NODES, node_metrics_key(node), encode_node_samples((scrape,)))
+    await complete(bus)
+    (port,) = free_ports(1)
+    command = ("run", "agents", "--bus", server.url, "--agents", str(tmp_path / "agents.yaml"))
+    free = ("--listen", f"127.0.0.1:{port}", "--health-listen", "127.0.0.1:0")
+    async with tas.running(*command, *free, PYTHONPATH=str(site)) as running, aiohttp.ClientSession() as session:
+        await running.ready()
+        assert len(CURLS) == 4
+        for curl, shown in CURLS:
+            words = shlex.split(curl)
+            url = next(word for word in words if word.startswith("http://")).replace(":9030", f":{port}")
+            expected, body = json.loads(shown), words[words.index("-d") + 1]
+
+            async def as_shown(url: str = url, body: str = body, expected: object = expected) -> bool:
+                headers = {"Content-Type": "application/json"}
+                async with session.post(url, data=body, headers=headers) as answer:
+                    return bool(await answer.json() == expected)
+
+            await eventually(as_shown)
+        assert await running.end() == 0
