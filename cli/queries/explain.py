@@ -1,7 +1,7 @@
 """`tas explain`: prints why a node, a policy or a pod has its result."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 import aiohttp
@@ -9,7 +9,14 @@ import click
 import msgspec
 
 from bus.connection import Bus
-from bus.kinds import NODE_ALLOCATION, NODE_FACTS, NODE_SAMPLES, POD_RECORDS, POLICY_RECORDS, SOURCE_STATES
+from bus.kinds import (
+    NODE_ALLOCATION,
+    NODE_FACTS,
+    NODE_SAMPLES,
+    POD_RECORDS,
+    POLICY_RECORDS,
+    SOURCE_STATES,
+)
 from bus.record_kind import Unreadable
 from bus.records.codec import UNREADABLE
 from cli.as_json import JSON_OPTION, print_json
@@ -20,7 +27,7 @@ from cli.queries.card_tables import print_cards, print_pod_cards
 from cli.queries.cards import devices_of_node, devices_of_nodes
 from cli.queries.explain_tables import print_answers, print_node, print_pod, print_policy
 from cli.queries.pod_manifest import DescribedPod, pod_of_manifest
-from cli.queries.query import ask, readable
+from cli.queries.query import ask, held_sources, readable
 from cli.settings import Settings, flag, variable
 from tas.enforcing.pod import PodKey
 from tas.errors import shortened
@@ -28,6 +35,7 @@ from tas.explain.allocation import explain_allocation
 from tas.explain.cards import explain_cards, explain_claim, explain_held
 from tas.explain.explain import PodExplanation, explain_node, explain_pod, explain_policy
 from tas.explain.trace import refused_on
+from tas.explain.unknown import why_unknown
 from tas.extender.decision import Pod
 from tas.extender.telemetry import TelemetryDecider
 from tas.extender.verbs import Answer
@@ -57,8 +65,8 @@ def explain() -> None:
 def node(settings: Settings, *, name: str, as_json: bool) -> int:
     """Each rule for the node NAME.
 
-    Shows value, age, source and state of each rule, and the verdict of each strategy. Also shows the GPU cards of the
-    node, what of its labels cannot be read, and what its pods request.
+    Shows value, age, source and state of each rule, and the verdict of each strategy; of unknown values what sources
+    say. Also shows the GPU cards of the node, what of its labels cannot be read, and what its pods request.
     """
     if not is_subdomain(name):
         raise click.ClickException(f"NAME = {shortened(name)}: must be a lowercase DNS subdomain (RFC 1123)")
@@ -150,24 +158,31 @@ async def _explain_node(bus: Bus, name: str, default_stale_after: float, *, as_j
     stored = await NODE_ALLOCATION.get(bus, name)
     record = stored.readable()
     allocation = None if record is None else explain_allocation(record, stored.created, now)
-    refused = refused_on(name, await readable(bus, SOURCE_STATES))
+    sources = await readable(bus, SOURCE_STATES)
+    refused = refused_on(name, sources)
+    unknown = why_unknown(view, name, sources, await held_sources(bus), now) if explanation.known else {}
     if as_json:
-        others = {"cards": cards, "allocation": allocation, "refused": refused}
+        others = {"cards": cards, "allocation": allocation, "refused": refused, "unknown": unknown}
         print_json(msgspec.to_builtins(explanation) | msgspec.to_builtins(others))
     else:
         if explanation.known:
             print_node(explanation)
+        _print_reasons({f"{metric} is unknown": reasons for metric, reasons in unknown.items()})
         if cards is not None:
             print_cards([cards], now)
         if allocation is not None:
             print_allocation(name, allocation)
-        for metric, reasons in refused.items():
-            for reason in reasons:
-                echo(f"{metric}: {reason}")
+        _print_reasons(refused)
     is_known = explanation.known or cards is not None or allocation is not None
     if not is_known:
         echo(f"node {name}: the bus has neither samples nor labels of this node (tas get nodes)", err=True)
     return 0 if is_known else 1
+
+
+def _print_reasons(reasons: Mapping[str, Sequence[str]]) -> None:
+    for what, each in reasons.items():
+        for reason in each:
+            echo(f"{what}: {reason}")
 
 
 async def _explain_policy(bus: Bus, key: PolicyKey, default_stale_after: float, *, as_json: bool) -> int:

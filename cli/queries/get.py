@@ -12,7 +12,6 @@ from bus.buckets import PAUSED, POLICIES, SYNCED
 from bus.connection import Bus
 from bus.kinds import (
     BREAKER_RECORDS,
-    LEASE_RECORDS,
     NODE_FACTS,
     NODE_SAMPLES,
     NODE_VERDICTS,
@@ -28,7 +27,7 @@ from cli.as_json import JSON_OPTION, print_json
 from cli.options import settings_command
 from cli.output import counted, echo
 from cli.queries.cards import gpus
-from cli.queries.query import age_text, ask, readable, value_text
+from cli.queries.query import age_text, ask, held_sources, readable, value_text
 from cli.queries.tables import new_table, print_table
 from cli.settings import Settings
 from tas.policy.directory import FileProblem, FileProblems
@@ -331,14 +330,14 @@ def _options(fields: Mapping[str, Any]) -> list[str]:
 
 async def _sources(bus: Bus, *, as_json: bool) -> int:
     now = time.time()
-    held = {entry.key for entry in await LEASE_RECORDS.entries(bus)}
+    held = await held_sources(bus)
     table = new_table("SOURCE", "STATE", "HOLDER", "PERIOD", "LAST SUCCESS", "METRICS", "PROBLEMS")
     documents: list[dict[str, Any]] = []
     for entry in sorted(await SOURCE_STATES.entries(bus), key=lambda each: each.key):
         state = entry.readable()
         if state is None:
             continue
-        state_name = health(state, is_held=f"collect.{entry.key}" in held, now=now).value
+        state_name = health(state, is_held=entry.key in held, now=now).value
         documents.append({"source": entry.key, "state": state_name} | entry.document())
         table.add_row(
             entry.key,

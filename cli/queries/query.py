@@ -17,6 +17,7 @@ from bus.errors import (
     NobodyListensError,
     UnavailableError,
 )
+from bus.kinds import LEASE_RECORDS
 from bus.record_kind import RecordKind
 from bus.rights.access import Access
 from cli.discovery import bus_access, bus_url
@@ -122,6 +123,11 @@ def _left_out(bucket: Bucket, key: str, error: InvalidInputError) -> None:
 async def readable(bus: Bus, kind: RecordKind[K, V]) -> dict[K, V]:
     """All readable records of a kind; unreadable entries are printed and left out. Raises UnavailableError."""
     return {entry.key: record for entry in await kind.entries(bus) if (record := entry.readable()) is not None}
+
+
+async def held_sources(bus: Bus) -> frozenset[str]:
+    """The names of the sources that a replica of collect holds. Raises UnavailableError."""
+    return frozenset(entry.key.removeprefix("collect.") for entry in await LEASE_RECORDS.entries(bus))
 
 
 def value_text(value: str | None) -> str:

@@ -9,7 +9,6 @@ from rich.text import Text
 from bus.buckets import NODES, SAMPLES, SYNCED
 from bus.connection import Bus
 from bus.kinds import (
-    LEASE_RECORDS,
     NODE_FACTS,
     NODE_SAMPLES,
     NODE_VERDICTS,
@@ -23,7 +22,7 @@ from bus.subjects import samples_subject
 from cli.as_json import JSON_OPTION, print_json
 from cli.options import settings_command
 from cli.output import echo
-from cli.queries.query import age_text, ask, readable
+from cli.queries.query import age_text, ask, held_sources, readable
 from cli.queries.tables import new_table, print_table
 from cli.settings import Settings
 from tas.errors import InvalidInputError, shortened
@@ -56,7 +55,7 @@ async def _trace(bus: Bus, metric: str, node: str, default_stale_after: float, *
     # In the direction of the flow: a value that moves on meanwhile is found at a later stage and never seems lost.
     facts = (await NODE_FACTS.get(bus, node)).readable()
     evidence = Evidence(
-        held_sources=frozenset(entry.key.removeprefix("collect.") for entry in await LEASE_RECORDS.entries(bus)),
+        held_sources=await held_sources(bus),
         sources=await readable(bus, SOURCE_STATES),
         published=await _published(bus, node),
         known=(await NODE_SAMPLES.get(bus, node)).readable() or (),

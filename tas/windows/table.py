@@ -169,7 +169,10 @@ class WindowTable:
                         why = "no room for more series: too many statistics or durations are wanted"
                     if longest is not None:
                         needed = COVERED * key.seconds
-                        why = f"the values of {metric} span {longest:.0f} s so far, {needed:.0f} s are needed"
+                        why = (
+                            f"the window of {key.seconds:.0f} s is not covered yet: the values of {metric} span "
+                            f"{longest:.0f} s so far, {needed:.0f} s are needed"
+                        )
                     found |= dict.fromkeys((name for name, _ in windows), why)
         return found
 

@@ -193,3 +193,20 @@ async def test_the_port_of_the_extender_explains_only_with_the_setting(tas: Tas,
     async with tas.running("run", "extender", "--bus", bus, *FREE) as without:
         assert await status(without) != 200
         assert (await without.health("/debug/explain?node=node-1"))[0] == 200
+
+
+async def test_a_statistic_whose_window_is_not_covered_yet_says_so(tas: Tas, tmp_path: Path) -> None:
+    policy = demo_policy("    dontschedule: {rules: [{metricname: 'cpu:mean:5m', operator: GreaterThan, target: 9}]}\n")
+    folder = policy_folder(tmp_path, policy)
+    async with tas.running("run", "all", "--policies", str(folder), *FREE) as running:
+        await running.ready()
+        assert (await tas("publish", "node-1", "cpu=1")).code == 0
+        window = "the window of 300 s is not covered yet: the values of cpu span 0 s so far, 150 s are needed"
+
+        async def says_so() -> bool:
+            return f"\ncpu:mean:5m is unknown: windows: {window}\n" in (await tas("explain", "node", "node-1")).out
+
+        await eventually(says_so)
+        explained = await tas("explain", "node", "node-1", "--json")
+        assert explained.json["unknown"] == {"cpu:mean:5m": [f"windows: {window}"]}
+        assert f"cpu:mean:5m: {window}" in " ".join((await tas("get", "sources")).out.split())

@@ -38,6 +38,14 @@ def samples(table: WindowTable) -> dict[tuple[str, str], tuple[float, float | No
     }
 
 
+def not_covered(metric: str, window: int, span: int) -> str:
+    """Why a statistic is missing while its window is filled; all in seconds."""
+    return (
+        f"the window of {window} s is not covered yet: the values of {metric} span {span} s so far, "
+        f"{window // 2} s are needed"
+    )
+
+
 def test_only_what_is_wanted_is_computed_each_of_the_time_of_its_newest_value() -> None:
     table = WindowTable()
     table.want(of_operator("cpu:mean:1m", "cpu:max:1m", "cpu:p50:1m", "memory:ewma:5m", "load1"))
@@ -55,7 +63,7 @@ def test_only_what_is_wanted_is_computed_each_of_the_time_of_its_newest_value() 
         ("b", "cpu:p50:1m"): (5, 30),
     }
     assert samples(table) == {}, "nothing has changed since"
-    assert table.missing() == {"memory:ewma:5m": "the values of memory span 60 s so far, 150 s are needed"}
+    assert table.missing() == {"memory:ewma:5m": not_covered("memory", 300, 60)}
 
 
 def test_what_is_no_longer_wanted_is_dropped_and_what_is_still_wanted_is_kept() -> None:
@@ -115,8 +123,8 @@ def test_a_namespace_leaves_room_for_others_and_a_percentile_takes_more() -> Non
     assert table.room == left - (1 + 4), "a new node gets only those of the other namespace"
     assert set(table.missing().values()) == {
         "no value of load yet",
-        "the values of cpu span 0 s so far, 30 s are needed",
-    } | {f"the values of cpu span 0 s so far, {minutes * 30} s are needed" for minutes in range(2, 50)}
+        not_covered("cpu", 60, 0),
+    } | {not_covered("cpu", minutes * 60, 0) for minutes in range(2, 50)}
     left = table.room
     # The operator may take all that is left.
     for number in range(left + 1):
