@@ -521,7 +521,7 @@ class Settings:
         help="Metrics that are collected although no policy uses them, for agents, extensions and subscribers. "
         "Also statistics of windows, such as `cpu:p95:5m`: give the same list to `collect` and `windows`.",
         commands=_WANTS_METRICS,
-        parse=_names,
+        parse=_metric_names,
         default_text="none",
     )
     remote_write_cert: Path | None = _setting(

@@ -5,7 +5,7 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import cached_property, partial
 from pathlib import Path
@@ -36,6 +36,7 @@ from cli.sources import Sources, sources_of
 from tas.allocation.annotations import WRITTEN
 from tas.errors import shortened
 from tas.events.event import source_of
+from tas.values.window import near_window
 from workers.enforcing.annotations import AnnotationWriter
 from workers.enforcing.brake import BrakeSettings
 from workers.enforcing.evaluate import Evaluate
@@ -448,12 +449,25 @@ def run_workers(settings: Settings, names: Sequence[str], *, starts_bus: bool = 
     """Runs the workers `names`, with `starts_bus` also the embedded server; returns the exit code."""
 
     async def body() -> int:
+        _warn_of_metrics(settings.metrics or ())
         async with process(settings) as (parts, stop):
             url = await parts.start_bus() if starts_bus else bus_url(settings)
             await parts.build(url, names)
             return await parts.run(stop)
 
     return run_process(settings, body())
+
+
+def _warn_of_metrics(names: Iterable[str]) -> None:
+    """Logs each name that is nearly one of a statistic: as a recording rule of Prometheus it may be meant so."""
+    for name in names:
+        if (reason := near_window(name)) is not None:
+            log.warning(
+                "metric_no_statistic",
+                setting=f"{flag('metrics')} ({variable('metrics')})",
+                value=name,
+                reason=f"is the name of an ordinary metric, not of a statistic: {reason}",
+            )
 
 
 @asynccontextmanager

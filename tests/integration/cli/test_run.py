@@ -468,3 +468,13 @@ async def test_replicas_of_materialize_lose_nothing_when_one_is_killed(tas: Tas,
         # Messages that the killed replica had not acknowledged are delivered again after their time limit.
         await eventually(all_stored, every=0.1)
         assert await second.end() == 0
+
+
+async def test_a_metric_that_is_nearly_a_statistic_is_said_at_the_start(tas: Tas, server: Server) -> None:
+    names = "cpu:p95:5m,load,job:latency:p99,cpu:p95:5min"
+    async with tas.running("run", "windows", "--bus", server.url, "--metrics", names, *HEALTH) as running:
+        warned = await running.logged("metric_no_statistic")
+        assert (warned["setting"], warned["value"]) == ("--metrics (TAS_METRICS)", "cpu:p95:5min")
+        assert warned["reason"].endswith("5min is no duration from 1m to 24h (units: s, m, h, d)")
+        await running.logged("workers_started")
+        assert len(running.events("metric_no_statistic")) == 1

@@ -301,6 +301,14 @@ def test_a_wrong_name_or_age_of_annotations_is_refused(name: str, value: str) ->
     assert [each.value for each in error.value.mistakes] == [repr(value)]
 
 
+@pytest.mark.parametrize("value", ["cpu:mean:5m,disk used", "a.b", "load,"])
+def test_a_name_that_no_sample_can_have_is_refused_as_a_metric(value: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        Settings.load("run windows", {"metrics": value})
+    (mistake,) = error.value.mistakes
+    assert (mistake.setting, mistake.value) == ("--metrics (TAS_METRICS)", repr(value))
+
+
 @pytest.mark.parametrize(("name", "expected"), [("no", "does not exist"), (".", "is not a readable file")])
 def test_an_unreadable_kubeconfig_is_refused(tmp_path: Path, name: str, expected: str) -> None:
     assert mistakes("run watch", {"kubeconfig": str(tmp_path / name)}) == [("--kubeconfig", expected)]
