@@ -1,7 +1,7 @@
 """Facts from the bus."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 from urllib.parse import urlsplit
@@ -61,14 +61,14 @@ class BusRead(NamedTuple):
     stored: Stored | Missing
 
 
-async def read_bus(bus: Bus, *, monitor: str | None, embedded: bool) -> BusRead:
-    """Reads the bus. `monitor` has the URLs of the monitoring ports of its servers; None: such a port of each host."""
+async def read_bus(bus: Bus, *, monitors: Sequence[str], embedded: bool) -> BusRead:
+    """Reads the bus. `monitors` are the URLs of monitoring ports; empty: such a port of each host."""
     read = await inspected(bus)
     if isinstance(read, Missing):
         return BusRead(read, read, read)
     facts, clock = read
     if not embedded:
-        monitored = await _monitors(facts, monitor)
+        monitored = await _monitors(facts, monitors)
         versions = [version for version in (facts.version, monitored.version) if version]
         facts = msgspec.structs.replace(facts, sync=monitored.sync, version=oldest(versions))
     lost = STORED_IN & {*facts.silent, *facts.stuck}
@@ -119,11 +119,11 @@ class _Monitored(NamedTuple):
     version: str = ""
 
 
-async def _monitors(facts: BusFacts, monitor: str | None) -> _Monitored:
-    """Whether each server syncs each write. `monitor` has one or more URLs, separated by commas."""
+async def _monitors(facts: BusFacts, monitors: Sequence[str]) -> _Monitored:
+    """Whether each server syncs each write."""
     hosts = dict.fromkeys(urlsplit(each).hostname for each in facts.address.split(","))
-    urls = monitor.split(",") if monitor is not None else [f"http://{host}:{MONITOR_PORT}" for host in hosts]
-    answers = await asyncio.gather(*(_monitored(url.strip(), facts, is_guess=monitor is None) for url in urls))
+    urls = monitors or [f"http://{host}:{MONITOR_PORT}" for host in hosts]
+    answers = await asyncio.gather(*(_monitored(url, facts, is_guess=not monitors) for url in urls))
     read = [each for each in answers if not isinstance(each, Missing)]
     version = oldest(each.version for each in read if version_of(each.version) is not None)
     if not all(each.syncs for each in read):

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import time
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ from tas.diagnosis.scheduler import SchedulerFacts
 from tas.diagnosis.service import NoService, ServiceName
 from tas.diagnosis.url import Url, url_of
 from tas.diagnosis.workloads import requests_resource
+from tas.errors import shortened, without_password
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import ConfigurationError
 
@@ -56,11 +58,20 @@ class Options:
 
     scheduler_config: Path | None
     manifest: Path
-    bus_monitor: str | None
+    monitors: tuple[str, ...]
     account_namespace: str
     skipped: tuple[str, ...]
     with_ok: bool
     as_json: bool
+
+
+def _monitors(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """The URLs of `--bus-monitor`, of each value several separated by commas."""
+    urls = tuple(url.strip() for value in values for url in value.split(","))
+    for url in urls:
+        if not re.match(r"https?://[^/]", url):
+            raise click.BadParameter(f"{shortened(without_password(url))}: must be a URL such as http://HOST:8222")
+    return urls
 
 
 def _checks(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
@@ -91,10 +102,12 @@ def _checks(_context: click.Context, _parameter: click.Parameter, values: tuple[
             help="The manifest of kube-scheduler on this machine.",
         ),
         click.Option(
-            ["--bus-monitor"],
+            ["--bus-monitor", "monitors"],
             metavar="URL",
-            help="The monitoring port of each nats-server, such as http://HOST:8222, separated by commas. "
-            "[default: port 8222 of each host of --bus]",
+            multiple=True,
+            callback=_monitors,
+            help="The monitoring port of a nats-server, such as http://HOST:8222. May be given several times, for each "
+            "server. [default: port 8222 of each host of --bus]",
         ),
         click.Option(
             ["--account-namespace"],
@@ -120,7 +133,7 @@ def doctor(
     *,
     scheduler_config: Path | None,
     manifest: Path,
-    bus_monitor: str | None,
+    monitors: tuple[str, ...],
     account_namespace: str,
     skipped: tuple[str, ...],
     with_ok: bool,
@@ -137,7 +150,7 @@ def doctor(
     chosen = Options(
         scheduler_config=scheduler_config,
         manifest=manifest,
-        bus_monitor=bus_monitor,
+        monitors=monitors,
         account_namespace=account_namespace,
         skipped=skipped,
         with_ok=with_ok,
@@ -154,7 +167,7 @@ def doctor(
 
 
 async def _examined(settings: Settings, options: Options, bus: Bus, url: str) -> int:
-    reading = read_bus(bus, monitor=options.bus_monitor, embedded=url == running_bus())
+    reading = read_bus(bus, monitors=options.monitors, embedded=url == running_bus())
     return await _examine(settings, options, reading)
 
 

@@ -12,7 +12,7 @@ SYNC_MEND = (
     "set `sync_interval: always` in the block `jetstream` of each nats-server's configuration, and restart the server"
 )
 MONITOR_MEND = (
-    "set `http: HOST:8222` in the configuration of each nats-server, and give --bus-monitor http://HOST:8222,http://..."
+    "set `http: HOST:8222` in the configuration of each nats-server, and give --bus-monitor http://HOST:8222 for each"
 )
 CHECKS_ONLINE = ("bus.version", "bus.sync", "bus.streams", "bus.replicas", "bus.copies")
 

@@ -285,7 +285,7 @@ async def test_facts_n33_the_monitoring_port_says_whether_each_write_is_synced(
 ) -> None:
     async with monitored(tmp_path, setting) as (address, monitor), Bus.connect(address, name="t") as bus:
         await bus.wait_connected()
-        found = await read_bus(bus, monitor=monitor, embedded=False)
+        found = await read_bus(bus, monitors=(monitor,), embedded=False)
         assert isinstance(found.bus, BusFacts)
         assert found.bus.sync is is_synced
         assert (found.bus.absent, found.bus.wrong, found.bus.cluster) == ([], [], "")
@@ -296,16 +296,34 @@ async def test_facts_n33_the_monitoring_port_says_whether_each_write_is_synced(
         assert isinstance(found.stored, Stored)
         assert found.stored == Stored([], {}, {}, {}, frozenset(), None)
         # Of the default port of a server that is not ours nothing is believed.
-        other = await read_bus(bus, monitor=None, embedded=False)
+        other = await read_bus(bus, monitors=(), embedded=False)
         assert isinstance(other.bus, BusFacts)
         assert isinstance(other.bus.sync, Missing)
         assert "--bus-monitor" in other.bus.sync.mend
 
 
+async def test_each_monitoring_port_that_is_given_is_asked(tas: Tas, tmp_path: Path) -> None:
+    (unused,) = free_ports(1)
+    silent = f"http://127.0.0.1:{unused}"
+    async with monitored(tmp_path, "sync_interval: always") as (address, monitor):
+
+        async def asked(*flags: str) -> str:
+            done = await tas("doctor", "--json", "--bus", address, *flags)
+            (found,) = (each for each in done.json if each["check"] == "bus.sync")
+            return f"{found['severity']}: {found['what']}"
+
+        # The last flag alone would say that all is well.
+        assert f"does not answer at {silent}" in await asked("--bus-monitor", silent, "--bus-monitor", monitor)
+        assert f"does not answer at {silent}" in await asked("--bus-monitor", f"{monitor}, {silent}")
+        assert (await asked("--bus-monitor", monitor)).startswith("ok: ")
+        refused = await tas("doctor", "--bus", address, "--bus-monitor", "127.0.0.1:8222")
+        assert (refused.code, "'127.0.0.1:8222': must be a URL such as http://HOST:8222" in refused.err) == (2, True)
+
+
 async def test_a_bus_without_our_streams_is_seen(server: Server) -> None:
     async with Bus.connect(server.url, name="t", streams=()) as bus:
         await bus.wait_connected()
-        found = await read_bus(bus, monitor=None, embedded=True)
+        found = await read_bus(bus, monitors=(), embedded=True)
         assert isinstance(found.bus, BusFacts)
         assert "SAMPLES" in found.bus.absent
         assert isinstance(found.clock, Missing)
