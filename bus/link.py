@@ -445,6 +445,16 @@ class Link:
         """The user, for messages."""
         return self.loaded.user or "this user"
 
+    @property
+    def _mend(self) -> str:
+        """What mends a missing permission."""
+        if self.loaded.name:  # of a closed bus: its rights are those of a role
+            return (
+                "use the credentials of a user whose role may (tas bus init and tas bus user make them; for Kubernetes "
+                "tas bus secrets), or compare the rights on the server by tas bus check: docs/bus.md, Close the bus"
+            )
+        return "give it this permission: docs/bus.md, Rights"
+
     def _forbid(self, violation: str) -> None:
         """Fails the requests that the server rejected; its text is `… for publish to "<subject>"`."""
         found = _VIOLATION.search(violation)
@@ -456,9 +466,7 @@ class Link:
             return
         for wanted, reply in self._replies.values():
             if wanted.lower() == subject and not reply.done():
-                reply.set_result(
-                    ForbiddenError(f"{wanted}: {self.who} may not publish to this subject: give it this permission")
-                )
+                reply.set_result(ForbiddenError(f"{wanted}: {self.who} may not publish to this subject: {self._mend}"))
 
     def _expect(self, subject: str) -> tuple[str, "asyncio.Future[Msg | BusError]"]:
         """Registers a request to `subject`; returns its token and the future of the answer."""

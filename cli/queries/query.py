@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import click
 
-from bus.buckets import Bucket
+from bus.buckets import NODES, Bucket
 from bus.connection import Bus
 from bus.errors import (
     NO_JETSTREAM,
@@ -15,6 +15,7 @@ from bus.errors import (
     BusError,
     MisconfiguredError,
     NobodyListensError,
+    NoMajorityError,
     UnavailableError,
 )
 from bus.kinds import LEASE_RECORDS
@@ -66,6 +67,8 @@ async def _asked(
             try:
                 return await question(bus, url)
             except UnavailableError as error:
+                if await _lacks_majority(bus, error):
+                    raise click.ClickException(f"{_no_majority(bus)} ({error})") from error
                 if isinstance(error, NobodyListensError) or error.code in (STREAM_NOT_FOUND, *NO_JETSTREAM):
                     raise click.ClickException(f"{await _what_is_missing(bus)} ({error})") from error
                 raise
@@ -84,6 +87,26 @@ class _NoBusError(Exception):
     def credentials(self) -> str:
         refused = "Authorization Violation" in str(self)
         return f", and its credentials with {flag('bus_credentials')} or {flag('bus_token')}" if refused else ""
+
+
+async def _lacks_majority(bus: Bus, error: UnavailableError) -> bool:
+    """Whether the server is one of a cluster of which most do not run, as far as it says so within some seconds."""
+    try:
+        if not isinstance(error, NoMajorityError):
+            await bus.epoch(NODES)
+    except NoMajorityError:
+        return True
+    except BusError:
+        return False
+    return isinstance(error, NoMajorityError)
+
+
+def _no_majority(bus: Bus) -> str:
+    return (
+        f"the bus at {bus.address} has no majority now: most of its servers do not run, or do not see each other. "
+        "Nothing is stored and nothing can be read until they do; extenders answer on from their view, and labels stay "
+        "as they are. `tas doctor` and /readyz say more, and docs/bus.md, section Three servers, what to do"
+    )
 
 
 async def _what_is_missing(bus: Bus) -> str:

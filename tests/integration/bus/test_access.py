@@ -191,10 +191,24 @@ async def test_a_missing_permission_is_an_error_with_user_and_subject(tmp_path: 
             await bus.wait_connected()
             await bus.publish(SAMPLES, "tas.samples.a.machine", b"{}")
             for subject in ("tas.samples.b.machine", "tas.samples.Big.machine"):
-                with pytest.raises(ForbiddenError, match=f"{subject}: the user tas-a of {agent} may not publish"):
+                with pytest.raises(
+                    ForbiddenError, match=f"{subject}: the user tas-a of {agent} may not publish"
+                ) as error:
                     await bus.publish(SAMPLES, subject, b"{}")
+                assert "use the credentials of a user whose role may" in str(error.value)
+                assert "tas bus check" in str(error.value)
         expected = f"the user tas-b of {deaf} may not subscribe to _INBOX.tas-b.>"
         await refused(server.url, Access(credentials=deaf), expected)
+
+
+async def test_a_user_of_an_address_has_no_role_and_is_to_be_given_the_permission(tmp_path: Path) -> None:
+    user = '{ user: "u", password: "p", permissions: { publish: ["$JS.API.>"] } }'
+    async with operated(tmp_path, f"authorization {{ users: [{user}] }}") as server:
+        address = server.url.replace("nats://", "nats://u:p@")
+        async with Bus.connect(address, name="test", streams=()) as bus:
+            await bus.wait_connected()
+            with pytest.raises(ForbiddenError, match=r"give it this permission: docs/bus\.md, Rights"):
+                await bus.publish(SAMPLES, "tas.samples.a.machine", b"{}")
 
 
 @pytest.mark.parametrize("by", ["scheme", "authority"])

@@ -18,6 +18,7 @@ from tests.e2e.processes import free_ports
 from tests.integration.bus.followers import following
 from tests.integration.bus.limits import WORK_SECONDS
 from tests.integration.bus.load import load, write_eventually
+from tests.integration.cli.tas import Tas
 from tests.integration.lateness import Lateness
 from tests.integration.servers import answered, eventually
 
@@ -148,10 +149,11 @@ async def test_a_stream_with_too_few_copies_is_reported_and_used(cluster: Cluste
 
 
 @pytest.mark.timeout(300)
-async def test_an_idle_connection_to_a_server_without_a_majority_says_so(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+async def test_an_idle_connection_to_a_server_without_a_majority_says_so_and_so_do_commands(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server that is left keeps its connections, and a program that asks nothing would never notice."""
+    tas = Tas(tmp_path / "home")
     monkeypatch.setattr(connection, "LOOK_SECONDS", 0.2)
     monkeypatch.setattr("bus.link.UNANSWERED_PINGS", 60)  # on a busy machine a server does not answer for seconds
     async with Bus.connect(cluster.urls[2], name="idle", streams=[NODES, SAMPLES], replicas=3) as idle:
@@ -175,6 +177,10 @@ async def test_an_idle_connection_to_a_server_without_a_majority_says_so(
         await eventually(names_no_epoch)  # a busy server may give no answer at all
         assert idle.connected
         assert idle.link is link
+        for command in (("get", "nodes"), ("publish", "n1", "m=1")):
+            done = await tas(*command, "--bus", cluster.urls[2])
+            assert done.code == 1
+            assert done.err.startswith(f"Error: the bus at {cluster.urls[2]} has no majority now: "), done.err
         with pytest.raises(UnavailableError):
             await idle.publish(SAMPLES, "tas.samples.n1.test", b"{}")
         for number in (0, 1):
