@@ -19,7 +19,7 @@ class FollowedFile(Generic[T]):
     """A file, of which `make` makes something of its document. `make` raises StartError for an invalid document.
 
     `kind` is the name of the file in errors. `readable` gets 1 after each attempt if the file is in force, else 0,
-    and `refused` each reason why it is not.
+    `refused` each reason why it is not. `recovered` is called when the file has the content again that is in force.
     """
 
     def __init__(
@@ -30,12 +30,14 @@ class FollowedFile(Generic[T]):
         kind: str,
         readable: Callable[[float], object],
         refused: Callable[[str], object],
+        recovered: Callable[[], object],
     ) -> None:
         self._path = path
         self._make = make
         self._kind = kind
         self._readable = readable
         self._refused = refused
+        self._recovered = recovered
         self._content: bytes | None = None
 
     @property
@@ -61,6 +63,8 @@ class FollowedFile(Generic[T]):
                     pending = content
                 elif content == self._content:
                     self._readable(1.0)
+                    if problem:
+                        self._recovered()
                     refused, problem = None, ""
                 elif content != refused:
                     refused = content

@@ -28,6 +28,7 @@ class SinksFile:
             kind="sinks",
             readable=metrics.sinks_readable.set,
             refused=lambda problem: log.error("sinks_unreadable", error=problem),
+            recovered=self._log,
         )
 
     async def load(self) -> Sequence[Sink]:
@@ -37,8 +38,11 @@ class SinksFile:
     async def changed(self) -> Sequence[Sink]:
         """Waits for other settings, and returns all sinks; a sink with the same settings is the same object."""
         sinks = await self._file.changed()
-        log.info("sinks_read", file=str(self._path), sinks=sorted(self._sinks))
+        self._log()
         return sinks
+
+    def _log(self) -> None:
+        log.info("sinks_read", file=str(self._path), sinks=sorted(self._sinks))
 
     async def _built(self, document: object) -> Sequence[Sink]:
         """The sinks of the settings. Raises StartError; then nothing has changed."""

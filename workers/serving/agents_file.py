@@ -94,6 +94,7 @@ class AgentsFile:
             kind="agents",
             readable=readable.set,
             refused=lambda problem: log.error("agents_unreadable", error=problem),
+            recovered=self._log,
         )  # fmt: skip
 
     async def load(self) -> Agents:
@@ -108,8 +109,11 @@ class AgentsFile:
             await asyncio.get_running_loop().create_future()
             raise AssertionError
         agents = await self._file.changed()
-        log.info("agents_read", file=str(self._path), agents=sorted(agents))
+        self._log()
         return agents
+
+    def _log(self) -> None:
+        log.info("agents_read", file=str(self._path), agents=sorted(self._loaded))
 
     async def _of_document(self, document: object) -> Agents:
         assert self._file is not None

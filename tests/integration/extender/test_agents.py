@@ -276,6 +276,10 @@ async def test_the_file_is_followed_and_an_invalid_one_changes_nothing(
 ) -> None:
     monkeypatch.setattr("workers.process.followed_file.CHECK_SECONDS", 0.01)
     with capture_logs() as logs:
+
+        def reads() -> list[Any]:
+            return [line["agents"] for line in logs if line["event"] == "agents_read"]
+
         async with serving(bus, tmp_path, "agents: {fixed: {options: {level: 9}}}") as served:
             assert await served.score("fixed") == 9
             served.write("agents: {fixed: {options: {level: 10}}, also: {agent: fixed, weight: 0}}")
@@ -284,6 +288,12 @@ async def test_the_file_is_followed_and_an_invalid_one_changes_nothing(
             assert served.worker.unready() is None
             (refused,) = (line for line in logs if line["event"] == "agents_unreadable")
             assert f"agents {served.file}: agents.also.weight = 0: " in refused["error"]
+            assert not reads()
+
+            # The old content again is a repair, too.
+            served.write("agents: {fixed: {options: {level: 9}}}")
+            await eventually(lambda: bool(reads()))
+            assert (reads(), served.metric("tas_agents_readable")) == ([["fixed"]], 1)
 
             served.write("agents: {fixed: {options: {level: 2}}, also: {agent: fixed}}")
             await eventually(lambda: served.metric("tas_agents") == 2)

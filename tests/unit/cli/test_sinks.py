@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 from bus.connection import Bus
 from cli.settings import Settings
@@ -63,10 +64,12 @@ async def test_a_change_starts_only_the_sinks_with_other_settings(
     before = {sink.name: sink for sink in await file.load()}
     changing = asyncio.create_task(file.changed())
     for text in ("sinks: [", "sinks: {same: {type: kubernetes-events}}", None, f"sinks: {{{same}, hook: {{}}}}"):
-        replace(tmp_path, text)
-        await is_readable(False)
-        replace(tmp_path, f"sinks: {{{same}, {first}}}")
-        await is_readable(True)
+        with capture_logs() as logs:
+            replace(tmp_path, text)
+            await is_readable(False)
+            replace(tmp_path, f"sinks: {{{same}, {first}}}")
+            await is_readable(True)
+        assert [line["event"] for line in logs] == ["sinks_unreadable", "sinks_read"]
     replace(tmp_path, "sinks: {}")
     await is_readable(False)
     assert not changing.done()
