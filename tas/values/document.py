@@ -5,8 +5,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, get_args
 
 import msgspec
+from msgspec.inspect import DictType, StrType, StructType, type_info
 
 from tas.errors import InvalidInputError, Unquoted
+from tas.values.accepted import accepted, kind_at, names_of
 
 T = TypeVar("T")
 
@@ -50,14 +52,52 @@ class DocumentReader:
         try:
             return msgspec.convert(value, kind)
         except msgspec.ValidationError as error:
-            reason, _, path = str(error).partition(" - at `$")
-            path = path.removesuffix("`")
-            self.add_mistake(f"{field}{path}", _at(value, path), _tags_at(path, kind) or reason)
+            reason, path = _told(error)
+            found = _at(value, path)
+            if _UNKNOWN.fullmatch(reason) is not None:
+                found = Unquoted(found)  # a secret with a wrong name
+            self.add_mistake(f"{field}{path}", found, _tags_at(path, kind) or _must(reason, path, value, kind))
             return None
 
     def add_mistake(self, field: str, value: object, reason: str) -> None:
         """Adds a mistake that the caller has found."""
         self.mistakes.append(InvalidInputError(self._origin, field, value, reason))
+
+
+_PLACE = re.compile(r" - at `(key` in `)?\$(.*)`\Z", re.DOTALL)
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
+_ABSENT = re.compile(r"Object missing required field `(.*)`", re.DOTALL)
+_OF_LIBRARY = ("Expected `", "Invalid enum value ")
+_OF_NAME = "a name: "
+
+
+def _told(error: msgspec.ValidationError) -> tuple[str, str]:
+    """What the library says about a value, and the path of the value; that of an unknown field is its own."""
+    text = str(error)
+    if (place := _PLACE.search(text)) is None:
+        reason, path = text, ""
+    else:
+        reason, path = text[: place.start()], place[2]
+        if place[1]:
+            reason = _OF_NAME + reason
+    unknown = _UNKNOWN.fullmatch(reason)
+    return (reason, path) if unknown is None else (reason, f"{path}.{unknown[1]}")
+
+
+def _must(reason: str, path: str, value: object, kind: Any) -> str:
+    """What a value must be, in place of what the library says about it."""
+    described = type_info(kind)
+    if _UNKNOWN.fullmatch(reason) is not None:
+        of = kind_at(described, value, path.rpartition(".")[0])
+        names = names_of(of) if isinstance(of, StructType) else []
+        return f"is not a known field: must be one of {', '.join(names)}" if names else "is not a known field"
+    if (absent := _ABSENT.fullmatch(reason)) is not None:
+        return f"must have the field {absent[1]}"
+    found = kind_at(described, value, path)
+    if reason.startswith(_OF_NAME):
+        return f"each name must be {accepted(found.key_type if isinstance(found, DictType) else StrType())}"
+    text = accepted(found) if found is not None and reason.startswith(_OF_LIBRARY) else ""
+    return f"must be {text}" if text else reason
 
 
 def _tags_at(path: str, kind: Any) -> str:
@@ -68,11 +108,14 @@ def _tags_at(path: str, kind: Any) -> str:
 
 
 def _at(value: object, path: str) -> object:
-    """The value at a path such as `.tls_config.ca_file`, without secrets."""
-    for name in re.findall(r"\.(\w+)", path):
+    """The value at a path such as `.tls_config.ca_file` or `.verbs[0]`, without secrets."""
+    for name, index in re.findall(r"\.(\w+)|\[(\d+)\]", path):
         if name in ("password", "credentials"):
             return "a secret"
-        value = value.get(name) if isinstance(value, dict) else value
+        if index and isinstance(value, list):
+            value = value[int(index)]
+        elif name and isinstance(value, dict):
+            value = value.get(name)
     if isinstance(value, dict):
         return f"an object of {', '.join(sorted(map(str, value)))}"
     return value

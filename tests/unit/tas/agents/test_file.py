@@ -1,11 +1,13 @@
 """The file of agents: what it sets, and the mistake that it names."""
 
+import re
 from typing import Annotated, Any
 
 import msgspec
 import pytest
 
 from tas.agents.agent import Agent, Candidates, Missing, Passes, PodDemand, Scores
+from tas.agents.builtin import BUILTIN
 from tas.agents.file import AgentConfig, AgentsFileError, AgentVerb, default_agents, kinds_of, parse_agents
 from tas.agents.pigeon import RESOURCES, Objective, Pigeon, PigeonOptions
 
@@ -105,19 +107,31 @@ def test_a_fallback_that_contradicts_the_file_has_no_effect() -> None:
         ({"agents": {"a": {"agent": "b"}}}, "f: agents.a.agent = 'b': is not installed: must be one of both, plain"),
         ({"agents": {"scheduler": None}}, "f: agents = 'scheduler': must be of a-z, 0-9 and -, at most 63, and not"),
         ({"agents": {"A/b": None}}, "f: agents = 'A/b': must be of a-z, 0-9 and -"),
-        ({"agents": {"both": 7}}, "f: agents.both = 7: Expected `object`, got `int`"),
-        ({"agents": {"both": {"wait": 1}}}, "f: agents.both = 'an object of wait': Object contains unknown field"),
-        ({"agents": {"both": {"weight": 0}}}, "f: agents.both.weight = 0: Expected `int` >= 1"),
-        ({"agents": {"both": {"missing": "best"}}}, "f: agents.both.missing = 'best': Invalid enum value 'best'"),
-        ({"agents": {"both": {"verbs": []}}}, "f: agents.both.verbs = []: Expected `array` of length >= 1"),
+        ({"agents": {"both": 7}}, "f: agents.both = 7: must be an object with the fields agent, compat, "),
+        (
+            {"agents": {"both": {"wait": 1}}},
+            "f: agents.both.wait = <int>: is not a known field: must be one of agent, co",
+        ),
+        (
+            {"agents": {"both": {"weight": 0}}},
+            "f: agents.both.weight = 0: must be a whole number, at least 1 and at most 1000000",
+        ),
+        (
+            {"agents": {"both": {"missing": "best"}}},
+            "f: agents.both.missing = 'best': must be one of neutral, worst, reject",
+        ),
+        ({"agents": {"both": {"verbs": []}}}, "f: agents.both.verbs = []: must be a list of at least 1 entry"),
         ({"agents": {"plain": {"verbs": ["filter"]}}}, "f: agents.plain.verbs = 'filter': plain answers only prioriti"),
         ({"agents": {"both": {"timeout": "1"}}}, "f: agents.both = 'an object of timeout': "),
         ({"agents": {"both": {"timeout": "2m"}}}, "timeout must be from 0.01s to 60s, not 2m"),
         (
             {"agents": {"both": {"options": {"percent": 101}}}},
-            "f: agents.both.options.percent = 101: Expected `int` <",
+            "f: agents.both.options.percent = 101: must be a whole number, at least 0 and at most 100",
         ),
-        ({"agents": {"both": {"options": {"percent": "x"}}}}, "f: agents.both.options.percent = 'x': Expected `int`"),
+        (
+            {"agents": {"both": {"options": {"percent": "x"}}}},
+            "f: agents.both.options.percent = 'x': must be a whole n",
+        ),
         ({"agents": {"both": {"options": {"share": 0}}}}, "share must not be 0"),
         ({"agents": {"both": {"options": {"share": float("nan")}}}}, "f: agents.both.options.share = nan: must be fin"),
         (
@@ -137,6 +151,24 @@ def test_a_mistake_names_the_agent_the_field_and_the_value(document: object, mes
         parse_agents("f", document, KINDS)
     assert message in str(raised.value)
     assert len(raised.value.mistakes) == 1
+
+
+@pytest.mark.parametrize("kind", [kind for kind in BUILTIN.values() if kind.Options is not None])
+def test_no_error_has_the_words_of_the_library(kind: type[Agent]) -> None:
+    """Also not of options in options."""
+    assert kind.Options is not None
+    refused = 0
+    for option in msgspec.structs.fields(kind.Options):
+        of_list = [[each] for each in ({}, {"zz": 1}, {"mean": 7}, {"mean": "m", "form": "x", "factor": 1}, 7, True)]
+        for value in (None, "x", 7, -1, 7.5, 10**9, True, [], {}, {"zz": 1}, *of_list):
+            try:
+                parse_agents("f", {"agents": {"a": {"options": {option.encode_name: value}}}}, {"a": kind})
+            except AgentsFileError as error:
+                (mistake,) = error.mistakes
+                assert not re.search(r"Expected|`|Invalid enum|Object ", str(mistake)), mistake
+                assert option.encode_name in str(mistake)
+                refused += 1
+    assert refused > 0
 
 
 def test_every_wrong_agent_is_named() -> None:

@@ -414,13 +414,13 @@ class TestConfiguration:
         await asked.close()
         message = [log["error"] for log in logs if log["event"] == "source_config_unreadable"]
         assert len(message) == 2
-        assert f"source configuration {path}: metrics.load = 'an object of quary'" in message[0]
+        assert f"source configuration {path}: metrics.load.quary = <str>: " in message[0]
         assert "No such file" in message[1]
 
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("metrics: {load: {query: 5}}", "metrics.load.query = 5: Expected `str | null`, got `int`"),
+            ("metrics: {load: {query: 5}}", "metrics.load.query = 5: must be text"),
             ("metrics: [", "no YAML: line 2, column 1: "),
             ("a: 1\n---\nb: 2", "document = <list>: must be an object"),
             (
