@@ -58,7 +58,7 @@ from workers.process.errors import StartError, WorkerError
 from workers.process.keeper import Keeper
 from workers.process.limits import Limits
 from workers.process.logs import configure_logging
-from workers.process.runtime import Supervisor, Worker, invalid_entries, new_registry, stop_signals
+from workers.process.runtime import Supervisor, Worker, check_free, invalid_entries, new_registry, stop_signals
 from workers.process.tls import TlsError, TlsFiles
 from workers.publishing.events import EventPublisher
 from workers.publishing.notify import Notify
@@ -450,12 +450,24 @@ def run_workers(settings: Settings, names: Sequence[str], *, starts_bus: bool = 
 
     async def body() -> int:
         _warn_of_metrics(settings.metrics or ())
+        await check_addresses(settings, names)
         async with process(settings) as (parts, stop):
             url = await parts.start_bus() if starts_bus else bus_url(settings)
             await parts.build(url, names)
             return await parts.run(stop)
 
     return run_process(settings, body())
+
+
+_LISTENERS = {"extender": "extender", "agents": "agents", "gpu": "GPU extender"}
+"""The workers that listen at `--listen`, each with its name in errors."""
+
+
+async def check_addresses(settings: Settings, names: Sequence[str]) -> None:
+    """Raises StartError if another process listens where the workers `names` will: before a bus and workers start."""
+    listens = [] if settings.share_listen else [_LISTENERS[name] for name in names if name in _LISTENERS]
+    for name, purpose in (("health_listen", "health"), *(("listen", purpose) for purpose in listens)):
+        await check_free(getattr(settings, name), purpose=purpose, setting=f"{flag(name)}, {variable(name)}")
 
 
 def _warn_of_metrics(names: Iterable[str]) -> None:

@@ -18,7 +18,7 @@ from cli.up.applied import AppliedPolicies, StoredProblems
 from cli.up.cards import Cards
 from cli.up.live import LiveView, cluster_rows
 from cli.up.simulated import SimulatedNodes, SimulatedPods
-from cli.wiring import all_workers, process, run_process
+from cli.wiring import all_workers, check_addresses, process, run_process
 from sandbox import Sandbox, extender_entry
 from sandbox.cluster import Cluster
 from sandbox.resources import NODES, PODS
@@ -43,6 +43,7 @@ async def _up(settings: Settings) -> int:
     console = _Console()
     directory = settings.policies
     assert directory is not None, "checked by Settings"
+    await check_addresses(settings, ("extender",))
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tas-up-")))
         nodes = dict.fromkeys((*SIMULATED_NODES, settings.node))

@@ -9,6 +9,7 @@ import asyncio
 import errno
 import platform
 import signal
+import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -141,12 +142,7 @@ async def listening(
     runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=2.0)
     await runner.setup()
     try:
-        try:
-            sockets = await bind(address.host, address.port, shared=shared)
-        except OSError as error:
-            reason = "the port is in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
-            hint = f" ({setting})" if setting else ""
-            raise StartError(f"{purpose}: cannot listen on {address}: {reason}{hint}") from error
+        sockets = await _bound(address, purpose=purpose, setting=setting, shared=shared)
         listener = Listener(runner, sockets, limits=limits or Limits(), certificates=certificates, metrics=metrics)
         host, port, *_ = sockets[0].getsockname()
         listener.start()
@@ -156,6 +152,21 @@ async def listening(
             await listener.stop()
     finally:
         await runner.cleanup()
+
+
+async def check_free(address: Address, *, purpose: str, setting: str) -> None:
+    """Raises StartError as `listening` does, if the address cannot be used now: before anything else has started."""
+    for each in await _bound(address, purpose=purpose, setting=setting, shared=False):
+        each.close()
+
+
+async def _bound(address: Address, *, purpose: str, setting: str, shared: bool) -> list[socket.socket]:
+    try:
+        return await bind(address.host, address.port, shared=shared)
+    except OSError as error:
+        reason = "the port is in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+        hint = f" ({setting})" if setting else ""
+        raise StartError(f"{purpose}: cannot listen on {address}: {reason}{hint}") from error
 
 
 async def first_ready(unready: Callable[[], str | None]) -> None:

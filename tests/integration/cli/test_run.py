@@ -370,7 +370,8 @@ async def test_a_port_in_use_is_one_error_and_code_2(tas: Tas, policies: Path, s
         arguments = ("run", "all", "--policies", str(policies), *FREE, setting, address)
         async with tas.running(*arguments) as running:
             assert await running.ended() == 2
-    errors = [line["error"] for line in running.log if line["level"] == "error"]
+    assert [line["event"] for line in running.log] == ["start_failed"]  # nothing has started before
+    errors = [line["error"] for line in running.log]
     variable = "TAS_" + setting.removeprefix("--").replace("-", "_").upper()
     assert errors == [f"{purpose}: cannot listen on {address}: the port is in use ({setting}, {variable})"]
     assert running.noise == []
