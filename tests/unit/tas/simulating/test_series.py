@@ -33,7 +33,7 @@ def measured(*cpu: float) -> Series:
         ("cpu:max:24h", [5.0, 10.0]),
         ("cpu:p50:24h", [3.0, 6.0]),
         ("cpu:p75:5m", [4.0, 8.0]),
-        ("cpu:p99.5:1m", [5.0, 10.0]),
+        ("cpu:p99:1m", [5.0, 10.0]),
         ("cpu:ewma:2m", [(4 * 0.5 + 5) / 1.5, (8 * 0.5 + 10) / 1.5]),  # half as much after half of the duration
         ("cpu:forecast:2m", [7.0, 14.0]),
         ("cpu:forecast:1m", [5.0, 10.0]),  # one measurement has no trend
