@@ -20,12 +20,22 @@ class Keeper:
     def __init__(self, bus: Bus, *, check_seconds: float = CHECK_SECONDS) -> None:
         self._bus = bus
         self._check_seconds = check_seconds
+        self._was_ready = False
 
     def unready(self) -> str | None:
-        """Why streams are missing, or differ from what this version needs."""
+        """Why the streams were never complete, and as this version needs them.
+
+        Like every worker it stays ready when the bus is lost: in `run all` an extender that still answers would leave
+        its Service with it.
+        """
+        if self._was_ready:
+            return None
         if not self._bus.connected:
             return self._bus.last_error or "not connected to the bus"
-        return None if self._bus.problem is None else str(self._bus.problem)
+        if self._bus.problem is not None:
+            return str(self._bus.problem)
+        self._was_ready = True
+        return None
 
     async def run(self) -> None:
         """Runs until cancelled."""

@@ -281,6 +281,13 @@ async def test_one_process_with_all_rights_is_also_the_keeper(closed: Closed, tm
             reader = await stack.enter_async_context(closed.connected("reader"))
             for of in ALL:  # also those that no worker of this process uses
                 await eventually(partial(_exists, reader, of))
+            # Its extender answers without the bus, and would leave its Service with a keeper that is not ready.
+            await closed.server.stop()
+            try:
+                await eventually(lambda: parts._bus_problem() is not None)
+                assert parts.unready() == {}
+            finally:
+                await closed.server.start()
         finally:
             stop.set()
             assert await running == 0
