@@ -21,6 +21,7 @@ from bus.buckets import NODES, SAMPLES, SYNCED, Stream
 from bus.connection import Bus
 from bus.errors import RefusedError
 from bus.kinds import WINDOW_SERIES
+from bus.lease import Lease
 from bus.records.codec import encode
 from bus.records.nodes import NodeFacts
 from bus.records.synced import Synced
@@ -32,12 +33,17 @@ from tas.sources.result import SourceResult
 from tas.values.quantity import NANO, Quantity
 from tas.windows.admission import MAX_NAMES
 from tas.windows.table import WindowTable
+from tests.integration.bus.limits import long_limits
 from tests.integration.servers import eventually
 from tests.integration.workers.collecting import World, polled
 from tests.integration.workers.running import epoch_on, put, running
 from workers.ingest.collect import SourceMetrics
 from workers.ingest.wanted_metrics import WantedMetrics
 from workers.ingest.windows import Windows
+
+__all__ = ["long_limits"]
+
+pytestmark = pytest.mark.usefixtures("long_limits")
 
 SOURCE = "windows"
 
@@ -68,7 +74,11 @@ class Cluster:
 
 @pytest.fixture
 def cluster(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    """For the worker no time passes from now on: on a busy machine values would leave their windows during the test."""
+    """For the worker no time passes from now on: on a busy machine values would leave their windows during the test.
+
+    And it keeps its lease. After a loss it publishes everything that is wanted, not only what has changed.
+    """
+    monkeypatch.setattr(workers.ingest.windows, "Lease", partial(Lease, ttl_seconds=60))
     cluster, now = Cluster(bus), time.time()
     monkeypatch.setattr(workers.ingest.windows, "time", SimpleNamespace(time=lambda: now, monotonic=time.monotonic))
     return cluster
