@@ -60,9 +60,22 @@ class Stage:
         self._others = others
         self.ask = ask
         self.stories: list[Story] = []
+        self._may_be_dry = False
 
     async def scrape(self) -> Scrape:
-        """What Prometheus gets now."""
+        """What Prometheus gets now, or soon: that a busy machine has no fresh value for seconds is part of no story."""
+        found = Scrape(time.time())
+
+        async def is_of_the_story() -> bool:
+            nonlocal found
+            found = await self._scrape()
+            missing = [n for name, n in (found.series or {}).items() if name.startswith("tas_source_metrics_missing")]
+            return self._may_be_dry or not any(missing)
+
+        await eventually(is_of_the_story, every=0.1)
+        return found
+
+    async def _scrape(self) -> Scrape:
         try:
             found = [
                 Scrape.of(time.time(), (await each.health("/metrics"))[1]) for each in (*self._others, self.product)
@@ -76,7 +89,7 @@ class Stage:
 
     async def values(self, series: str) -> list[float]:
         """The values of all series that begin so."""
-        found = (await self.scrape()).series or {}
+        found = (await self._scrape()).series or {}
         return [value for name, value in found.items() if name.startswith(series)]
 
     async def value(self, series: str) -> float:
@@ -103,7 +116,9 @@ class Stage:
         """The body brings about a fault, takes scrapes of it, and ends it."""
         before = None if new else await self.scrape()
         during: list[Scrape] = []
+        self._may_be_dry = "TasSourceDry" in alerts
         yield during
+        self._may_be_dry = False
         assert len(during) > 1
         after = await self.scrape()
         seconds = minutes * MINUTE
