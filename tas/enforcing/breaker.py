@@ -17,7 +17,9 @@ the original TAS) are added as they are found, also above the limit; then no fur
 Resource versions are compared as numbers (facts.md c41).
 """
 
-from collections.abc import Callable, Collection, Mapping, Set
+from collections.abc import Collection, Mapping, Set
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from tas.enforcing.labels import is_in_our_form, policy_name
 from tas.policy.policy import LABEL_PREFIX, Policy
@@ -29,8 +31,28 @@ def version_of(resource_version: str) -> int:
     return int(resource_version) if resource_version.isascii() and resource_version.isdigit() else 0
 
 
+class _Node(NamedTuple):
+    """A node as shown at a version. `names`: of the policies to which its labels belong, by their form."""
+
+    version: int
+    labels: Mapping[str, str]
+    names: frozenset[str]
+    has_prefixed: bool
+
+
+@dataclass(slots=True)
+class _Unrecorded:
+    """How many labelled nodes the set of a breaker does not have."""
+
+    breaker: Breaker
+    count: int
+
+
 class LabelledNodes:
     """Which nodes have labels of which policies, as the API server has shown them since a list at `version`.
+
+    All sets and numbers are kept up to date with each change, so that an answer costs no search: a permit of each node
+    needs some.
 
     Attributes:
         version: The resource version that all this is of, at least: a node that is missing did not exist then.
@@ -38,14 +60,19 @@ class LabelledNodes:
 
     def __init__(self, version: int = 0) -> None:
         self.version = version
-        self._nodes: dict[str, tuple[int, Mapping[str, str], frozenset[str]]] = {}
+        self._nodes: dict[str, _Node] = {}
+        self._policies: set[str] = set()
         self._labelled: dict[str, set[str]] = {}
+        self._reasons: dict[str, int] = {}  # of the nodes that count for `ALL`: names of policies, 1 for the prefix
+        self._unrecorded: dict[str, _Unrecorded] = {}
 
     def begin_list(self, version: int) -> None:
         """Begins a complete list of the nodes at this version; `take_in` gets each of them."""
         self.version = version
         self._nodes.clear()
         self._labelled.clear()
+        self._reasons.clear()
+        self._unrecorded.clear()
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -56,38 +83,61 @@ class LabelledNodes:
         Returns the names of policies whose labels on the node have changed.
         """
         known = self._nodes.get(node)
-        if known is not None and known[0] > version:
+        if known is not None and known.version > version:
             return frozenset()
-        names = names_on(labels)
-        self._nodes[node] = (version, labels, names)
+        has_prefixed = any(label.startswith(LABEL_PREFIX) for label in labels)
+        state = _Node(version, labels, names_on(labels), has_prefixed)
+        self._nodes[node] = state
         self.version = max(self.version, version)
-        before: frozenset[str] = frozenset() if known is None else known[2]
-        self._move(node, before, names)
+        before: frozenset[str] = frozenset() if known is None else known.names
+        self._move(node, before, state.names, self._reasons_of(state))
         if known is None:
             return frozenset()
-        return frozenset(name for name in before | names if _of_name(known[1], name) != _of_name(labels, name))
+        return frozenset(
+            name for name in before | state.names if _of_name(known.labels, name) != _of_name(labels, name)
+        )
 
     def drop(self, node: str, version: int) -> None:
         """Applies the deletion of a node, which the API server has shown at this version."""
         self.version = max(self.version, version)
         known = self._nodes.pop(node, None)
         if known is not None:
-            self._move(node, known[2], frozenset())
+            self._move(node, known.names, frozenset(), 0)
 
-    def labelled(self, name: str, is_policy: Callable[[str], bool]) -> set[str]:
-        """The nodes with labels of the policies of a name, or with `ALL` of any policy.
+    def set_policy(self, name: str, *, exists: bool) -> None:
+        """Applies whether there is a policy of a name."""
+        if exists == (name in self._policies):
+            return
+        (self._policies.add if exists else self._policies.discard)(name)
+        for node in self._labelled.get(name, ()):
+            self._set_reasons(node, self._reasons.get(node, 0) + (1 if exists else -1))
 
-        A label without a prefix counts for `ALL` only if `is_policy`: others use the value `violating`, too.
+    def forget_policies(self) -> None:
+        """Forgets all policies."""
+        for name in list(self._policies):
+            self.set_policy(name, exists=False)
+
+    def labelled(self, key: str) -> Set[str]:
+        """The nodes with labels of the policies of a name, or with `ALL` of any policy, until the next change.
+
+        A label without a prefix counts for `ALL` only if there is a policy of its name: others use the value
+        `violating`, too.
         """
-        if name != ALL:
-            return self._labelled.get(name, set())
-        found: set[str] = set()
-        for each, nodes in self._labelled.items():
-            if is_policy(each):
-                found |= nodes
-            else:
-                found.update(node for node in nodes if self._has_prefixed(node, each))
-        return found
+        return self._reasons.keys() if key == ALL else self._labelled.get(key, frozenset())
+
+    def unrecorded(self, key: str, breaker: Breaker) -> int:
+        """How many of the nodes `labelled(key)` the set of this breaker does not have.
+
+        They are counted anew only if the breaker is another one than in the last call for the key.
+        """
+        labelled = self.labelled(key)
+        if not labelled:
+            return 0
+        known = self._unrecorded.get(key)
+        if known is None or known.breaker is not breaker:
+            known = _Unrecorded(breaker, len(labelled - breaker.nodes.keys()))
+            self._unrecorded[key] = known
+        return known.count
 
     def has_left(self, node: str, admitted: int, labelled: Collection[str]) -> bool:
         """Whether a node leaves the set: shown without the labels later than the version for which it was admitted.
@@ -97,29 +147,52 @@ class LabelledNodes:
         known = self._nodes.get(node)
         if known is None:
             return self.version > admitted
-        return node not in labelled and known[0] > admitted
+        return node not in labelled and known.version > admitted
 
     def version_of(self, node: str) -> int:
         """The version at which the API server has shown a node; 0 if it has not."""
         known = self._nodes.get(node)
-        return 0 if known is None else known[0]
+        return 0 if known is None else known.version
 
     def selected(self, policy: Policy) -> int:
         """The number of nodes that a policy selects."""
         if policy.node_selector is None:
             return len(self._nodes)
-        return sum(policy.selects(labels) is True for _, labels, _ in self._nodes.values())
+        return sum(policy.selects(node.labels) is True for node in self._nodes.values())
 
-    def _has_prefixed(self, node: str, name: str) -> bool:
-        return any(label.startswith(LABEL_PREFIX) and policy_name(label) == name for label in self._nodes[node][1])
+    def _reasons_of(self, node: _Node) -> int:
+        """For how many reasons a node counts for `ALL`; without a label under our prefix, its names are its labels."""
+        return node.has_prefixed + len(node.names & self._policies)
 
-    def _move(self, node: str, before: frozenset[str], after: frozenset[str]) -> None:
+    def _move(self, node: str, before: frozenset[str], after: frozenset[str], reasons: int) -> None:
         for name in before - after:
-            self._labelled[name].discard(node)
-            if not self._labelled[name]:
+            of_name = self._labelled[name]
+            of_name.discard(node)
+            self._count(name, node, -1)
+            if not of_name:
                 del self._labelled[name]
+                self._unrecorded.pop(name, None)
         for name in after - before:
             self._labelled.setdefault(name, set()).add(node)
+            self._count(name, node, 1)
+        self._set_reasons(node, reasons)
+
+    def _set_reasons(self, node: str, reasons: int) -> None:
+        was_labelled = node in self._reasons
+        if reasons:
+            self._reasons[node] = reasons
+        else:
+            self._reasons.pop(node, None)
+        if was_labelled != bool(reasons):
+            self._count(ALL, node, 1 if reasons else -1)
+        if not self._reasons:
+            self._unrecorded.pop(ALL, None)
+
+    def _count(self, key: str, node: str, change: int) -> None:
+        """Applies that a node has come to the labelled nodes of a key, or has left them."""
+        known = self._unrecorded.get(key)
+        if known is not None and node not in known.breaker.nodes:
+            known.count += change
 
 
 def names_on(labels: Mapping[str, str]) -> frozenset[str]:
@@ -174,10 +247,12 @@ def admit(
     return breaker if nodes == breaker.nodes else Breaker(nodes=nodes)
 
 
-def is_over(breaker: Breaker, labelled: Set[str], limit: int) -> bool:
-    """Whether the admitted nodes and the labelled ones are more than the limit."""
-    most = len(breaker.nodes) + len(labelled)  # mostly they are the same nodes
-    return most > limit and len(breaker.nodes.keys() | labelled) > limit
+def is_over(breaker: Breaker, unrecorded: int, limit: int) -> bool:
+    """Whether the admitted nodes and the labelled ones are more than the limit.
+
+    `unrecorded` is the number of the labelled nodes that are not admitted.
+    """
+    return len(breaker.nodes) + unrecorded > limit
 
 
 def reset(breaker: Breaker) -> Breaker:

@@ -186,7 +186,7 @@ class Admissions:
                 limit=limit.nodes,
                 selected=limit.selected,
                 seen=self._seen,
-                labelled=self._seen.labelled(key, self._limits.is_policy),
+                labelled=self._seen.labelled(key),
                 now=time.time(),
             )
             if breaker.trip is None:
@@ -218,7 +218,7 @@ class Admissions:
 
     def _left(self, key: str, breaker: Breaker) -> Breaker | None:
         """A breaker without the nodes that have left; None if nothing needs its record."""
-        left = without_leavers(breaker, self._seen, self._seen.labelled(key, self._limits.is_policy))
+        left = without_leavers(breaker, self._seen, self._seen.labelled(key))
         return None if key != ALL and not left.nodes and not self._limits.is_policy(key) else left
 
 

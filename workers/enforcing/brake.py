@@ -129,11 +129,13 @@ class Brake:
             self._limits.take_in(entry.key, None if record is None else record.policy)
         elif self._limits.drop(entry.key) and self._records.freezes(entry.key.name):
             self._on_thaw()  # a deleted policy freezes nothing
+        self._seen.set_policy(entry.key.name, exists=self._limits.is_policy(entry.key.name))
 
     def forget_policies(self) -> None:
         """Forgets all policies, before a new complete list."""
         self._kept_limits.clear()
         self._limits.clear()
+        self._seen.forget_policies()
 
     def begin_list(self, resource_version: str) -> None:
         """Begins a new complete list of nodes; `take_in_node` gets each of them."""
@@ -200,7 +202,7 @@ class Brake:
         if breaker.nodes.get(name) != version:
             return False
         limit = self._kept_limits.of(key, self._seen, now)
-        return limit is None or not is_over(breaker, self._seen.labelled(key, self._limits.is_policy), limit.nodes)
+        return limit is None or not is_over(breaker, self._seen.unrecorded(key, breaker), limit.nodes)
 
     def _is_frozen(self, policy: str) -> bool:
         """Whether no label of a policy changes. Orphans of a deleted policy are not frozen by its breaker."""

@@ -23,7 +23,7 @@ def seen_as(**nodes: tuple[int, dict[str, str]]) -> LabelledNodes:
 
 def admitted(breaker: Breaker, wanted: dict[str, int], *, limit: int = 2, seen: LabelledNodes | None = None) -> Breaker:
     seen = seen or seen_as()
-    labelled = seen.labelled(P, lambda _: True)
+    labelled = seen.labelled(P)
     return admit(breaker, wanted, limit=limit, selected=9, seen=seen, labelled=labelled, now=5.0)
 
 
@@ -48,10 +48,10 @@ def test_an_earlier_admission_counts_only_while_there_is_room_for_it() -> None:
     """Users have labelled `b` and `c` since, and the limit is 2."""
     seen = seen_as(a=(7, {}), b=(8, OURS), c=(9, OURS))
     before = Breaker(nodes={"a": 7})
-    labelled = seen.labelled(P, lambda _: True)
-    assert is_over(before, labelled, 2)
-    assert not is_over(before, labelled, 3)
-    assert not is_over(Breaker(nodes={"b": 1, "c": 1}), labelled, 2), "each counts once"
+    assert is_over(before, seen.unrecorded(P, before), 2)
+    assert not is_over(before, seen.unrecorded(P, before), 3)
+    recorded = Breaker(nodes={"b": 1, "c": 1})
+    assert not is_over(recorded, seen.unrecorded(P, recorded), 2), "each counts once"
     tripped = admitted(before, {"a": 7}, seen=seen)
     assert tripped == Breaker(nodes={"a": 7, "b": 8, "c": 9}, trip=Trip(since=5.0, limit=2, wanted=3, selected=9))
     assert admitted(before, {"a": 7}, seen=seen, limit=3).trip is None
@@ -82,7 +82,7 @@ def test_a_node_leaves_when_it_is_shown_without_labels_at_a_later_version(
     state: tuple[int, dict[str, str]], leaves: bool
 ) -> None:
     breaker, seen = Breaker(nodes={"a": 7}), seen_as(a=state)
-    left = without_leavers(breaker, seen, seen.labelled(P, lambda _: True))
+    left = without_leavers(breaker, seen, seen.labelled(P))
     assert left == (Breaker() if leaves else breaker)
 
 
@@ -99,7 +99,7 @@ def test_a_list_of_all_nodes_forgets_the_nodes_before_it() -> None:
     seen = seen_as(a=(7, OURS), b=(8, OURS))
     seen.begin_list(9)
     seen.take_in("b", 8, OURS)
-    assert (len(seen), seen.labelled(P, lambda _: True)) == (1, {"b"})
+    assert (len(seen), seen.labelled(P)) == (1, {"b"})
     assert without_leavers(Breaker(nodes={"a": 8, "b": 8}), seen, {"b"}) == Breaker(nodes={"b": 8})
 
 
@@ -112,9 +112,13 @@ def test_over_all_policies_a_label_without_a_prefix_counts_only_with_a_policy_of
     seen = seen_as(
         a=(1, OURS), b=(1, {"others": "violating"}), c=(1, {f"{LABEL_PREFIX}gone/x": "1"}), d=(1, {"p": "ssd"})
     )
-    assert seen.labelled(ALL, lambda name: name == P) == {"a", "c"}
+    assert seen.labelled(ALL) == {"c"}
+    seen.set_policy(P, exists=True)
+    assert seen.labelled(ALL) == {"a", "c"}
     seen.drop("c", 2)
-    assert seen.labelled(ALL, lambda name: name == P) == {"a"}
+    assert seen.labelled(ALL) == {"a"}
+    seen.forget_policies()
+    assert seen.labelled(ALL) == set()
 
 
 def test_selected_nodes_are_those_of_the_node_selector() -> None:
@@ -131,7 +135,7 @@ def test_a_changed_state_names_the_policies_whose_labels_changed_and_an_earlier_
     assert seen.take_in("a", 6, OURS | {card: "1", "zone": "x"}) == {"q"}
     assert seen.take_in("a", 7, {card: "2"}) == {"p", "q"}
     assert seen.take_in("a", 6, OURS) == frozenset()
-    assert seen.labelled(P, lambda _: True) == set()
+    assert seen.labelled(P) == set()
 
 
 def test_a_version_that_is_no_number_lets_no_node_leave() -> None:
@@ -241,7 +245,8 @@ class Model:
         # By a record that was the last one a moment ago. A trip since then changes nothing for admitted nodes.
         # By the model's own count: the product is asked below.
         over = len({*replica.known[1].nodes, *replica.labelled}) > self.limit
-        assert is_over(replica.known[1], replica.labelled, self.limit) is over
+        breaker = replica.known[1]
+        assert is_over(breaker, replica.seen.unrecorded(P, breaker), self.limit) is over
         for node, version in replica.nodes.items():
             if replica.known[1].nodes.get(node) == version and node not in replica.labelled:
                 self.met["over"] += over

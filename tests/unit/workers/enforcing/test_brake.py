@@ -1,0 +1,110 @@
+"""What a permit costs: the same with many labelled nodes as with few."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
+from typing import TypeVar, cast
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from bus.connection import Bus
+from bus.entry import RawEntry
+from bus.invalid import InvalidEntries
+from bus.kinds import POLICY_RECORDS
+from bus.record_kind import Entry
+from bus.records.policies import PolicyRecord
+from tas.policy.policy import Policy, PolicyKey
+from tas.verdict.brake import ALL, Breaker
+from workers.enforcing.brake import Brake, BrakeSettings
+from workers.enforcing.breaker_records import _Known
+from workers.enforcing.node_patches import NodeLabels
+
+P = PolicyKey("a", "p")
+V = TypeVar("V")
+
+
+class Read(Mapping[str, V]):
+    """A mapping that counts how many of its items are read."""
+
+    def __init__(self, content: Mapping[str, V], count: Counter[str]) -> None:
+        self._content, self._count = content, count
+
+    def __getitem__(self, key: str) -> V:
+        self._count["items"] += 1
+        return self._content[key]
+
+    def __iter__(self) -> Iterator[str]:
+        for key in self._content:
+            self._count["items"] += 1
+            yield key
+
+    def __len__(self) -> int:
+        return len(self._content)
+
+
+def policy(*, present: bool) -> Entry[PolicyKey, PolicyRecord]:
+    record = PolicyRecord(policy=Policy(key=P, strategies={}), uid="u", generation=1)
+    raw = RawEntry(POLICY_RECORDS.key(P), POLICY_RECORDS.encode(record) if present else None, 1, 5.0)
+    return Entry(POLICY_RECORDS, P, raw, InvalidEntries())
+
+
+def brake_of(nodes: Mapping[str, Mapping[str, str]], breakers: Mapping[str, Breaker]) -> Brake:
+    brake = Brake(
+        cast("Bus", SimpleNamespace(on_invalid=InvalidEntries())),
+        BrakeSettings(),
+        registry=CollectorRegistry(),
+        on_answer=lambda node, wait: None,
+        on_thaw=lambda: None,
+        on_caught_up=lambda: None,
+        relist=lambda: None,
+        is_ready=lambda: True,
+        is_active=lambda: True,
+    )
+    for name, labels in nodes.items():
+        brake.take_in_node(name, NodeLabels(uid="u", labels=labels, managers={}, resource_version="7"))
+    for key, breaker in breakers.items():
+        brake._records._note(key, _Known(breaker, 1))
+    return brake
+
+
+def cost(labelled: int, *, is_deleted: bool) -> int:
+    """How many items of labels and breakers a hundred permits of an admitted node read, with so many labelled nodes."""
+    count: Counter[str] = Counter()
+    labels = {"p": "violating", "q": "violating"}
+    nodes = {f"n{number}": Read(labels if number < labelled else {}, count) for number in range(4 * labelled)}
+    admitted = Read({f"n{number}": 7 for number in range(labelled)} | {"new": 7}, count)
+    brake = brake_of(nodes, {key: Breaker(nodes=admitted) for key in (ALL, P.name)})
+    brake.take_in_policy(policy(present=True))
+    if is_deleted:
+        brake.take_in_policy(policy(present=False))
+
+    def is_admitted() -> bool:
+        return all(brake._is_admitted(key, "new", 7, now=0.0) for key in (ALL, P.name))
+
+    assert is_admitted()
+    count.clear()
+    assert all(is_admitted() for _ in range(100))
+    return count["items"]
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_a_permit_costs_the_same_whatever_the_number_of_labelled_nodes(is_deleted: bool) -> None:
+    assert cost(60, is_deleted=is_deleted) == cost(6, is_deleted=is_deleted)
+
+
+def test_labels_without_a_prefix_count_over_all_policies_while_there_is_a_policy_of_their_name() -> None:
+    nodes = {f"n{number}": {"p": "violating"} for number in range(20)}
+    brake = brake_of(nodes, {ALL: Breaker(nodes={"new": 7})})
+
+    def is_admitted() -> bool:
+        return brake._is_admitted(ALL, "new", 7, now=0.0)
+
+    assert is_admitted()
+    brake.take_in_policy(policy(present=True))
+    assert not is_admitted(), "20 nodes may have labels"
+    brake.take_in_policy(policy(present=False))
+    assert is_admitted()
+    brake.take_in_policy(policy(present=True))
+    brake.forget_policies()
+    assert is_admitted()
