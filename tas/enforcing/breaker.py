@@ -89,13 +89,11 @@ class LabelledNodes:
         state = _Node(version, labels, names_on(labels), has_prefixed)
         self._nodes[node] = state
         self.version = max(self.version, version)
-        before: frozenset[str] = frozenset() if known is None else known.names
-        self._move(node, before, state.names, self._reasons_of(state))
+        self._move(node, frozenset() if known is None else known.names, state.names, self._reasons_of(state))
         if known is None:
             return frozenset()
-        return frozenset(
-            name for name in before | state.names if _of_name(known.labels, name) != _of_name(labels, name)
-        )
+        changed = known.labels.items() ^ labels.items()
+        return frozenset(policy_name(label) for label, value in changed if is_in_our_form(label, value))
 
     def drop(self, node: str, version: int) -> None:
         """Applies the deletion of a node, which the API server has shown at this version."""
@@ -198,12 +196,6 @@ class LabelledNodes:
 def names_on(labels: Mapping[str, str]) -> frozenset[str]:
     """The names of policies to which labels of a node belong, by their form."""
     return frozenset(policy_name(label) for label, value in labels.items() if is_in_our_form(label, value))
-
-
-def _of_name(labels: Mapping[str, str], name: str) -> dict[str, str]:
-    return {
-        label: value for label, value in labels.items() if is_in_our_form(label, value) and policy_name(label) == name
-    }
 
 
 def without_leavers(breaker: Breaker, seen: LabelledNodes, labelled: Collection[str]) -> Breaker:

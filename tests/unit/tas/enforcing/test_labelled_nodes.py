@@ -51,8 +51,15 @@ class World:
         getattr(self, kind)(*arguments)
 
     def node(self, node: str, labels: dict[str, str]) -> None:
+        before = self.nodes.get(node, labels)
         self.nodes[node] = labels
-        self.seen.take_in(node, self.version, labels)
+        changed = {
+            name
+            for name in names_on(before) | names_on(labels)
+            if {label: value for label, value in before.items() if name in names_on({label: value})}
+            != {label: value for label, value in labels.items() if name in names_on({label: value})}
+        }
+        assert self.seen.take_in(node, self.version, labels) == changed
 
     def late(self, node: str, labels: dict[str, str]) -> None:
         """An earlier state of a node than is known."""
@@ -161,3 +168,15 @@ def test_an_answer_reads_no_labels_and_a_breaker_only_once() -> None:
             assert seen.unrecorded(ALL, breakers[ALL]) == (50 if exists else 1)
     assert asked["each"] == 0
     assert asked["item"] <= 50, "each node that left, once in the breaker"
+
+
+def test_a_state_of_a_node_costs_in_proportion_to_its_labels() -> None:
+    def cost(policies: int) -> int:
+        asked: Counter[str] = Counter()
+        labels = {f"{LABEL_PREFIX}p{number}/x": "1" for number in range(policies)}
+        seen = LabelledNodes()
+        seen.take_in("a", 1, Counted(labels, asked))
+        assert seen.take_in("a", 2, Counted(labels | {"zone": "x", "p": "violating"}, asked)) == {"p"}
+        return asked.total()
+
+    assert cost(100) < 20 * cost(10), "it was a hundred times as much"
