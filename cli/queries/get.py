@@ -345,13 +345,7 @@ async def _sources(bus: Bus, *, as_json: bool) -> int:
             state.holder,
             "-" if state.period is None else f"{state.period:g}s",
             "never" if state.last_success is None else f"{age_text(now - state.last_success)} ago",
-            Text(
-                "\n".join(
-                    f"{metric}: {counted(each.nodes, 'node')}" + (f", {each.ended} ended" if each.ended else "")
-                    for metric, each in state.metrics.items()
-                )
-                or "-"
-            ),
+            Text("\n".join(_metrics(state)) or "-"),
             Text("\n".join(_problems(state, now)) or "-"),
         )
     if as_json:
@@ -364,9 +358,19 @@ async def _sources(bus: Bus, *, as_json: bool) -> int:
     return 0
 
 
+def _metrics(state: SourceState) -> list[str]:
+    metrics = [
+        f"{metric}: {counted(each.nodes, 'node')}" + (f", {each.ended} ended" if each.ended else "")
+        for metric, each in state.metrics.items()
+    ]
+    return metrics + ([f"and {state.metrics_left_out} more"] if state.metrics_left_out else [])
+
+
 def _problems(state: SourceState, now: float) -> list[str]:
     problems = [state.problem] if state.problem else []
     problems += [f"{metric}: {each.missing}" for metric, each in state.metrics.items() if each.missing]
+    if state.missing_left_out:
+        problems.append(f"and {state.missing_left_out} more without a fresh sample")
     return problems + [
         f"{each.count} refused, the last {age_text(now - each.time)} ago, as {each.example}"
         for each in state.refused.values()

@@ -80,10 +80,10 @@ def command(*words: str) -> str:
     return shlex.join(words)
 
 
-def some(names: Iterable[str], most: int = 3) -> str:
-    """The first names in order, and how many more there are: `a, b, c and 2 more`."""
+def some(names: Iterable[str], most: int = 3, *, more: int = 0) -> str:
+    """The first names in order, and how many more there are, with `more` unknown ones: `a, b, c and 2 more`."""
     ordered = sorted(set(names))
-    rest = len(ordered) - most
+    rest = max(0, len(ordered) - most) + more
     return ", ".join(ordered[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 

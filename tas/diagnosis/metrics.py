@@ -188,9 +188,9 @@ def _sources(facts: MetricFacts) -> Iterator[Finding]:
             wrong = True
             missing = {metric: each.missing for metric, each in state.metrics.items() if each.missing}
             nobody = f"no replica of collect {'listens for it' if state.period is None else 'polls it'}"
-            reason = nobody if found is Health.UNATTENDED else state.problem or next(iter(missing.values()))
+            reason = nobody if found is Health.UNATTENDED else state.problem or next(iter(missing.values()), "")
             severity = Severity.WARNING if found is Health.PARTIAL else Severity.ERROR
-            which = f" ({some(missing)})" if missing else ""
+            which = f" ({some(missing, more=state.missing_left_out)})" if missing else ""
             what = f"{name} is {found}{which}: {reason}"
             mend = "docs/sources.md says what to do when nothing comes; this shows each source"
             yield finding("metrics.sources", severity, what, mend, run="tas get sources")

@@ -120,6 +120,11 @@ def _source(metric: str, node: str, evidence: Evidence, now: float) -> StageResu
         elif problems:
             details.append(f"{name} ({state.holder}): {'; '.join(problems)}")
             since = state.last_success if since is None else since
+        elif known is None and state.metrics_left_out:
+            count = f"{len(state.metrics)} of its {state.metric_count} metrics"
+            details.append(f"{name} ({state.holder}): its state has room for {count}, and not for {metric}")
+            last = evidence.published.get(name)
+            has_values = has_values or (last is not None and metric in last.metrics)
         elif known is None:
             details.append(f"{name} ({state.holder}): {_unasked(metric, state)}")
         else:

@@ -6,6 +6,7 @@ fresh sample of a metric that policies use is no success.
 
 from collections.abc import Mapping
 from enum import StrEnum
+from heapq import nsmallest
 from math import inf
 
 import msgspec
@@ -23,6 +24,16 @@ COUNTER_WRITE_INTERVAL_SECONDS = 10.0
 MAX_WRITE_INTERVAL_SECONDS = 60.0
 """The longest time between two writes: so soon a state is stored again after a wipe, and a state never expires."""
 
+
+MAX_STORED_METRICS = 1000
+"""The most metrics in a stored state."""
+
+MAX_STORED_METRICS_BYTES = 512 << 10
+"""The most bytes of the metrics of a stored state, as JSON."""
+
+MAX_STORED_REFUSED_BYTES = 256 << 10
+"""The most bytes of what is refused at present in a stored state, as JSON. With the metrics and the bounded texts of a
+state it fits into a message of 1 MiB, whatever the names."""
 
 UNATTENDED_SECONDS = 2 * MAX_WRITE_INTERVAL_SECONDS
 """After this time without a write no replica listens for a source that writes to us."""
@@ -79,7 +90,8 @@ class SourceState(msgspec.Struct, frozen=True, kw_only=True):
     last poll failed as a whole; empty after a success, and before the first poll. `last_success` is when a fresh sample
     of a metric of policies last came. `metrics` is empty if no policy uses the source: then nothing is polled. Since
     `since` are counted: polls (or received requests), failed ones, published samples, refused values. `refused_now`
-    has what is refused at present, if the source knows that, by node and metric.
+    has what is refused at present, if the source knows that, by node and metric. `metrics_left_out` counts the metrics
+    for which a stored state has no room (`as_stored`), and `missing_left_out` those of them that are missing.
     """
 
     kind: str
@@ -96,6 +108,13 @@ class SourceState(msgspec.Struct, frozen=True, kw_only=True):
     samples: int = 0
     refused: Mapping[RefusalReason, RefusedValues] = {}
     refused_now: Mapping[str, Mapping[str, str]] = {}
+    metrics_left_out: int = 0
+    missing_left_out: int = 0
+
+    @property
+    def metric_count(self) -> int:
+        """The number of metrics that policies use, with those left out."""
+        return len(self.metrics) + self.metrics_left_out
 
 
 def health(state: SourceState, *, is_held: bool, now: float) -> Health:
@@ -108,10 +127,65 @@ def health(state: SourceState, *, is_held: bool, now: float) -> Health:
         return Health.FAILING
     if state.polls == 0:
         return Health.WAITING
-    missing = sum(1 for metric in state.metrics.values() if metric.missing)
+    missing = _missing_of(state)
     if missing:
-        return Health.FAILING if missing == len(state.metrics) else Health.PARTIAL
+        return Health.FAILING if missing == state.metric_count else Health.PARTIAL
     return Health.HEALTHY
+
+
+def _missing_of(state: SourceState) -> int:
+    return _missing_in(state.metrics) + state.missing_left_out
+
+
+def _missing_in(metrics: Mapping[str, SourceMetric]) -> int:
+    return sum(1 for metric in metrics.values() if metric.missing)
+
+
+def as_stored(state: SourceState) -> SourceState:
+    """The state with as many metrics as a stored one may have: the worst first, and of those the shortest names first.
+
+    So a few long names do not take the room of many others. What is refused at present is cut at its bound, too.
+    """
+    worst = nsmallest(
+        MAX_STORED_METRICS, state.metrics, key=lambda name: (*_rank(state.metrics[name]), len(name), name)
+    )
+    room = MAX_STORED_METRICS_BYTES
+    kept: set[str] = set()
+    for name in worst:
+        room -= _json_bytes({name: state.metrics[name]})
+        if room < 0:
+            break
+        kept.add(name)
+    metrics = {name: metric for name, metric in state.metrics.items() if name in kept}
+    return msgspec.structs.replace(
+        state,
+        metrics=metrics,
+        metrics_left_out=state.metric_count - len(metrics),
+        missing_left_out=_missing_of(state) - _missing_in(metrics),
+        refused_now=_refused_as_stored(state.refused_now),
+    )
+
+
+def _rank(metric: SourceMetric) -> tuple[bool, bool, bool]:
+    """How good a metric is, without numbers that change with each poll: the metrics of a state should not."""
+    return (not metric.missing, metric.nodes > 0, not metric.ended)
+
+
+def _refused_as_stored(refused: Mapping[str, Mapping[str, str]]) -> Mapping[str, Mapping[str, str]]:
+    room = MAX_STORED_REFUSED_BYTES
+    kept: dict[str, dict[str, str]] = {}
+    for node, metrics in refused.items():
+        room -= _json_bytes({node: {}})
+        for metric, why in metrics.items():
+            room -= _json_bytes({metric: why})
+            if room < 0:
+                return kept
+            kept.setdefault(node, {})[metric] = why
+    return kept
+
+
+def _json_bytes(value: object) -> int:
+    return len(msgspec.json.encode(value))
 
 
 class _FreshNodes:
@@ -289,4 +363,6 @@ def is_write_due(written: SourceState | None, state: SourceState) -> bool:
 def _significant_fields(state: SourceState) -> tuple[object, ...]:
     """The fields whose change a user waits for; all others are growing numbers."""
     metrics = {name: (metric.missing, metric.nodes > 0, metric.ended > 0) for name, metric in state.metrics.items()}
-    return (state.holder, state.since, state.period, state.problem, metrics, state.refused.keys(), state.refused_now)
+    left_out = (state.metrics_left_out, state.missing_left_out)
+    refused = (state.refused.keys(), state.refused_now)
+    return (state.holder, state.since, state.period, state.problem, metrics, left_out, refused)

@@ -5,9 +5,10 @@ import time
 import structlog
 
 from bus.connection import Bus
-from bus.errors import BusError
+from bus.errors import BusError, RefusedError
 from bus.kinds import SOURCE_STATES
-from tas.sources.state import MAX_WRITE_INTERVAL_SECONDS, SourceState, is_write_due
+from tas.sources.state import MAX_WRITE_INTERVAL_SECONDS, SourceState, as_stored, is_write_due
+from workers.process.logs import ThrottledLog
 
 log = structlog.get_logger("collect")
 
@@ -25,12 +26,14 @@ class SourceStates:
         self._bus = bus
         self._source = source
         self._written: SourceState | None = None
+        self._throttled = ThrottledLog(log, source=source)
 
     async def write(self, state: SourceState, *, keep_other_holder: bool = False) -> None:
         """Writes `state` if a write is due. With `keep_other_holder` the state of another running holder stays.
 
-        After a failed write the next call tries again.
+        After a failed write the next call tries again. The state is written as far as a message has room for it.
         """
+        state = as_stored(state)
         if not is_write_due(self._written, state):
             return
         read_at = time.monotonic()
@@ -47,6 +50,16 @@ class SourceStates:
                     read_at=read_at,
                     ttl_seconds=EXPIRE_SECONDS,
                 )
+                self._log_left_out(state)
             self._written = state
+        except RefusedError as error:  # it does not pass by itself
+            self._throttled.warning("source_state_refused", error=str(error))
         except BusError as error:
             log.debug("source_state_not_written", source=self._source, error=str(error))
+
+    def _log_left_out(self, state: SourceState) -> None:
+        before = 0 if self._written is None else self._written.metrics_left_out
+        if state.metrics_left_out not in (0, before):
+            self._throttled.warning(
+                "source_state_shortened", metrics=state.metric_count, left_out=state.metrics_left_out
+            )

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from bus.connection import DEFAULT_VALUE_BYTES
 from bus.records.agents import LearnedState, decode_learned, encode_learned
 from bus.records.allocations import decode_allocation
 from bus.records.breakers import decode_breaker, decode_pause, encode_breaker, encode_pause
@@ -38,14 +39,14 @@ from tas.devices.inventory import Card, Inventory, Link, NumaNode
 from tas.devices.labels import LabelProblem
 from tas.devices.policy_facts import PolicyFacts
 from tas.enforcing.pod import PodKey
-from tas.errors import InvalidInputError
+from tas.errors import MAX_TEXT, InvalidInputError
 from tas.outcomes.outcome import Outcome, Placed, Result
 from tas.policy.directory import FileProblem, FileProblems
 from tas.policy.policy import OnStale, Operator, Policy, PolicyKey, Problem, Rule, Strategy, StrategyType
 from tas.policy.rules import State
 from tas.samples.sample import Scrape
 from tas.sources.result import RefusalReason
-from tas.sources.state import RefusedValues, SourceMetric, SourceState
+from tas.sources.state import RefusedValues, SourceMetric, SourceState, as_stored
 from tas.values.quantity import parse_quantity
 from tas.verdict.brake import Breaker, Pause, Trip
 from tas.verdict.refused import RefusedLabel
@@ -228,6 +229,17 @@ SOURCE = SourceState(
         )
     },
 )
+SHORTENED_SOURCE = SourceState(
+    kind="prometheus",
+    holder="collect-7d9f-1",
+    since=YEAR,
+    time=YEAR + 60,
+    period=15,
+    metrics={"node_load1": SourceMetric(missing="the query has no result")},
+    polls=4,
+    metrics_left_out=2200,
+    missing_left_out=2199,
+)
 REFUSED = (
     RefusedLabel(
         label="demo",
@@ -371,6 +383,7 @@ RECORDS: list[tuple[str, Any, Callable[[Any], bytes], Callable[[bytes], Any]]] =
     ("refused-labels.json", REFUSED, encode_refused_labels, decode_refused_labels),
     ("refused-marks.json", REFUSED_MARKS, encode_refused_marks, decode_refused_marks),
     ("source.json", SOURCE, encode_source_state, decode_source_state),
+    ("source-shortened.json", SHORTENED_SOURCE, encode_source_state, decode_source_state),
     ("synced.json", SYNCED, encode_synced, decode_synced),
     ("verdict.json", VERDICT, encode_verdict, decode_verdict),
     ("window.json", WINDOW, encode, lambda data: decode_series(WINDOW_KEY, data)),
@@ -453,6 +466,23 @@ def test_a_state_says_what_is_refused_of_which_node() -> None:
     written = encode_source_state(state)
     assert json.loads(written)["refusedNow"] == {"node-1": {"mean-free-cpu": "no number"}}
     assert decode_source_state(written) == state
+
+
+@pytest.mark.parametrize("mark", ["m", '"', "\N{PILE OF POO}"], ids=["letters", "quotes", "four bytes"])
+def test_a_stored_state_fits_into_a_message_whatever_its_names_and_texts_are(mark: str) -> None:
+    names = [f"{mark * 240}{number:05}" for number in range(1500)]
+    text = mark * MAX_TEXT
+    state = msgspec.structs.replace(
+        SOURCE,
+        problem=text,
+        metrics={name: SourceMetric(missing=text) for name in names},
+        refused={reason: RefusedValues(count=10**9, example=text, time=YEAR) for reason in RefusalReason},
+        refused_now={f"{number:0253}": dict.fromkeys(names[:20], text) for number in range(20)},
+    )
+    stored = as_stored(state)
+    written = encode_source_state(stored)
+    assert 1 << 19 < len(written) <= DEFAULT_VALUE_BYTES
+    assert decode_source_state(written) == stored
 
 
 def test_a_refusal_reason_of_a_later_version_is_ignored() -> None:

@@ -79,6 +79,9 @@ async def test_get_sources_shows_state_and_problems_of_each_source(tas: Tas, ser
     await put_state(bus, "failing", metrics=seen, problem="connection refused")
     await put_state(bus, "partial", metrics=seen | {"n": SourceMetric(missing="not known")}, last_success=now)
     await put_state(bus, "written", metrics={"m": SourceMetric()}, period=None, held=False, time=now, polls=0)
+    await put_state(
+        bus, "many", metrics=seen | {"n": SourceMetric(missing="?")}, metrics_left_out=2200, missing_left_out=2100
+    )
     await bus.put(SOURCES, "strange", b"?", revision=0, read_at=time.monotonic())
     done = await tas("get", "sources", "--json", "--bus", server.url)
     assert done.code == 0
@@ -89,6 +92,7 @@ async def test_get_sources_shows_state_and_problems_of_each_source(tas: Tas, ser
         "idle": "idle",
         "partial": "partial",
         "healthy": "healthy",
+        "many": "partial",
         "written": "waiting",
     }
     done = await tas("get", "sources", "--bus", server.url)
@@ -98,6 +102,8 @@ async def test_get_sources_shows_state_and_problems_of_each_source(tas: Tas, ser
         "3 refused, the last 1m",
         "m: 2 nodes",
         "1h0",
+        "and 2200 more",
+        "and 2100 more without a fresh sample",
     ):
         assert words in done.out
 

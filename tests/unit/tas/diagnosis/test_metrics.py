@@ -163,6 +163,26 @@ def test_a_source_that_does_not_work_is_found(
     assert found == ({} if severity is None else {"metrics.sources": severity})
 
 
+def test_a_source_says_how_many_more_metrics_it_lacks() -> None:
+    metrics = {name: SourceMetric(missing="404") for name in "abcd"}
+    state = SourceState(
+        kind="prometheus",
+        holder="h",
+        since=0.0,
+        time=NOW,
+        period=1.0,
+        polls=1,
+        metrics=metrics,
+        metrics_left_out=9,
+        missing_left_out=8,
+    )
+    texts = [each.what for each in check_metrics(facts(sources={"p": state}, held=("p",)))]
+    assert "p is partial (a, b, c and 9 more): 404" in texts
+    # A record of another program may have any numbers.
+    odd = msgspec.structs.replace(state, metrics={"a": SourceMetric(nodes=1)})
+    assert bad(check_metrics(facts(sources={"p": odd}, held=("p",)))) == {"metrics.sources": Severity.WARNING}
+
+
 @pytest.mark.parametrize(
     ("metric", "names", "other"),
     [

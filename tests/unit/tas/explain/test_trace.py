@@ -81,6 +81,9 @@ def state(**changes: Any) -> SourceState:
     return SourceState(**given | {"metrics": metrics} | changes)
 
 
+OTHER = {"other": SourceMetric(missing="404")}
+
+
 def gone() -> SourceState:
     return state(kind="annotations", period=None, time=NOW - 1000)
 
@@ -123,6 +126,20 @@ def test_a_value_passes_all_stages_if_all_workers_run() -> None:
             {"sources": {"prometheus": state(problem="refused")}, "published": {}, "known": ()},
             Stage.SOURCE,
             "prometheus (h): refused",
+        ),
+        (
+            {"sources": {"prometheus": state(metrics=OTHER, metrics_left_out=2)}, "published": {}, "known": ()},
+            Stage.SOURCE,
+            "prometheus (h): its state has room for 1 of its 3 metrics, and not for load",
+        ),
+        (
+            {
+                "sources": {"prometheus": state(metrics=OTHER, metrics_left_out=2)},
+                "published": {"prometheus": scrape(source="prometheus")},
+                "known": (),
+            },
+            Stage.VIEW,
+            "materialize has stored no load of node-1: is it running? has it refused the value?",
         ),
         (
             {

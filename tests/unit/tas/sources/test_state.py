@@ -10,13 +10,18 @@ from tas.samples.sample import MAX_SAMPLE_AGE
 from tas.sources.result import RefusalReason, ResultBuilder, SourceResult, with_valid_times
 from tas.sources.state import (
     COUNTER_WRITE_INTERVAL_SECONDS,
+    MAX_STORED_METRICS,
+    MAX_STORED_METRICS_BYTES,
+    MAX_STORED_REFUSED_BYTES,
     MAX_WRITE_INTERVAL_SECONDS,
     MIN_WRITE_INTERVAL_SECONDS,
     UNATTENDED_SECONDS,
     Health,
     PollResult,
     SourceMetric,
+    SourceState,
     SourceTracker,
+    as_stored,
     health,
     is_write_due,
 )
@@ -263,3 +268,91 @@ def test_a_change_that_a_user_waits_for_is_written_first(change: dict[str, Any],
     assert not is_write_due(written, replace(written, **change, time=100.0 + after - 0.1))
     assert is_write_due(written, replace(written, **change, time=100.0 + after))
     assert is_write_due(None, written)
+
+
+class TestAsStored:
+    """A stored state has the worst metrics, and counts the others."""
+
+    def state(self, metrics: dict[str, SourceMetric], **changes: Any) -> SourceState:
+        return SourceState(
+            kind="k",
+            holder="h",
+            since=0.0,
+            time=1.0,
+            period=1.0,
+            polls=1,
+            metrics=dict(sorted(metrics.items())),
+            **changes,
+        )
+
+    def test_a_state_with_room_for_all_metrics_stays_as_it_is(self) -> None:
+        state = self.state(
+            {f"m{number}": SourceMetric(missing="no value") for number in range(MAX_STORED_METRICS)},
+            refused_now={"a": {"m": "no number"}},
+        )
+        assert as_stored(state) == state
+
+    def test_the_worst_metrics_are_kept_and_of_those_the_shortest_names(self) -> None:
+        good = {f"good-{number:04}": SourceMetric(nodes=1 + number % 7) for number in range(MAX_STORED_METRICS)}
+        bad = {
+            "its-series-has-ended": SourceMetric(nodes=9, ended=1),
+            "not-asked-yet": SourceMetric(),
+            "zz": SourceMetric(missing="no value"),
+            "aaa": SourceMetric(missing="no value"),
+        }
+        stored = as_stored(self.state(good | bad))
+        assert stored.metrics == dict(list(good.items())[: MAX_STORED_METRICS - len(bad)]) | bad
+        assert list(stored.metrics) == sorted(stored.metrics)
+        assert (stored.metrics_left_out, stored.missing_left_out) == (len(bad), 0)
+        assert stored.metric_count == MAX_STORED_METRICS + len(bad)
+        assert as_stored(stored) == stored
+        missing = {name: SourceMetric(missing="no value") for name in good}
+        stored = as_stored(self.state(missing | bad))
+        assert stored.metrics == dict(list(missing.items())[: MAX_STORED_METRICS - 2]) | {
+            "zz": bad["zz"],
+            "aaa": bad["aaa"],
+        }
+        assert (stored.metrics_left_out, stored.missing_left_out) == (4, 2)
+        assert as_stored(stored) == stored
+
+    def test_long_names_are_left_out_first_and_the_bytes_are_bounded(self) -> None:
+        long = {f"a{number:0244}": SourceMetric(missing="x" * 200) for number in range(3200)}
+        short = {f"z{number}": SourceMetric(missing="no value") for number in range(100)}
+        stored = as_stored(self.state(long | short))
+        assert short.keys() < stored.metrics.keys()
+        assert stored.missing_left_out == stored.metrics_left_out == 3300 - len(stored.metrics)
+        texts = [f"a{number:0244}" for number in range(3200)]
+        wordy = as_stored(self.state({name: SourceMetric(missing="x" * 1000) for name in texts}))
+        assert list(wordy.metrics) == texts[: len(wordy.metrics)]
+        size = len(msgspec.json.encode(wordy.metrics))
+        assert MAX_STORED_METRICS_BYTES - 2000 < size <= MAX_STORED_METRICS_BYTES
+
+    def test_what_is_refused_now_is_cut_at_its_bytes(self) -> None:
+        refused = {f"node-{node}": {f"m{number}": "no number" for number in range(5000)} for node in range(20)}
+        stored = as_stored(self.state({}, refused_now=refused)).refused_now
+        nodes = list(stored)
+        assert nodes == list(refused)[: len(nodes)]
+        assert all(stored[node] == refused[node] for node in nodes[:-1])
+        size = len(msgspec.json.encode(stored))
+        assert 0.9 * MAX_STORED_REFUSED_BYTES < size <= MAX_STORED_REFUSED_BYTES
+
+    def test_the_health_of_a_stored_state_is_that_of_the_whole_state(self) -> None:
+        missing = {f"m{number}": SourceMetric(missing="no value") for number in range(2 * MAX_STORED_METRICS)}
+        seen = {f"s{number}": SourceMetric(nodes=1) for number in range(2 * MAX_STORED_METRICS)}
+        for metrics, expected in (
+            (missing, Health.FAILING),
+            (seen, Health.HEALTHY),
+            (missing | seen, Health.PARTIAL),
+            (seen | {"m": SourceMetric(missing="no value")}, Health.PARTIAL),
+        ):
+            whole = self.state(metrics)
+            assert health(whole, is_held=True, now=1.0) is health(as_stored(whole), is_held=True, now=1.0) is expected
+
+    def test_a_changed_number_of_metrics_left_out_is_written_soon(self) -> None:
+        before = as_stored(
+            self.state({f"{number:04}": SourceMetric(nodes=1) for number in range(MAX_STORED_METRICS + 1)})
+        )
+        for change in ({"metrics_left_out": 2}, {"missing_left_out": 1}):
+            after = replace(before, time=before.time + MIN_WRITE_INTERVAL_SECONDS, **change)
+            assert is_write_due(before, after)
+        assert not is_write_due(before, replace(before, time=before.time + MIN_WRITE_INTERVAL_SECONDS))
