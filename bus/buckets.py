@@ -11,6 +11,9 @@ from typing import Any
 NANOSECONDS = 10**9
 """JetStream's unit for durations, in a second."""
 
+HEADER_BYTES = 1024
+"""Space reserved for the headers of a message, which count towards the server's `max_payload`."""
+
 TOMBSTONE_SECONDS = 60
 """How long the server keeps the tombstone of an expired key."""
 

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from bus.buckets import ALL, Bucket, Stream
+from bus.buckets import ALL, HEADER_BYTES, Bucket, Stream
 from bus.entry import Epoch, RawEntry, StreamMessage, is_tombstone
 from bus.errors import (
     MESSAGE_NOT_FOUND,
@@ -32,7 +32,7 @@ from bus.errors import (
 )
 from bus.feed import Feed
 from bus.invalid import InvalidEntries, OnInvalid
-from bus.link import CALL_SECONDS, HEADER_BYTES, Link
+from bus.link import CALL_SECONDS, Link
 from bus.rights.access import Access, Loaded, refusal
 from bus.rights.roles import INBOX
 from bus.streams import ensure, has_majority

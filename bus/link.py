@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 import structlog
 
+from bus.buckets import HEADER_BYTES
 from bus.client import Client, Msg, Subscription, errors
 from bus.errors import BusError, ForbiddenError, NobodyListensError, RefusedError, UnavailableError, jetstream_error
 from bus.rights.access import Loaded
@@ -32,9 +33,6 @@ UNANSWERED_PINGS = 2
 
 DROP_SECONDS = 0.5
 """How long closing may take: after a failed TLS handshake the client waits for ever for the end of the connection."""
-
-HEADER_BYTES = 1024
-"""Space reserved for headers, which count towards the server's `max_payload`."""
 
 MAX_PENDING_BYTES = 1 << 20
 """With more unsent data than this, writers wait: so a server that hangs does not fill the memory."""

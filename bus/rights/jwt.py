@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from bus.rights.nkeys import Nkey, NkeyKind
-from bus.rights.roles import Permissions
+from bus.rights.roles import Limits, Permissions
 
 _HEADER = {"typ": "JWT", "alg": "ed25519-nkey"}
 _UNLIMITED = -1
@@ -17,7 +17,7 @@ _UNLIMITED = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """A signing key whose users all have the same template of permissions.
+    """A signing key whose users all have the same template of permissions and limits.
 
     In `permissions` the server replaces `{{name()}}` by the name of the user, and `{{tag(x)}}` by its tags `x:VALUE`.
     """
@@ -25,6 +25,7 @@ class Scope:
     key: str
     role: str
     permissions: Permissions
+    limits: Limits
 
 
 def operator_jwt(operator: Nkey, *, name: str, system_account: str, signing_keys: Sequence[str], now: float) -> str:
@@ -54,7 +55,12 @@ def account_jwt(
     keys: list[str | dict[str, Any]] = [
         each
         if isinstance(each, str)
-        else {"kind": "user_scope", "key": each.key, "role": each.role, "template": _claims(each.permissions)}
+        else {
+            "kind": "user_scope",
+            "key": each.key,
+            "role": each.role,
+            "template": _claims(each.permissions, each.limits),
+        }
         for each in signing_keys
     ]
     nats: dict[str, Any] = {
@@ -86,7 +92,7 @@ def user_jwt(
     if tags:
         nats["tags"] = list(tags)
     if permissions is not None:
-        nats |= _claims(permissions)
+        nats |= _claims(permissions, None)
     return _jwt(signer, user, name, nats, now=now, expires=expires)
 
 
@@ -105,13 +111,19 @@ def is_same_but_for_time(first: str, second: str) -> bool:
     return next(contents) == next(contents)
 
 
-def _claims(permissions: Permissions) -> dict[str, Any]:
-    """As the JWT of a user, or a template, has them."""
-    limits = {"subs": _UNLIMITED, "data": _UNLIMITED, "payload": _UNLIMITED}
+def _template(scope: Scope) -> dict[str, Any]:
+    return _claims(scope.permissions, scope.limits)
+
+
+def _claims(permissions: Permissions, limits: Limits | None) -> dict[str, Any]:
+    """As the JWT of a user, or a template, has them. No server counts `data`."""
+    subscriptions = _UNLIMITED if limits is None else limits.subscriptions
+    payload = _UNLIMITED if limits is None or limits.message_bytes is None else limits.message_bytes
     publish = _only(permissions.publish)
     if permissions.publish and permissions.denied:
         publish["deny"] = list(permissions.denied)
-    return {**limits, "pub": publish, "sub": _only(permissions.subscribe)}
+    of_claims = {"subs": subscriptions, "data": _UNLIMITED, "payload": payload}
+    return {**of_claims, "pub": publish, "sub": _only(permissions.subscribe)}
 
 
 def _only(subjects: Sequence[str]) -> dict[str, list[str]]:

@@ -52,7 +52,7 @@ class Keys:
         """
         known = dict(_LINE.findall(before))
         scopes = [
-            Scope(key=key.public, role=role, permissions=ROLES[role].rights.permissions)
+            Scope(key=key.public, role=role, permissions=ROLES[role].rights.permissions, limits=ROLES[role].limits)
             for role, key in self.roles.items()
         ]
         operator = operator_jwt(self.operator, name=NAME, system_account=self.system.public, signing_keys=(), now=now)

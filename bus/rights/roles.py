@@ -23,6 +23,7 @@ from bus.buckets import (
     BREAKERS,
     DEAD_LETTERS,
     EVENTS,
+    HEADER_BYTES,
     HOLDS,
     LEASES,
     NODES,
@@ -73,6 +74,19 @@ class Permissions:
     publish: tuple[str, ...]
     subscribe: tuple[str, ...]
     denied: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one connection of a user may take of a server; nothing limits the connections of a user (facts.md n42).
+
+    Attributes:
+        subscriptions: How many it may have at once.
+        message_bytes: The most bytes of a message that it sends, with its headers; None: what the server allows.
+    """
+
+    subscriptions: int
+    message_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +152,7 @@ class Role:
 
     who: str
     rights: Rights
+    limits: Limits
     workers: tuple[str, ...] = ()
 
 
@@ -246,27 +261,46 @@ WORKERS: Mapping[str, Rights] = {
 
 _READER = Rights(reads=ALL)
 
+_PUBLISHER_LIMITS = Limits(subscriptions=16, message_bytes=SAMPLES.max_message_bytes + HEADER_BYTES)
+"""A client of NATS has one subscription for all answers, or one for each request that waits."""
+
+_PERSON_LIMITS = Limits(subscriptions=100)
+"""A command has one subscription for answers, and at most one for each stream."""
+
+_PROCESS_LIMITS = Limits(subscriptions=1000)
+"""A worker has at most ten; `agents` one more for each agent, of which there are at most 100, and `notify` for each
+sink."""
+
 
 def _process(who: str, *workers: str) -> Role:
-    return Role(who=who, rights=reduce(or_, (WORKERS[each] for each in workers)), workers=workers)
+    rights = reduce(or_, (WORKERS[each] for each in workers))
+    return Role(who=who, rights=rights, limits=_PROCESS_LIMITS, workers=workers)
 
 
 ROLES: Mapping[str, Role] = {
     **{name: _process(f"tas run {name}", name) for name in WORKERS if name not in ("machine", "status", "watch")},
     "watch": _process("tas run watch", "watch", "status"),
     "all": _process("tas run all", *(name for name in WORKERS if name != "machine")),
-    "node": Role(who="a program on a node, or tas run machine there", rights=WORKERS["machine"]),
+    "node": Role(
+        who="a program on a node, or tas run machine there", rights=WORKERS["machine"], limits=_PUBLISHER_LIMITS
+    ),
     "publisher": Role(
-        who="a program that publishes samples of all nodes", rights=Rights(writes=(f"{SAMPLES_SUBJECT}.*.{SOURCE}",))
+        who="a program that publishes samples of all nodes",
+        rights=Rights(writes=(f"{SAMPLES_SUBJECT}.*.{SOURCE}",)),
+        limits=_PUBLISHER_LIMITS,
     ),
     "subscriber": Role(
         who="a subscription to events, of the name of the user",
         rights=Rights(writes=(dead_letters_subject(NAME),), durables=((EVENTS, NAME),)),
+        limits=_PERSON_LIMITS,
     ),
-    "reader": Role(who="a person who looks: tas get, explain, trace, events, top, doctor", rights=_READER),
+    "reader": Role(
+        who="a person who looks: tas get, explain, trace, events, top, doctor", rights=_READER, limits=_PERSON_LIMITS
+    ),
     "operator": Role(
         who="a person who acts: a reader with tas pause, resume, reset and publish",
         rights=_READER | Rights(writes=(BREAKERS.subject("*"), *SAMPLES.subjects)),
+        limits=_PERSON_LIMITS,
     ),
 }
 """Every role by its name, which is the role of its signing key."""

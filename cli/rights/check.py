@@ -1,6 +1,7 @@
 """`tas bus check`: whether the servers have the users, rights and streams that this version needs."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -62,9 +63,10 @@ class _Answer(msgspec.Struct):
 def check(settings: Settings, *, directory: Path) -> int:
     """Compare a running bus with the users in DIR, and with the streams that this version needs.
 
-    Connects as each user of DIR/users, and asks the server what this user may do. Asks each server whether it has
-    read DIR/auth.conf, with a user of the system account whose credentials nothing keeps. Then looks at the streams as
-    tas-reader does. Nothing is changed. With several servers, give the address of each in --bus.
+    Connects as each user of DIR/users, and asks the server what this user may do. Compares DIR/auth.conf with the
+    rights and limits of this version. Asks each server whether it has read DIR/auth.conf, with a user of the system
+    account whose credentials nothing keeps. Then looks at the streams as tas-reader does. Nothing is changed. With
+    several servers, give the address of each in --bus.
 
     Exit codes: 0 all is as it should be, 1 something is not.
     """
@@ -89,6 +91,9 @@ async def _checked(settings: Settings, folder: OperatorFolder) -> int:
         code |= bool(problem)
     seen = await look(folder, address.split(","), access, reader=folder.user_file(READER))
     auth = stored(folder.path / AUTH)
+    if any(step.changes for step in folder.steps(now=time.time()) if step.path.name == AUTH):
+        echo(f"{AUTH}: does not have the rights and limits of this version: tas bus init {folder.path}")
+        code = 1
     account = folder.keys.account_in("" if auth is None else auth.content.decode(errors="replace"))
     for server in servers_of(seen):
         problem = problem_of(server, account, folder.issued)

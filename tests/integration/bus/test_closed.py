@@ -1,6 +1,7 @@
 """A closed bus: each process with the credentials of its own user, and what these users must not do."""
 
 import asyncio
+import json
 import re
 import shutil
 import time
@@ -19,6 +20,7 @@ from bus.buckets import (
     ALL,
     BREAKERS,
     EVENTS,
+    HEADER_BYTES,
     HOLDS,
     LEASES,
     NODES,
@@ -32,12 +34,14 @@ from bus.buckets import (
     Bucket,
     Stream,
 )
-from bus.connection import Bus
-from bus.errors import ForbiddenError, UnavailableError
+from bus.connection import DEFAULT_VALUE_BYTES, Bus
+from bus.errors import ForbiddenError, RefusedError, UnavailableError
 from bus.kinds import BREAKER_RECORDS, NODE_VERDICTS
 from bus.pull import Message
 from bus.record_kind import Entry, Unreadable
 from bus.rights.access import Access
+from bus.rights.credentials import parse_credentials
+from bus.rights.jwt import claims_of
 from bus.rights.operator import Keys
 from bus.rights.roles import ROLES
 from bus.scrapes import publish_scrape
@@ -94,7 +98,9 @@ class Closed:
     def __init__(self, folder: Path) -> None:
         self.keys = Keys.new()
         self._folder = folder
-        self.server = OperatedServer(folder, self.keys.server_configuration(revoked={}, now=time.time()))
+        self._monitor = f"127.0.0.1:{free_ports(1)[0]}"
+        auth = self.keys.server_configuration(revoked={}, now=time.time())
+        self.server = OperatedServer(folder, f'http: "{self._monitor}"\n{auth}')
 
     def user(self, role: str, name: str = "", *sources: str) -> Path:
         """The credentials of a user, `tas-<role>` without a name."""
@@ -110,6 +116,31 @@ class Closed:
         async with Bus.connect(self.server.url, name="test", streams=(), access=access) as bus:
             await bus.wait_connected()
             yield bus
+
+    @asynccontextmanager
+    async def raw(self, credentials: Path) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        """A connection of a user without a client, which would obey the server."""
+        user = parse_credentials(await asyncio.to_thread(credentials.read_bytes), str(credentials))
+        address = self.server.url.removeprefix("nats://").split(":")
+        reader, writer = await asyncio.open_connection(*address, limit=1 << 20)
+        try:
+            nonce = json.loads((await reader.readline()).removeprefix(b"INFO "))["nonce"]
+            hello = {"verbose": False, "jwt": user.jwt, "sig": user.sign(nonce).decode(), "protocol": 1}
+            writer.write(b"CONNECT " + json.dumps(hello).encode() + b"\r\nPING\r\n")
+            await reader.readuntil(b"PONG\r\n")
+            yield reader, writer
+        finally:
+            writer.close()
+
+    async def subscriptions(self) -> dict[str, int]:
+        """The most subscriptions of one connection, by the name of its user."""
+        most: dict[str, int] = {}
+        url = f"http://{self._monitor}/connz?subs=detail&auth=1&limit=1000"
+        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+            for each in (await answer.json())["connections"]:
+                name = claims_of(each["jwt"])["name"]
+                most[name] = max(most.get(name, 0), each["subscriptions"])
+        return most
 
     def violations(self) -> list[str]:
         """What the server refused, as `user: publish subject`."""
@@ -246,6 +277,10 @@ async def test_the_loop_works_with_the_rights_of_each_process_also_after_a_wipe(
 
         await eventually(lambda: has("tas.events.violation.>", EVENTS))
         await eventually(lambda: has(NODES.subject("a.allocation"), NODES))
+        most = await closed.subscriptions()
+        assert {f"tas-{process}" for process in PROCESSES} < most.keys()
+        too_many = {name: count for name, count in most.items() if count > ROLES["node"].limits.subscriptions}
+        assert not too_many, "the limit of a process is many times of what it has"
         (attempt,) = closed.violations()  # of evaluate, once, before the keeper ran
         assert attempt.startswith("Publish $JS.API.STREAM.CREATE.KV_")
 
@@ -372,6 +407,57 @@ async def test_a_user_is_refused_what_is_not_its_own(closed: Closed, role: str) 
             )
         )
     assert len(closed.violations()) == len(forbidden) + 3
+
+
+@pytest.mark.parametrize("role", ["node", "publisher", "reader"])
+async def test_one_connection_does_not_fill_the_memory_of_the_server_with_subscriptions(
+    closed: Closed, role: str
+) -> None:
+    most, tries = ROLES[role].limits.subscriptions, 2000
+    async with AsyncExitStack() as stack:
+        other = await stack.enter_async_context(closed.connected(role, "other", "probe"))
+        link = other.link
+        credentials = closed.user(role, "thief", "probe")
+        reader, writer = await stack.enter_async_context(closed.raw(credentials))
+        writer.write(b"".join(b"SUB _INBOX.thief.%d %d\r\n" % (number, number + 1) for number in range(tries)))
+        writer.write(b"PING\r\n")
+        refused = (await reader.readuntil(b"PONG\r\n")).lower().count(b"maximum subscriptions exceeded")
+        assert (refused, (await closed.subscriptions())["thief"]) == (tries - most, most)
+        # The next connection of the same user is not affected, nor is anybody else.
+        again = await stack.enter_async_context(closed.raw(credentials))
+        again[1].write(b"SUB _INBOX.thief.a 1\r\nPING\r\n")
+        assert b"-ERR" not in await again[0].readuntil(b"PONG\r\n")
+        await other.link.subscribe("_INBOX.other.a", _ignore)
+        await eventually(partial(_has_subscriptions, closed, "other", 2))
+        assert other.link is link
+        assert not link.lost.is_set()
+
+
+async def _has_subscriptions(closed: Closed, name: str, count: int) -> bool:
+    return (await closed.subscriptions())[name] == count
+
+
+@pytest.mark.parametrize(("role", "name"), [("node", "a"), ("publisher", "probe-of-all")])
+async def test_a_publisher_of_samples_sends_no_larger_message_than_samples_may_have(
+    closed: Closed, role: str, name: str
+) -> None:
+    subject, most = samples_subject("a", "probe"), SAMPLES.max_message_bytes
+    access = Access(credentials=closed.user("keeper"))
+    async with Bus.connect(closed.server.url, name="keeper", access=access) as keeper:
+        await eventually(lambda: keeper.connected and keeper.problem is None)
+        assert keeper.max_value_bytes == DEFAULT_VALUE_BYTES
+        async with closed.connected(role, name, "probe") as bus:
+            link = bus.link
+            await bus.publish(SAMPLES, subject, b"x" * most)
+            with pytest.raises(RefusedError, match=f"{most + 1} bytes; SAMPLES allows at most {most}$"):
+                await bus.publish(SAMPLES, subject, b"x" * (most + 1))
+            assert bus.link is link
+            assert not link.lost.is_set()
+        # A client that does not obey loses its connection.
+        async with closed.raw(closed.user(role, name, "probe")) as (reader, writer):
+            writer.write(b"PUB %s %d\r\n" % (subject.encode(), most + HEADER_BYTES + 1))
+            async with asyncio.timeout(60):
+                assert b"maximum payload violation" in (await reader.read()).lower()
 
 
 async def test_a_node_publishes_its_own_samples_and_a_subscriber_reads_events(closed: Closed) -> None:

@@ -2,14 +2,18 @@
 
 import stat
 from base64 import b64decode
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import yaml
 
 from bus.buckets import SAMPLES
 from bus.connection import Bus
 from bus.rights.access import Access
-from bus.rights.roles import ROLES
+from bus.rights.roles import ROLES, Limits
+from cli.rights.folder import OperatorFolder
 from tests.integration.bus.operated import OperatedServer, operated
 from tests.integration.cli.tas import Tas
 from tests.integration.servers import eventually
@@ -122,6 +126,36 @@ async def test_secrets_have_the_users_and_no_key_of_the_operator(tas: Tas, tmp_p
     some = await tas("bus", "secrets", str(folder), "--user", "a_b", "--user", "tas-all")
     names = [each["metadata"]["name"] for each in yaml.safe_load_all(some.out)]
     assert names == ["tas-bus-a.b", "tas-bus-all", "tas-nats"]
+
+
+async def test_after_an_upgrade_check_asks_for_a_new_auth_conf_with_the_limits_of_this_version(
+    tas: Tas, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "operator"
+    await init(tas, folder)
+    no_limits = {role: replace(each, limits=Limits(subscriptions=-1)) for role, each in ROLES.items()}
+    monkeypatch.setattr("bus.rights.operator.ROLES", no_limits)
+    before = OperatorFolder.open(folder).keys.server_configuration(revoked={}, now=1000.0)
+    (folder / "auth.conf").write_text(before)
+    mend = f"auth.conf: does not have the rights and limits of this version: tas bus init {folder}"
+
+    async def check(server: OperatedServer) -> list[str]:
+        return (await tas("bus", "check", str(folder), "--bus", server.url)).out.splitlines()
+
+    async with operated(tmp_path, before) as server:
+        assert {mend, "server test: ok", "tas-watch: ok"} <= set(await check(server))
+        await init(tas, folder)
+        assert auth(folder) != before
+        found = await check(server)
+        assert mend not in found
+        assert any(line.startswith("server test: has another auth.conf than the folder") for line in found)
+        server.configuration = auth(folder)
+        server.reload()
+        await eventually(lambda: _is_ok(check, server))
+
+
+async def _is_ok(check: Callable[[OperatedServer], Awaitable[list[str]]], server: OperatedServer) -> bool:
+    return "server test: ok" in await check(server)
 
 
 async def test_check_compares_a_server_and_a_revoked_user_is_refused_after_a_reload(tas: Tas, tmp_path: Path) -> None:

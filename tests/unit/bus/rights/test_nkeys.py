@@ -8,7 +8,7 @@ from bus.errors import AccessError
 from bus.rights.credentials import credentials_text, parse_credentials
 from bus.rights.jwt import Scope, account_jwt, claims_of, operator_jwt, user_jwt
 from bus.rights.nkeys import Nkey, NkeyError, NkeyKind, is_signed_by, kind_of
-from bus.rights.roles import Permissions
+from bus.rights.roles import Limits, Permissions
 
 # A pair that docs.nats.io publishes as an example (nkey authentication).
 DOCUMENTED = (
@@ -69,7 +69,8 @@ def test_each_jwt_is_signed_by_the_level_above_and_names_it() -> None:
     operator, account, signer, user = (Nkey.new(NkeyKind[kind]) for kind in ("OPERATOR", "ACCOUNT", "ACCOUNT", "USER"))
     of_operator = operator_jwt(operator, name="o", system_account=account.public, signing_keys=(), now=1.5)
     permissions = Permissions(publish=("a.>",), subscribe=())
-    scope = Scope(key=signer.public, role="agent", permissions=permissions)
+    limits = Limits(subscriptions=7, message_bytes=99)
+    scope = Scope(key=signer.public, role="agent", permissions=permissions, limits=limits)
     of_account = account_jwt(operator, account.public, name="a", signing_keys=(scope,), jetstream=True, now=1.5)
     of_user = user_jwt(
         signer,
@@ -98,9 +99,9 @@ def test_each_jwt_is_signed_by_the_level_above_and_names_it() -> None:
     assert key["template"] == {
         "pub": {"allow": ["a.>"]},
         "sub": {"deny": [">"]},
-        "subs": -1,
+        "subs": 7,
         "data": -1,
-        "payload": -1,
+        "payload": 99,
     }, "an empty allow list would allow everything"
 
 

@@ -11,6 +11,7 @@ from bus.rights.jwt import claims_of
 from bus.rights.nkeys import Nkey, NkeyKind
 from bus.rights.operator import Keys, user_claims
 from bus.rights.roles import ROLES, WORKERS, overlap, permissions_of, streams_of
+from tas.agents.file import MAX_AGENTS
 
 SHARED = {
     ("policies", "watch"): {"$KV.POLICIES.>", "$KV.NODES._synced"},  # never both in one installation
@@ -69,6 +70,20 @@ def test_nobody_may_do_everything_and_only_the_keeper_creates(role: str) -> None
     assert creates == ([f"$JS.API.STREAM.CREATE.{of.stream}" for of in ALL] if role in ("keeper", "all") else [])
     verbs = {".".join(each.split(".")[2:4]) for each in permissions.publish if each.startswith("$JS.API.STREAM.")}
     assert verbs <= {"STREAM.INFO", "STREAM.CREATE", "STREAM.PURGE", "STREAM.MSG"}
+
+
+def test_a_connection_of_each_role_has_limits_in_the_configuration_of_the_server() -> None:
+    keys = Keys.new()
+    configuration = keys.server_configuration(revoked={}, now=1000.0)
+    claims = claims_of(keys.account_in(configuration))["nats"]["signing_keys"]
+    limits = {each["role"]: (each["template"]["subs"], each["template"]["payload"]) for each in claims}
+    sample = 257 << 10  # 256 KiB and headers
+    people = dict.fromkeys(("reader", "operator", "subscriber"), (100, -1))
+    programs = dict.fromkeys(("node", "publisher"), (16, sample))
+    processes = dict.fromkeys((role for role, each in ROLES.items() if each.workers), (1000, -1))
+    assert limits == people | programs | processes
+    # A subscription for each agent beside those of any worker.
+    assert limits["agents"][0] >= MAX_AGENTS + 16
 
 
 @pytest.mark.parametrize("role", ROLES)
