@@ -4,10 +4,16 @@ Each run of a container gives a reward from 0 to 1, and the reward of a kind of 
 them. A run that has lasted for a minute gives 1. A run that has failed gives 0, but 0.5 if it had gone well for more
 than ten minutes before. A run that has ended well gives none: a Job says nothing of its node by its end. A kind that
 was never seen on a node has the reward 1, so that nodes are tried.
+
+Names are remembered as digests of 64 bits: so the size of what is stored depends on the limits below alone, however
+long the names are that somebody gives to kinds, containers and nodes. Within a namespace, or for a run, that two of
+them are equal by chance is less likely than one in ten billion.
 """
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from functools import lru_cache
+from hashlib import blake2b
 from math import inf, isfinite
 from typing import Annotated, Any, ClassVar
 
@@ -30,13 +36,16 @@ MAX_REWARDS = 20_000
 """How many rewards are kept: a snapshot must fit a message of the bus. Beyond, the namespace with the most rewards
 loses those that have not changed for the longest time."""
 
+DIGESTS = 1 << 16
+"""Of how many names the digests are kept: those of the nodes are needed for each request."""
+
 FORGET_SECONDS = 1.0
 """How often old rewards are searched."""
 
 MAX_STEP_SECONDS = 3600.0
 """How much later one event may make it: a clock that is ahead must not make all rewards seem old."""
 
-SNAPSHOT_VERSION = 2
+SNAPSHOT_VERSION = 3
 
 
 class RewardOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -71,6 +80,26 @@ class _Reward(msgspec.Struct, array_like=True):
     at: float
 
 
+def _digest(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode(errors="replace"), digest_size=8).digest())
+
+
+_digest_of_name = lru_cache(maxsize=DIGESTS)(_digest)
+
+
+def _kind(kind: str) -> int:
+    return _digest_of_name(f"kind {kind}")  # no node has this name: a kind may be called as a node is
+
+
+def _key(kind: str, node: str) -> int:
+    """Of the reward of a kind on a node."""
+    return _kind(kind) ^ _digest_of_name(node)
+
+
+def _run(event: Outcome) -> int:
+    return _digest(f"{event.uid} {event.restart} {event.container}")
+
+
 def kind_of(labels: Mapping[str, str], names: tuple[str, ...]) -> str:
     """The kind of a pod; empty if it has none: nothing is learned of it."""
     return next((labels[name] for name in names if labels.get(name)), "")
@@ -84,11 +113,11 @@ class Rewards(Agent):
 
     def __init__(self, options: RewardOptions) -> None:
         self._options = options
-        # By namespace, and by kind and node: the last changed is the last.
-        self._rewards: dict[str, OrderedDict[tuple[str, str], _Reward]] = {}
+        # By the digest of the namespace, and by those of kind and node: the last changed is the last.
+        self._rewards: dict[int, OrderedDict[int, _Reward]] = {}
         self._count = 0
         self._forgot_at = -inf
-        self._runs: OrderedDict[tuple[str, str, int], str] = OrderedDict()  # what was counted of each run
+        self._runs: OrderedDict[int, Result] = OrderedDict()  # what was counted of each run
         self._now: float | None = None  # the time of the last event
 
     @property
@@ -99,18 +128,23 @@ class Rewards(Agent):
     def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
         """The reward of the pod's kind on each node; a pod without a kind gives no opinion."""
         kind = kind_of(pod.labels, self._options.labels)
-        known = self._of(self._namespace_of(pod))
-        prior, rewards = self._options.prior, (known.get((kind, name)) for name in nodes.names)
-        values = np.fromiter((prior if each is None else each.value for each in rewards), np.float64, len(nodes.names))
+        known, prior = self._of(self._namespace_of(pod)), self._options.prior
+        values = np.full(len(nodes.names), prior)
+        if known:
+            number = _kind(kind)
+            for index, key in enumerate(map(_digest_of_name, nodes.names)):
+                reward = known.get(number ^ key)
+                if reward is not None:
+                    values[index] = reward.value
         return Scores(values=values, known=np.full(len(values), bool(kind)), terms={"reward": values})
 
     def reward(self, namespace: str, kind: str, node: str) -> float:
         """The reward of a kind on a node."""
-        known = self._of(namespace).get((kind, node))
+        known = self._of(namespace).get(_key(kind, node))
         return self._options.prior if known is None else known.value
 
-    def _of(self, namespace: str) -> Mapping[tuple[str, str], _Reward]:
-        return self._rewards.get(namespace) or {}
+    def _of(self, namespace: str) -> Mapping[int, _Reward]:
+        return self._rewards.get(_digest_of_name(namespace)) or {}
 
     def _namespace_of(self, subject: PodDemand | Outcome) -> str:
         return subject.namespace if self._options.by_namespace else ""
@@ -122,37 +156,36 @@ class Rewards(Agent):
         kind = kind_of(event.labels, self._options.labels)
         if not kind:
             return
-        run = (event.uid, event.container, event.restart)
+        run = _run(event)
         counted = self._runs.get(run)
-        state = str(event.result)
-        if counted is not None and (counted != Result.RUNNING or state == Result.RUNNING):
+        if counted is not None and (counted is not Result.RUNNING or event.result is Result.RUNNING):
             return  # a later end of a run that went on counts, nothing else
         self._now = event.at if self._now is None else max(self._now, min(event.at, self._now + MAX_STEP_SECONDS))
         self._forget(self._now)
-        self._runs[run] = state
+        self._runs[run] = event.result
         self._runs.move_to_end(run)
         while len(self._runs) > MAX_RUNS:
             self._runs.popitem(last=False)
         reward = self._reward_of(event)
         if reward is None:
             return
-        namespace, weight = self._namespace_of(event), self._options.weight
-        known = self._of(namespace).get((kind, event.node))
+        namespace, key, weight = self._namespace_of(event), _key(kind, event.node), self._options.weight
+        known = self._of(namespace).get(key)
         # One that is only not forgotten yet does not count: another replica may have forgotten it.
         is_over = known is None or self._now - known.at >= self._options.forget_seconds
         before = self._options.prior if known is None or is_over else known.value
         value = min(max((1.0 - weight) * before + weight * reward, 0.0), 1.0)
-        self._set(namespace, (kind, event.node), _Reward(value, self._now))
+        self._set(_digest_of_name(namespace), key, _Reward(value, self._now))
         while self._count > MAX_REWARDS:
             self._drop_oldest(max(self._rewards, key=lambda each: len(self._rewards[each])))
 
-    def _set(self, namespace: str, key: tuple[str, str], reward: _Reward) -> None:
+    def _set(self, namespace: int, key: int, reward: _Reward) -> None:
         rewards = self._rewards.setdefault(namespace, OrderedDict())
         self._count += key not in rewards
         rewards[key] = reward
         rewards.move_to_end(key)
 
-    def _drop_oldest(self, namespace: str) -> None:
+    def _drop_oldest(self, namespace: int) -> None:
         rewards = self._rewards[namespace]
         rewards.popitem(last=False)
         self._count -= 1
@@ -184,11 +217,10 @@ class Rewards(Agent):
         return {
             "version": SNAPSHOT_VERSION,
             "rewards": [
-                [namespace, kind, node, each.value, each.at]
+                [namespace, [[key, each.value, each.at] for key, each in rewards.items()]]
                 for namespace, rewards in self._rewards.items()
-                for (kind, node), each in rewards.items()
             ],
-            "runs": [[*run, state] for run, state in self._runs.items()],
+            "runs": [[run, state] for run, state in self._runs.items()],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -200,12 +232,17 @@ class Rewards(Agent):
         except msgspec.ValidationError as error:
             raise InvalidInputError("state of rl-priority", "body", dict(state), str(error)) from error
         self._rewards, self._count, self._forgot_at = {}, 0, -inf
-        for namespace, kind, node, value, at in found.rewards:
-            self._set(namespace, (kind, node), _Reward(value, at))
-        self._now = max((each[-1] for each in found.rewards), default=None)
-        self._runs = OrderedDict(((uid, container, restart), kept) for uid, container, restart, kept in found.runs)
+        for namespace, rewards in found.rewards:
+            for key, value, at in rewards:
+                self._set(namespace, key, _Reward(value, at))
+        self._now = max((at for _, rewards in found.rewards for *_, at in rewards), default=None)
+        self._runs = OrderedDict(found.runs)
 
 
 class _State(msgspec.Struct, frozen=True, kw_only=True):
-    rewards: Annotated[list[tuple[str, str, str, Part, float]], msgspec.Meta(max_length=MAX_REWARDS)]
-    runs: Annotated[list[tuple[str, str, int, str]], msgspec.Meta(max_length=MAX_RUNS)]
+    rewards: list[tuple[int, list[tuple[int, Part, float]]]]
+    runs: Annotated[list[tuple[int, Result]], msgspec.Meta(max_length=MAX_RUNS)]
+
+    def __post_init__(self) -> None:
+        if sum(len(rewards) for _, rewards in self.rewards) > MAX_REWARDS:
+            raise ValueError(f"must have at most {MAX_REWARDS} rewards")

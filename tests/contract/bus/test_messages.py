@@ -361,9 +361,9 @@ LEARNED = LearnedState(
     sequence=1767225600000044,
     since=YEAR + 0.5,
     state={
-        "version": 1,
-        "rewards": [["web", "node-1", 0.9, YEAR + 0.5]],
-        "runs": [[POD.uid, "main", 0, "failed"]],
+        "version": 3,
+        "rewards": [[18345607124885091234, [[11506816592984355940, 0.9, YEAR + 0.5]]]],
+        "runs": [[17177404461033930921, "failed"]],
     },
 )
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,6 +37,15 @@ def after(*results: Result, options: RewardOptions | None = None) -> Rewards:
     for number, result in enumerate(results):
         agent.observe(outcome(number, result))
     return agent
+
+
+def known(agent: Rewards, namespace: str, kinds: Sequence[str], nodes: Sequence[str]) -> list[tuple[str, str]]:
+    """The kinds and nodes among these of which the agent has a reward."""
+    return [(kind, node) for kind in kinds for node in nodes if agent.reward(namespace, kind, node) != 1.0]
+
+
+def count(agent: Rewards) -> int:
+    return sum(len(rewards) for _, rewards in agent.snapshot()["rewards"])
 
 
 def pod(**labels: str) -> PodDemand:
@@ -162,16 +172,16 @@ def test_defect_k7_what_is_not_seen_any_more_is_forgotten(monkeypatch: pytest.Mo
     agent = Rewards(RewardOptions(forget_seconds=100.0))
     agent.observe(outcome(0, FAILED, node="old", at=0.0))
     agent.observe(outcome(1, FAILED, node="new", at=99.0))
-    assert len(agent.snapshot()["rewards"]) == 2
+    assert count(agent) == 2
     agent.observe(outcome(2, FAILED, node="new", at=100.0))
-    assert [each[2] for each in agent.snapshot()["rewards"]] == ["new"]
+    assert (count(agent), known(agent, "n", ["web"], ["old", "new"])) == (1, [("web", "new")])
     monkeypatch.setattr(tas.agents.rewards, "MAX_REWARDS", 3)
     monkeypatch.setattr(tas.agents.rewards, "MAX_RUNS", 4)
     for number in range(10):
         agent.observe(outcome(number, FAILED, node=f"n{number}", at=100.0))
-    state = agent.snapshot()
-    assert [each[2] for each in state["rewards"]] == ["n7", "n8", "n9"]
-    assert len(state["runs"]) == 4
+    nodes = [f"n{number}" for number in range(10)]
+    assert known(agent, "n", ["web"], nodes) == [("web", "n7"), ("web", "n8"), ("web", "n9")]
+    assert (count(agent), len(agent.snapshot()["runs"])) == (3, 4)
 
 
 def test_the_pods_of_another_namespace_are_of_another_kind() -> None:
@@ -191,15 +201,37 @@ def test_the_namespace_with_the_most_rewards_loses_the_oldest(monkeypatch: pytes
     agent.observe(outcome(0, FAILED))
     for number in range(1, 10):
         agent.observe(outcome(number, FAILED, namespace="hostile", labels={"app": f"kind-{number}"}))
-    assert [each[:2] for each in agent.snapshot()["rewards"]] == [
-        ["n", "web"],
-        *(["hostile", f"kind-{number}"] for number in range(6, 10)),
-    ]
+    kinds = [f"kind-{number}" for number in range(1, 10)]
+    assert known(agent, "n", ["web"], ["n0"]) == [("web", "n0")]
+    assert known(agent, "hostile", kinds, ["n0"]) == [(kind, "n0") for kind in kinds[5:]]
+    assert count(agent) == 5
     other = Rewards(RewardOptions())
     other.restore(agent.snapshot())
     for each in (agent, other):
         each.observe(outcome(20, FAILED, labels={"app": "more"}))
     assert other.snapshot() == agent.snapshot()
+
+
+def test_a_kind_is_no_node_and_the_parts_of_a_run_are_not_mixed_up() -> None:
+    """Names are remembered as digests."""
+    agent = after(FAILED)
+    agent.observe(outcome(1, FAILED, node="web", labels={"app": "n1"}))
+    assert known(agent, "n", ["web", "n0", "n1"], ["web", "n0", "n1"]) == [("web", "n0"), ("n1", "web")]
+    agent = Rewards(RewardOptions())
+    runs = [("a", 1, "b"), ("a", 1, "c"), ("a", 2, "b"), ("a1", 1, "b"), ("a", 11, "b"), ("a", 1, "1b")]
+    for uid, restart, container in runs * 2:
+        agent.observe(outcome(0, FAILED, uid=uid, restart=restart, container=container))
+    assert agent.reward("n", "web", "n0") == pytest.approx(0.9 ** len(runs))
+
+
+@pytest.mark.parametrize(("kind", "container", "node"), [("k", "c", "n"), ("k" * 63, "c" * 63, "n" * 253)])
+def test_long_names_make_no_larger_state(kind: str, container: str, node: str) -> None:
+    """What is stored must fit a message of the bus."""
+    agent = Rewards(RewardOptions())
+    for number in range(20):
+        usual = {"node": f"{number:02}{node}", "container": container, "labels": {"app": kind}}
+        agent.observe(outcome(number, FAILED, **usual))
+    assert len(msgspec.json.encode(agent.snapshot())) < 20 * 75
 
 
 @pytest.mark.parametrize("at", [100.0, 100.2])
@@ -224,7 +256,7 @@ def test_what_changed_last_is_forgotten_last_and_nothing_is_left_of_a_namespace(
     agent = Rewards(RewardOptions(forget_seconds=100.0))
     for number, node in enumerate(("a", "b", "a", "c")):
         agent.observe(outcome(number, FAILED, node=node, at=0.0))
-    assert [each[2] for each in agent.snapshot()["rewards"]] == ["a", "c"]
+    assert (count(agent), known(agent, "n", ["web"], "abc")) == (2, [("web", "a"), ("web", "c")])
     # At the end of their time, even if the event itself is older than the last one.
     agent.observe(outcome(10, SUCCEEDED, at=100.0))
     assert (agent.snapshot()["rewards"], agent._rewards) == ([], {})
@@ -260,7 +292,7 @@ def test_a_reward_is_a_part_and_what_comes_again_has_no_effect(
 ) -> None:
     agent = Rewards(RewardOptions(weight=weight))
     observe(agent, runs)
-    assert all(0.0 <= value <= 1.0 for *_, value, _ in agent.snapshot()["rewards"])
+    assert all(0.0 <= value <= 1.0 for _, rewards in agent.snapshot()["rewards"] for _, value, _ in rewards)
     again = Rewards(RewardOptions(weight=weight))
     again.restore(agent.snapshot())
     observe(again, runs)
@@ -268,7 +300,16 @@ def test_a_reward_is_a_part_and_what_comes_again_has_no_effect(
 
 
 @pytest.mark.parametrize(
-    "change", [{"version": 0}, {"rewards": [["n", "web", "n0", 1.5, 0.0]]}, {"rewards": [["web"]]}, {"runs": "x"}]
+    "change",
+    [
+        {"version": 0},
+        {"rewards": [[1, [[2, 1.5, 0.0]]]]},
+        {"rewards": [["web"]]},
+        {"rewards": [[1, [[key, 0.5, 0.0] for key in range(10_001)]], [2, [[key, 0.5, 0.0] for key in range(10_000)]]]},
+        {"runs": "x"},
+        {"runs": [[1, "lost"]]},
+        {"runs": [[key, "failed"] for key in range(10_001)]},
+    ],
 )
 def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(change: dict[str, Any]) -> None:
     agent = after(FAILED)
