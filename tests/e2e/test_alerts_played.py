@@ -10,7 +10,7 @@ import re
 import signal
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from itertools import product
@@ -50,6 +50,13 @@ METRICS = (METRIC, "few_metric")
 NAMES = [f"node-{number}" for number in range(12)]
 MANY = NAMES[:8]
 ALWAYS = 10**6
+MOMENTS: Mapping[str, tuple[str, Callable[[float], bool]]] = {
+    "TasSourceDry": ("tas_source_metrics_missing", lambda missing: missing > 0),
+    "TasBusLost": ("tas_bus_connected", lambda connected: connected == 0),
+    "TasBusUnavailable": ("tas_bus_unavailable", lambda unavailable: unavailable == 1),
+    "TasViewBehind": ("tas_view_lag", lambda lag: lag == -1),
+}
+"""The state of an alert that a busy machine has for seconds, in which a source or a server does not answer."""
 
 
 class Stage:
@@ -60,17 +67,21 @@ class Stage:
         self._others = others
         self.ask = ask
         self.stories: list[Story] = []
-        self._may_be_dry = False
+        self._expected: set[str] = set()
 
     async def scrape(self) -> Scrape:
-        """What Prometheus gets now, or soon: that a busy machine has no fresh value for seconds is part of no story."""
+        """What Prometheus gets now, or soon: the moments of a busy machine in `MOMENTS` are part of no other story."""
         found = Scrape(time.time())
 
         async def is_of_the_story() -> bool:
             nonlocal found
             found = await self._scrape()
-            missing = [n for name, n in (found.series or {}).items() if name.startswith("tas_source_metrics_missing")]
-            return self._may_be_dry or not any(missing)
+            return not any(
+                series.startswith(name) and is_wrong(value)
+                for series, value in (found.series or {}).items()
+                for alert, (name, is_wrong) in MOMENTS.items()
+                if alert not in self._expected
+            )
 
         await eventually(is_of_the_story, every=0.1)
         return found
@@ -116,9 +127,9 @@ class Stage:
         """The body brings about a fault, takes scrapes of it, and ends it."""
         before = None if new else await self.scrape()
         during: list[Scrape] = []
-        self._may_be_dry = "TasSourceDry" in alerts
+        self._expected = set(alerts)
         yield during
-        self._may_be_dry = False
+        self._expected = set()
         assert len(during) > 1
         after = await self.scrape()
         seconds = minutes * MINUTE
