@@ -202,7 +202,7 @@ class Installed:
                     '"0.0.0.0:6222"': f'"127.0.0.1:{route}"',
                     '"/data"': f'"{self.folder}/data-{number}"',
                     '"auth/auth.conf"': '"operator/auth.conf"',
-                    "/etc/nats-tls/": f"{self.folder}/bus-tls/",
+                    "/etc/nats-tls/": f"{self.folder}/server-tls/",
                 }.items():
                     assert config.count(before) == (6 if "tls" in before else 1), before
                     config = config.replace(before, after)
@@ -266,13 +266,25 @@ def test_the_defaults_run_on_a_closed_bus_of_three_servers(
     cluster: Cluster, product_namespace: str, helm: Path, namespace: str, tmp_path: Path
 ) -> None:
     """Each process with its own account, its own user of the bus, and the flags of its pod. All with TLS."""
-    pair, folder = (authority := Authority("of the bus")).server("tas-nats", is_client=True), tmp_path / "bus-tls"
-    folder.mkdir()
-    for name, content in (("ca.crt", authority.certificate), ("tls.crt", pair.certificate), ("tls.key", pair.key)):
-        (folder / name).write_bytes(content)
+    authority = Authority("of the bus")
+    # The processes have another certificate than the servers, with which they could not be servers.
+    pairs = {"server-tls": authority.server("tas-nats", is_client=True), "bus-tls": authority.client("tas")}
+    for folder, pair in pairs.items():
+        (tmp_path / folder).mkdir()
+        for name, content in (("ca.crt", authority.certificate), ("tls.crt", pair.certificate), ("tls.key", pair.key)):
+            (tmp_path / folder / name).write_bytes(content)
     values = tmp_path / "values.yaml"
-    values.write_text("bus: {tls: {secret: tas-bus-tls}}")
+    values.write_text("bus: {tls: {secret: tas-bus-tls, serverSecret: tas-server-tls}}")
     text = rendered(helm, str(values), crds=False)
+    mounted = {
+        each["metadata"]["name"]: {
+            one["secret"]["secretName"] for one in spec["volumes"] if one["name"].endswith("tls")
+        }
+        for each in documents(text, "Deployment", "StatefulSet")
+        for spec in [each["spec"]["template"]["spec"]]
+    }
+    assert mounted.pop("tas-nats") == {"tas-server-tls"}
+    assert all("tas-bus-tls" in each and "tas-server-tls" not in each for each in mounted.values())
     installed = Installed(cluster, text, tmp_path)
     cluster.create_nodes(*NODES)
     rights = documents(text, "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
@@ -302,6 +314,9 @@ def test_the_defaults_run_on_a_closed_bus_of_three_servers(
         until(lambda: offered(cluster), "nodes offer telemetry/scheduling")
         checked = installed.tas("get", "nodes", "--json", *person)
         assert {each["node"] for each in json.loads(checked)} >= set(NODES)
+        checked = installed.tas("bus", "check", tmp_path / "operator", "--bus", installed.url, *flags[2:])
+        servers = [line for line in checked.splitlines() if line.startswith("server ")]
+        assert servers == [f"server tas-nats-{number}: ok" for number in range(3)]
     cluster.delete_nodes(*NODES)
     cluster.remove_resource()
     assert product_namespace == NAMESPACE
