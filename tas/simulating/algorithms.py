@@ -97,9 +97,11 @@ class Agents(DefaultScores):
         for each in self._extenders:
             if AgentVerb.FILTER not in each.verbs or not passed.any():
                 continue
-            columns = ClusterColumns(cluster, chosen[passed], now)
+            columns = ClusterColumns(cluster, chosen[passed], now, each.agent.needs)
             with _named(each.agent):
-                found = checked_passes(each.agent.filter(simulated_demand(pod), columns), columns.names)
+                found = checked_passes(
+                    each.agent.filter(simulated_demand(pod, amounts=each.agent.needs.pod), columns), columns.names
+                )
             unknown_passes = _missing(each) is not Missing.REJECT
             passed[passed] = np.where(found.known, found.passed, unknown_passes)
         return passed
@@ -110,9 +112,11 @@ class Agents(DefaultScores):
         for each in self._extenders:
             if AgentVerb.PRIORITIZE not in each.verbs:
                 continue
-            columns = ClusterColumns(cluster, chosen, now)
+            columns = ClusterColumns(cluster, chosen, now, each.agent.needs)
             with _named(each.agent):
-                found = checked_scores(each.agent.score(simulated_demand(pod), columns), columns.names)
+                found = checked_scores(
+                    each.agent.score(simulated_demand(pod, amounts=each.agent.needs.pod), columns), columns.names
+                )
             points = to_points(found, _missing(each), each.agent.original_rounding if each.compat else Rounding.NEAREST)
             total += np.array(points, dtype=np.int64) * each.weight * STEP
         return total

@@ -1,11 +1,12 @@
 """The nodes of a simulation while pods come and go, and what agents see of them."""
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 
-from tas.agents.agent import ContainerDemand, PodDemand
+from tas.agents.agent import ContainerDemand, Needs, PodDemand
 from tas.agents.columns import SHOWN_SECONDS
 from tas.simulating.default_scores import RESOURCES, UNREQUESTED, FloatArray, IntArray
 from tas.simulating.load import Load, LoadPod
@@ -82,27 +83,25 @@ def counted_request(request: IntArray) -> IntArray:
     return np.where(request == 0, UNREQUESTED, request)
 
 
-def simulated_demand(pod: LoadPod) -> PodDemand:
-    """The pod as agents see it: with one container."""
+def simulated_demand(pod: LoadPod, *, amounts: bool = True) -> PodDemand:
+    """The pod as agents see it: with one container; without `amounts` as one that does not need them sees it."""
+    who = PodDemand(namespace="default", name=pod.name, uid=pod.name, labels={"app": pod.kind})
+    if not amounts:
+        return who
     requests = {name: float(amount) for name, amount in (("cpu", pod.cpu), ("memory", pod.memory)) if amount}
     limits = {name: float(amount) for name, amount in (("cpu", pod.cpu_limit), ("memory", pod.memory_limit)) if amount}
-    return PodDemand(
-        namespace="default",
-        name=pod.name,
-        uid=pod.name,
-        labels={"app": pod.kind},
-        requests=requests,
-        limits=limits,
-        containers=(ContainerDemand(requests=requests, limits=limits),),
+    return replace(
+        who, requests=requests, limits=limits, containers=(ContainerDemand(requests=requests, limits=limits),)
     )
 
 
 class ClusterColumns:
-    """Some nodes of a cluster as columns for agents."""
+    """Some nodes of a cluster as columns for an agent, which raise ValueError for what its needs do not name."""
 
-    def __init__(self, cluster: Cluster, chosen: IntArray, now: float) -> None:
+    def __init__(self, cluster: Cluster, chosen: IntArray, now: float, needs: Needs) -> None:
         self._cluster = cluster
         self._chosen = chosen
+        self._needs = needs
         self.now = now
 
     @cached_property
@@ -113,10 +112,13 @@ class ClusterColumns:
     @property
     def cluster(self) -> "ClusterColumns":
         """All nodes."""
-        return ClusterColumns(self._cluster, np.arange(len(self._cluster.names)), self.now)
+        if not self._needs.whole_cluster:
+            raise ValueError("reads the whole cluster, which its needs do not name")
+        return ClusterColumns(self._cluster, np.arange(len(self._cluster.names)), self.now, self._needs)
 
     def metric(self, name: str) -> FloatArray:
         """The newest values of a metric."""
+        self._check_metric(name)
         return self._column(self._cluster.series.column(name))
 
     def capacity(self, resource: str) -> FloatArray:
@@ -125,25 +127,37 @@ class ClusterColumns:
 
     def allocatable(self, resource: str) -> FloatArray:
         """What pods may request."""
+        self._check_allocations("allocatable")
         return self._amounts(self._cluster.allocatable, self._cluster.most_pods, resource)
 
     def requested(self, resource: str) -> FloatArray:
         """What pods request."""
+        self._check_allocations("requested")
         return self._amounts(self._cluster.requested, self._cluster.pods, resource)
 
     def limited(self, resource: str) -> FloatArray:
         """The limits of pods."""
+        self._check_allocations("limited")
         return self._amounts(self._cluster.limited, self._cluster.pods, resource)
 
     def placed(self, resource: str, metric: str) -> FloatArray:
         """What pods request that the metric does not show yet."""
-        del metric
+        self._check_metric(metric)
+        self._check_allocations("placed")
         return self._column(self._cluster.placed(resource))
 
     def derived(self, key: Hashable, compute: Callable[["ClusterColumns"], FloatArray]) -> FloatArray:
         """What the computation returns: nothing is kept."""
         del key
         return compute(self)
+
+    def _check_metric(self, name: str) -> None:
+        if name not in self._needs.metrics:
+            raise ValueError(f"reads the metric {name}, which its needs do not name")
+
+    def _check_allocations(self, what: str) -> None:
+        if not self._needs.allocations:
+            raise ValueError(f"reads what is {what} of nodes, which its needs do not name")
 
     def _amounts(self, of_resources: IntArray, pods: IntArray, resource: str) -> FloatArray:
         if resource == "pods":

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tas.agents.agent import Agent, Candidates, Missing, Passes, PodDemand, Scores
+from tas.agents.agent import Agent, Candidates, Missing, Needs, Passes, PodDemand, Scores
 from tas.agents.builtin import BUILTIN
 from tas.agents.file import verbs_of
 from tas.agents.foo import Foo
@@ -158,6 +158,8 @@ def test_the_seed_decides_among_equal_nodes() -> None:
 class Seen(Agent):
     """Notes what it is told."""
 
+    needs = Needs(metrics=["cpu"], allocations=True, whole_cluster=True)
+
     def __init__(self) -> None:
         self.nodes: list[str] = []
         self.columns: list[dict[str, list[float]]] = []
@@ -250,6 +252,32 @@ class Listed(Agent):
 class Raising(Agent):
     def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
         raise RuntimeError("no such table")
+
+
+class Undeclared(Agent):
+    """Reads what its needs do not name, so it would be refused or know nothing where the product runs it."""
+
+    def __init__(self, what: str = "metric") -> None:
+        self._what = what
+
+    def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
+        assert not pod.requests
+        assert not pod.containers
+        values = {
+            "metric": lambda: nodes.metric("cpu"),
+            "allocatable": lambda: nodes.allocatable("cpu"),
+            "requested": lambda: nodes.requested("cpu"),
+            "limited": lambda: nodes.limited("cpu"),
+            "placed": lambda: nodes.placed("cpu", "cpu"),
+            "cluster": lambda: nodes.cluster.allocatable("cpu"),
+        }[self._what]()
+        return Scores(values=np.zeros(len(values)), known=np.ones(len(values), dtype=np.bool_))
+
+
+@pytest.mark.parametrize("what", ["metric", "allocatable", "requested", "limited", "placed", "cluster"])
+def test_an_agent_that_reads_what_it_does_not_need_is_named(what: str) -> None:
+    with pytest.raises(InvalidInputError, match=r"agent Undeclared: .* which its needs do not name"):
+        simulate(load(NODES, [pod("p")]), agents(Undeclared(what)), seed=1)
 
 
 @pytest.mark.parametrize(
