@@ -453,4 +453,5 @@ class TestOtherSinks:
                 await world.acknowledged("hook")
             assert len(slow.requests) >= 1
             assert slow.accepted == []
-        assert sum("webhook-id" in each.headers for each in receiver.accepted) == 100
+        # Each once or more: on a busy machine an event comes again, since its acknowledgement is late.
+        assert len({each.headers["webhook-id"] for each in receiver.accepted if "webhook-id" in each.headers}) == 100
