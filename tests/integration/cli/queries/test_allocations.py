@@ -16,7 +16,7 @@ async def test_explain_node_shows_what_its_pods_request(tas: Tas, server: Server
     """Also of a node without samples and labels."""
     tas.environment["TAS_BUS"] = server.url
     now = time.time()
-    older = [Recent(now - 60.0 - number) for number in range(SHOWN)]
+    older = [Recent(now - 180.0 - number) for number in range(SHOWN)]
     found = NodeAllocation(
         uid="u",
         capacity={"cpu": 8000, "memory": 32 * 2**30, "pods": 110},
@@ -24,7 +24,7 @@ async def test_explain_node_shows_what_its_pods_request(tas: Tas, server: Server
         requested={"cpu": 1250, "memory": 2 * 2**30, "pods": 12},
         limited={"cpu": 15000, "memory": 2 * 2**30},
         unreadable=1,
-        recent=(Recent(now - 20.0, (("cpu", 250), ("memory", 2**30))), *older),
+        recent=(Recent(now - 121.0, (("cpu", 250), ("memory", 2**30))), *older),
     )
     await bus.put(NODES, node_allocation_key("node-1"), encode(found), revision=0, read_at=time.monotonic())
 
@@ -39,7 +39,7 @@ async def test_explain_node_shows_what_its_pods_request(tas: Tas, server: Server
         "pods 110 110 12 (10%) 0 (0%)",
     ]
     assert lines[5].startswith("1 pod with a quantity that cannot be read: the sums are too small")
-    assert lines[6].startswith("placed 2")
+    assert lines[6].startswith("placed 2m")
     assert lines[6].endswith(" ago: cpu 250m, memory 1Gi")
     assert lines[7].endswith(" ago: no requests")
     assert lines[-1] == "1 more new pod: --json has them all"
