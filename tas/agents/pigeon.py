@@ -15,10 +15,11 @@ O(nodes · resources²) for a request. The original evaluates all nodes again fo
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from tas.agents.agent import (
     Agent,
@@ -101,33 +102,57 @@ class History:
         self.demands = demands
         self.namespaces = list(namespaces) or [""] * len(demands)
         self._counts = Counter(self.namespaces)
+        self._number_of = {namespace: number for number, namespace in enumerate(self._counts)}
+        self._next = len(self._number_of)
+        self._numbers = np.array([self._number_of[each] for each in self.namespaces], dtype=np.int64)
 
     def add(self, demand: FloatArray, namespace: str = "") -> None:
         """Counts a pod. Of too many, the oldest of the namespace with the most is dropped: no one displaces others."""
         self.demands = np.vstack((self.demands, demand))
         self.namespaces.append(namespace)
         self._counts[namespace] += 1
+        if namespace not in self._number_of:
+            self._number_of[namespace] = self._next
+            self._next += 1
+        self._numbers = np.append(self._numbers, self._number_of[namespace])
         if len(self.namespaces) > MAX_DEMANDS:
             # Of several the last by name, so that a replica which restores the history drops the same.
             most = max(self._counts, key=lambda each: (self._counts[each], each))
             oldest = self.namespaces.index(most)
             self.demands = np.delete(self.demands, oldest, axis=0)
+            self._numbers = np.delete(self._numbers, oldest)
             del self.namespaces[oldest]
             self._counts[most] -= 1
-            self._counts += Counter()  # without those of which nothing is left
+            if not self._counts[most]:
+                del self._counts[most], self._number_of[most]
 
     def moments(self, largest: FloatArray) -> tuple[FloatArray, FloatArray]:
         """The mean and the second moment: an average of the first hundred pods, and from then on an exponential one.
 
+        Of each namespace by itself: together they count as those of a hundred pods, or as many as there are. So no one
+        makes what others have requested count less by many pods of its own.
         A pod that requests more than `largest` counts for nothing. Whoever names the node in a pod can create such a
         pod, which no node then runs.
         """
-        demands = self.demands[np.all(self.demands <= largest, axis=1)]
-        later = np.arange(len(demands))[::-1]  # so many pods came after each
+        kept = np.all(self.demands <= largest, axis=1)
+        demands, later, counts = self.demands[kept], *_places(self._numbers[kept])
         decay = 1.0 - 1.0 / MAX_HISTORY
-        after_first = max(len(demands) - MAX_HISTORY, 0)
-        weights = np.power(decay, np.minimum(later, after_first)) / min(max(len(demands), 1), MAX_HISTORY)
+        after_first = np.maximum(counts - MAX_HISTORY, 0)
+        weights = np.power(decay, np.minimum(later, after_first))  # of a namespace: their sum is at most MAX_HISTORY
+        weights /= max(weights.sum(), 1.0)
         return weights @ demands, (demands * weights[:, None]).T @ demands
+
+
+_Integers: TypeAlias = npt.NDArray[np.int64]
+
+
+def _places(numbers: _Integers) -> tuple[_Integers, _Integers]:
+    """For each row: how many with the same number come after it, and how many there are."""
+    _, inverse, counts = np.unique(numbers, return_inverse=True, return_counts=True)
+    later = np.empty(len(numbers), dtype=np.int64)
+    ends = np.cumsum(counts) - 1
+    later[np.argsort(inverse, kind="stable")] = np.repeat(ends, counts) - np.arange(len(numbers))
+    return later, counts[inverse]
 
 
 class Pigeon(Agent):

@@ -190,6 +190,50 @@ def test_the_demand_history_keeps_so_many_pods_that_the_others_do_not_count() ->
     assert history.moments(np.array([inf]))[0].item() == pytest.approx(1, abs=1e-3)
 
 
+def test_many_pods_of_one_namespace_count_as_those_of_any_other() -> None:
+    """An average of namespaces, each by its own last pods: those of others cannot be made to count less."""
+    history = History(np.zeros((0, 1)))
+    for number in range(500):
+        history.add(np.array([1.0 + number]), f"n{number % 5}")
+    before = history.moments(np.array([inf]))
+    for number in range(300):
+        history.add(np.array([0.0]), "hostile")
+        share = min(number + 1, MAX_HISTORY) / (5 * 100 + min(number + 1, MAX_HISTORY))
+        if number in (0, 99, 100, 299):
+            found = history.moments(np.array([inf]))
+            assert [each.item() for each in found] == pytest.approx([(1 - share) * each.item() for each in before])
+    assert len(history.demands) == 800
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0.0, 100.0)), min_size=120, max_size=250))
+@settings(max_examples=20)
+def test_the_demand_history_is_that_of_each_namespace(pods: list[tuple[str, float]]) -> None:
+    history = History(np.zeros((0, 1)))
+    alone = {namespace: History(np.zeros((0, 1))) for namespace, _ in pods}
+    for namespace, demand in pods:
+        for each in (history, alone[namespace]):
+            each.add(np.array([demand]), namespace)
+    parts = [min(len(each.demands), MAX_HISTORY) for each in alone.values()]
+    expected = [
+        sum(part * own.moments(np.array([inf]))[index].item() for part, own in zip(parts, alone.values(), strict=True))
+        for index in range(2)
+    ]
+    found = [each.item() for each in history.moments(np.array([inf]))]
+    assert found == pytest.approx([each / sum(parts) for each in expected])
+
+
+def test_what_a_few_pods_of_the_size_of_a_node_make_of_the_variation() -> None:
+    """The figures of docs/agents.md: the objective is by definition that of the largest pods, whoever has them."""
+    nodes = np.array([[32000.0] * 10, [128 * 1024.0] * 10])
+    history = History(np.zeros((0, 2)))
+    for number in range(1000):
+        history.add(np.array([500.0, 1024.0]), f"n{number % 5}")
+    assert variation_of_demand(history, nodes, any_size=False) == pytest.approx(0.0, abs=1e-6)
+    for number in range(20):
+        history.add(nodes[:, 0] if number == 0 else np.array([10.0, 16.0]), "hostile")
+    assert variation_of_demand(history, nodes, any_size=False) == pytest.approx(3.0, abs=0.1)
+
+
 def test_replicas_drop_the_same_demands_of_namespaces_with_equally_many() -> None:
     running, started = Pigeon(PigeonOptions()), Pigeon(PigeonOptions())
 
