@@ -144,9 +144,12 @@ def _secrets(directory: Path, namespace: str, name: tuple[str, ...]) -> int:
 
 
 def secret_name(user: User) -> str:
-    """The Secret of a user."""
+    """The Secret of a user. Raises FilesError for a name that no Secret can have: the file may be of somebody else."""
     name = user.claims.name
-    return f"tas-bus-{user.role}" if name == f"tas-{user.role}" else f"tas-bus-{name.replace('_', '.').lower()}"
+    found = f"tas-bus-{user.role}" if name == f"tas-{user.role}" else f"tas-bus-{name.replace('_', '.').lower()}"
+    if not is_subdomain(found):
+        raise FilesError(f"{user.file}: the name of the user, {name!r}, must be a DNS name: a-z, 0-9, - and .")
+    return found
 
 
 def _secret(name: str, namespace: str, files: dict[str, bytes]) -> str:

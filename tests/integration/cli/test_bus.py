@@ -12,6 +12,9 @@ import yaml
 from bus.buckets import SAMPLES
 from bus.connection import Bus
 from bus.rights.access import Access
+from bus.rights.credentials import credentials_text
+from bus.rights.jwt import user_jwt
+from bus.rights.nkeys import Nkey, NkeyKind
 from bus.rights.roles import ROLES, Limits
 from cli.rights.folder import OperatorFolder
 from tests.integration.bus.operated import OperatedServer, operated
@@ -126,6 +129,22 @@ async def test_secrets_have_the_users_and_no_key_of_the_operator(tas: Tas, tmp_p
     some = await tas("bus", "secrets", str(folder), "--user", "a_b", "--user", "tas-all")
     names = [each["metadata"]["name"] for each in yaml.safe_load_all(some.out)]
     assert names == ["tas-bus-a.b", "tas-bus-all", "tas-nats"]
+
+
+async def test_a_user_of_another_operator_writes_nothing_else_into_the_secrets(tas: Tas, tmp_path: Path) -> None:
+    folder = tmp_path / "operator"
+    await init(tas, folder)
+    key, signer = Nkey.new(NkeyKind.USER), Nkey.new(NkeyKind.ACCOUNT)
+    file = folder / "users" / "foreign.creds"
+    for name in ("a\n  labels: {owner: me}", "a b", "-", "a" * 300):
+        jwt = user_jwt(signer, key.public, account=signer.public, name=name, permissions=None, now=0)
+        file.write_text(credentials_text(jwt, key))
+        done = await tas("bus", "secrets", str(folder), "--user", name, "--user", "tas-watch")
+        assert (done.code, done.out) == (1, "")
+        assert f"{file}: the name of the user, {name!r}, must be a DNS name" in done.err
+        # Who is not asked for does not matter.
+        others = await tas("bus", "secrets", str(folder), "--user", "tas-watch")
+        assert (others.code, others.out.count("kind: Secret")) == (0, 2)
 
 
 async def test_after_an_upgrade_check_asks_for_a_new_auth_conf_with_the_limits_of_this_version(
