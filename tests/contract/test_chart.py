@@ -118,6 +118,17 @@ def test_every_pod_has_a_network_policy_and_every_replicated_one_a_budget() -> N
             assert (labels in budgets) is (each["spec"]["replicas"] > 1)
 
 
+def test_without_somebody_who_is_named_no_pod_reaches_the_monitoring_port_of_nats() -> None:
+    """It shows the JWTs of users. Kubernetes lets the kubelet of the node in, whatever a NetworkPolicy says."""
+    for file in FILES:
+        (policy,) = (
+            each["spec"] for each in documents(file, "NetworkPolicy") if each["metadata"]["name"] == "tas-nats"
+        )
+        assert policy["policyTypes"] == ["Ingress"]
+        assert [port["port"] for rule in policy["ingress"] for port in rule["ports"]] == [4222, 6222]
+        assert all(rule["from"] for rule in policy["ingress"])
+
+
 def test_the_limits_of_all_streams_fit_a_nats_server_and_its_volume() -> None:
     """Otherwise the server refuses to create some of them."""
     needed = sum(each.max_bytes for each in ALL)

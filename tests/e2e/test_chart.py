@@ -127,6 +127,18 @@ def test_a_wrong_value_is_an_error_that_names_it(helm: Path, tmp_path: Path) -> 
             rendered(helm, str(file))
 
 
+def test_the_monitoring_port_of_nats_is_open_for_whom_the_values_name(helm: Path, tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    who = [{"podSelector": {"matchLabels": {"app": "prometheus"}}}]
+    file.write_text(yaml.safe_dump({"networkPolicy": {"metrics": who}}))
+    (policy,) = (
+        each["spec"]
+        for each in yaml.safe_load_all(rendered(helm, str(file)))
+        if each and (each["kind"], each["metadata"]["name"]) == ("NetworkPolicy", "tas-nats")
+    )
+    assert policy["ingress"][-1] == {"ports": [{"port": 8222}], "from": who}
+
+
 def test_admission_needs_a_cluster_that_has_it(helm: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"admission\.enabled = true: needs Kubernetes 1\.30"):
         rendered(helm, kubernetes="1.29.9")
