@@ -111,10 +111,6 @@ def is_same_but_for_time(first: str, second: str) -> bool:
     return next(contents) == next(contents)
 
 
-def _template(scope: Scope) -> dict[str, Any]:
-    return _claims(scope.permissions, scope.limits)
-
-
 def _claims(permissions: Permissions, limits: Limits | None) -> dict[str, Any]:
     """As the JWT of a user, or a template, has them. No server counts `data`."""
     subscriptions = _UNLIMITED if limits is None else limits.subscriptions

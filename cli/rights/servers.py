@@ -51,7 +51,8 @@ async def look(folder: OperatorFolder, addresses: Iterable[str], access: Access,
                 pass
             async with connected(address, replace(access, credentials=file)) as bus:
                 try:
-                    found[bus.address] = Seen(await ask_servers(bus, folder.keys.account.public))
+                    servers = await ask_servers(bus, folder.keys.account.public)
+                    found[bus.address] = Seen(servers, "" if servers else "not to users of the system account of DIR")
                 except BusError as error:
                     found[bus.address] = Seen((), bus.last_error or str(error))
     return found
@@ -71,6 +72,8 @@ def problem_of(server: BusServer, account: str, issued: Mapping[str, Sequence[st
     """
     if not server.account:
         return "not checked: no user was connected to it since its start: give its address in --bus, too"
+    if not account:
+        return f"not compared: the folder has no {AUTH} of its account: tas bus init makes it"
     if server.account == account or is_same_but_for_time(server.account, account):
         return ""
     still = _revoked(account) - _revoked(server.account)

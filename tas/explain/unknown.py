@@ -43,10 +43,15 @@ def _reasons(use: MetricUse, sources: Mapping[str, SourceState]) -> tuple[str, .
     window = window_of(use.metric)
     is_wanted = False
     for name, state in sources.items():
-        known = state.metrics.get(use.metric)
-        if known is None or (use.source and use.source != name):
+        if use.source and use.source != name:
             continue
-        is_wanted = True
+        known = state.metrics.get(use.metric)
+        is_wanted = is_wanted or known is not None or state.metrics_left_out > 0
+        if known is None:
+            if state.metrics_left_out:
+                count = f"{len(state.metrics)} of its {state.metric_count} metrics"
+                reasons.append(f"{name}: its state has room for {count}, and not for {use.metric}")
+            continue
         if texts := [text for text in (state.problem, known.missing) if text]:
             reasons.append(f"{name}: {'; '.join(texts)}")
         elif known.nodes:

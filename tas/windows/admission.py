@@ -9,6 +9,9 @@ MAX_NAMES = 250
 """So many statistics are computed: a quarter of the metrics that a node may have from one source. The rest is left for
 those that were computed until a while ago, since their last samples keep their place for an hour."""
 
+PLACES = 4
+"""So many times the number of statistics a node has places for."""
+
 Names = Mapping[str, Collection[str]]
 """Statistics by name, and the namespaces whose policies use each. One without a namespace is the operator's."""
 
@@ -16,8 +19,8 @@ Names = Mapping[str, Collection[str]]
 class Admission:
     """Gives each namespace a fair share of `MAX_NAMES`, and remembers which statistics were admitted.
 
-    A namespace that wants no more than the others can have gets all. Statistics of the operator are always admitted.
-    One of several namespaces counts for the one that wants the fewest.
+    A namespace that wants no more than the others can have gets all. Statistics of the operator are always admitted,
+    and leave the rest to the namespaces. One of several namespaces counts for the one that wants the fewest.
 
     Attributes:
         refused: The statistics that were not admitted by the last call.
@@ -58,7 +61,8 @@ class Admission:
         for payer, _ in self._gone.values():
             if payer in shares:
                 shares[payer] -= 1
-        admit(names.keys() - held.keys())
+        if len(admitted) + len(self._gone) < PLACES * self._most:
+            admit(names.keys() - held.keys())
         self._admitted = admitted
         self.refused = frozenset(names.keys() - admitted.keys())
         return {name: names[name] for name in admitted}

@@ -32,7 +32,7 @@ from tas.sources.result import ResultBuilder, SourceResult
 from tas.values.window import window_of
 from tas.windows.admission import MAX_NAMES, Admission, Names
 from tas.windows.past import has_read_as_far, pause_after
-from tas.windows.series import SeriesKey
+from tas.windows.series import SeriesKey, series_key
 from tas.windows.table import WindowTable
 from workers.following.synced import SyncedWatch
 from workers.ingest.collect import ReceivingSource, SourceMetrics
@@ -137,7 +137,7 @@ class Windows:
         await self._wanted.wait_until_known()
         while True:
             version = self._wanted.version
-            if self._names():
+            if self._wanted_names():
                 break
             await self._wanted.wait_for_change(after=version, seconds=IDLE_SECONDS)
         await ReceivingSource(self._bus, self, self, self._of_sources, kind=WINDOWS).run()
@@ -159,7 +159,7 @@ class Windows:
         """Publishes statistics while this replica has the lease; without any wanted it asks for no lease."""
         while True:
             version = self._wanted.version
-            if not self._names() or self.unready() is not None:
+            if not self._wanted_names() or self.unready() is not None:
                 pause = RETRY_SECONDS if self.unready() else IDLE_SECONDS
                 await self._wanted.wait_for_change(after=version, seconds=pause)
                 continue
@@ -173,9 +173,19 @@ class Windows:
                 self._active = self._caught_up = False
                 self._table = WindowTable()
                 self._revisions = {}
+                # From now on this replica computes none: the places of its last samples end in an hour.
+                self._admission.admit({}, time.time())
+                self._admitted = -1, {}
+
+    def _wanted_names(self) -> Names:
+        """The statistics that are wanted, with the namespaces whose policies use each; none if the operator does."""
+        namespaces = self._wanted.namespaces(WINDOWS)
+        return {
+            name: namespaces.get(name, frozenset()) for name in self._wanted.of(WINDOWS) if window_of(name) is not None
+        }
 
     def _names(self) -> Names:
-        """The statistics that are computed, with the namespaces whose policies use each; none if the operator does."""
+        """Those of the wanted statistics that are computed."""
         version, names = self._admitted
         if version != self._wanted.version:
             names = self._admit()
@@ -183,11 +193,7 @@ class Windows:
 
     def _admit(self) -> Names:
         """The same, decided anew."""
-        namespaces = self._wanted.namespaces(WINDOWS)
-        wanted = {
-            name: namespaces.get(name, frozenset()) for name in self._wanted.of(WINDOWS) if window_of(name) is not None
-        }
-        names = self._admission.admit(wanted, time.time())
+        names = self._admission.admit(self._wanted_names(), time.time())
         self._admitted = self._wanted.version, names
         return names
 
@@ -206,9 +212,15 @@ class Windows:
 
     async def _restore(self) -> bool:
         """Takes in what is stored; whether each wanted series is stored of some node. Raises BusError."""
-        self._table.want(self._names())
+        entries = await WINDOW_SERIES.entries(self._bus)
+        stored_series = {entry.key.series for entry in entries}
+        # What the replica before has computed stays admitted.
+        wanted = {name: (each, window_of(name)) for name, each in self._wanted_names().items()}
+        known = {name: each for name, (each, of) in wanted.items() if of and series_key(of) in stored_series}
+        self._admission.admit(known, time.time())
+        self._table.want(self._admit())
         found: set[SeriesKey] = set()
-        for count, entry in enumerate(await WINDOW_SERIES.entries(self._bus), 1):
+        for count, entry in enumerate(entries, 1):
             if count % AT_ONCE == 0:
                 await asyncio.sleep(0)
             self._revisions[entry.key] = entry.revision
@@ -242,7 +254,8 @@ class Windows:
         new statistic every second costs the others nothing.
         """
         clock = asyncio.get_running_loop().time
-        while names := self._admit():
+        while self._wanted_names():
+            names = self._admit()
             version, began = self._wanted.version, clock()
             self._new = {name: each for name, each in names.items() if not self._table.has_series_of(name)}
             self._table.want({name: each for name, each in names.items() if name not in self._new})

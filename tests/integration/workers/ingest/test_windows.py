@@ -5,7 +5,7 @@ import re
 import time
 from base64 import b64decode
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from datetime import UTC, datetime
 from functools import partial
 from types import SimpleNamespace
@@ -28,10 +28,10 @@ from bus.records.synced import Synced
 from bus.scrapes import publish_scrape
 from bus.stream_reader import Batch, Start, StreamReader
 from bus.subjects import node_facts_key
-from tas.samples.sample import Scrape
+from tas.samples.sample import MAX_SAMPLE_AGE, Scrape
 from tas.sources.result import SourceResult
 from tas.values.quantity import NANO, Quantity
-from tas.windows.admission import MAX_NAMES
+from tas.windows.admission import MAX_NAMES, Admission
 from tas.windows.table import WindowTable
 from tests.integration.bus.limits import long_limits
 from tests.integration.servers import eventually
@@ -535,6 +535,83 @@ async def test_a_namespace_that_names_too_many_statistics_leaves_a_place_for_oth
             return set(hostile) - first <= refused <= set(hostile)
 
         await polled(are_refused)
+
+
+async def test_statistics_without_a_place_come_when_the_places_of_others_end(
+    bus: Bus, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if no other statistic is computed meanwhile, and no policy changes."""
+    at = time.time()
+    monkeypatch.setattr(workers.ingest.windows, "Admission", partial(Admission, most=2))
+    monkeypatch.setattr(workers.ingest.windows, "ADMIT_SECONDS", 0.2)
+    monkeypatch.setattr(workers.ingest.windows, "time", SimpleNamespace(time=lambda: at, monotonic=time.monotonic))
+    world = World(bus)
+    await cluster.has("a")
+    await world.use("cpu:mean:1m", "cpu:max:1m")
+    await world.listed()
+    for after, value in ((60, 1), (90, 2), (120, 3)):
+        await cluster.measure("a", after, value)
+    async with running(windows := worker(bus)):
+        await world.has("a", SOURCE, {"cpu:mean:1m": 2, "cpu:max:1m": 3})
+        await world.use("cpu:min:1m", "cpu:p50:1m")
+
+        async def have_no_place() -> bool:
+            state = await world.state(SOURCE)
+            missing = {} if state is None else {name: each.missing for name, each in state.metrics.items()}
+            return missing == dict.fromkeys(("cpu:min:1m", "cpu:p50:1m"), workers.ingest.windows.NO_PLACE)
+
+        await polled(have_no_place)
+        assert not windows._names()
+        at += MAX_SAMPLE_AGE + 1
+        await eventually(lambda: set(windows._table.missing()) == {"cpu:min:1m", "cpu:p50:1m"})
+
+
+async def test_another_replica_computes_the_statistics_that_the_one_before_did(
+    bus: Bus, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although one that has no place comes first by name."""
+    monkeypatch.setattr(workers.ingest.windows, "Admission", partial(Admission, most=2))
+    world = World(bus)
+    await cluster.has("a")
+    await world.use("cpu:mean:2m", "cpu:mean:3m")
+    await world.listed()
+    async with running(worker(bus, store_seconds=0.2)):
+        for after, value in ((30, 1), (60, 1), (90, 2), (120, 3)):
+            await cluster.measure("a", after, value)
+
+        async def are_stored() -> bool:
+            keys = [entry.key.series.seconds for entry in await WINDOW_SERIES.entries(bus)]
+            return sorted(keys) == [120, 180]
+
+        await polled(are_stored)
+    await world.use("cpu:mean:1m", "cpu:mean:2m", "cpu:mean:3m")
+    async with running(last := worker(bus)):
+        await eventually(lambda: last._admission.refused == {"cpu:mean:1m"})
+
+
+async def test_a_replica_on_standby_takes_no_place(bus: Bus, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When it takes over, what was wanted when it started has had no samples from it."""
+    at = time.time()
+    monkeypatch.setattr(workers.ingest.windows, "Admission", partial(Admission, most=2))
+    monkeypatch.setattr(workers.ingest.windows, "time", SimpleNamespace(time=lambda: at, monotonic=time.monotonic))
+    world = World(bus)
+    await cluster.has("a")
+    await world.use("cpu:mean:1m", "cpu:max:1m")
+    await world.listed()
+    async with AsyncExitStack() as of_first:
+        first = worker(bus)
+        await of_first.enter_async_context(running(first))
+        await eventually(lambda: first._active)
+        async with running(standby := worker(bus)):
+            await eventually(lambda: standby.unready() is None)
+            await world.use("cpu")
+            await eventually(lambda: not first._active)
+            at += MAX_SAMPLE_AGE + 1
+            await world.use("cpu:mean:2m", "cpu:mean:3m")
+            await eventually(lambda: first._active or standby._active)
+            await of_first.aclose()
+            await eventually(lambda: standby._active)
+            assert standby._names().keys() == {"cpu:mean:2m", "cpu:mean:3m"}
 
 
 async def _are(values: Callable[[], Awaitable[set[str]]], count: int) -> bool:

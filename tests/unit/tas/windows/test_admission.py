@@ -82,13 +82,13 @@ def test_the_samples_of_a_node_have_a_place_for_all_whatever_namespaces_want() -
     admission = Admission()
     seen: dict[str, float] = {}
     most = 0
-    for step in range(300):
+    for step in range(100):
         wanted = {
             name: each
             for namespace in "abc"
             for name, each in names(namespace, (chance.randrange(3000) for _ in range(chance.choice((5, 400))))).items()
         }
-        now = NOW + step * 10
+        now = NOW + step * 30
         admitted = admission.admit(wanted, now)
         assert admitted.keys() <= wanted.keys()
         assert len(admitted) <= MAX_NAMES
