@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from bus.connection import Bus
 from bus.errors import BusError
 from bus.rights.access import Access
 from bus.rights.jwt import claims_of, is_same_but_for_time
@@ -20,6 +21,9 @@ from tas.diagnosis.finding import Missing, some
 
 LOOKER = "tas-check"
 """The user of the system account that asks the servers. Its credentials are deleted at once."""
+
+ASKS = 2
+"""So often servers are asked that do not answer."""
 
 LOOK_SECONDS = 60.0
 """How long these credentials count."""
@@ -51,11 +55,23 @@ async def look(folder: OperatorFolder, addresses: Iterable[str], access: Access,
                 pass
             async with connected(address, replace(access, credentials=file)) as bus:
                 try:
-                    servers = await ask_servers(bus, folder.keys.account.public)
+                    servers = await _asked(bus, folder.keys.account.public)
                     found[bus.address] = Seen(servers, "" if servers else "not to users of the system account of DIR")
                 except BusError as error:
                     found[bus.address] = Seen((), bus.last_error or str(error))
     return found
+
+
+async def _asked(bus: Bus, account: str) -> list[BusServer]:
+    """What the servers answer; asked again while one is missing or says too little: it may be slow. Raises BusError."""
+    found: dict[str, BusServer] = {}
+    for _ in range(ASKS):
+        for each in await ask_servers(bus, account):
+            found[each.about.server_id] = each if each.account else found.get(each.about.server_id, each)
+        size = max((each.about.jetstream.meta.cluster_size for each in found.values()), default=0)
+        if 0 < size <= len(found) and all(each.account for each in found.values()):
+            break
+    return list(found.values())
 
 
 def servers_of(seen: Mapping[str, Seen]) -> list[BusServer]:
@@ -91,15 +107,18 @@ def _revoked(account: str) -> set[str]:
 def absent_of(seen: Mapping[str, Seen]) -> list[str]:
     """Which servers do not answer, or do not reach each other."""
     texts = [f"{address} does not answer: {one.error}" for address, one in seen.items() if not one.servers]
-    groups = {
-        frozenset(each.about.server_id for each in one.servers): some(each.about.server_name for each in one.servers)
-        for one in seen.values()
-        if one.servers
-    }
+    groups: list[dict[str, str]] = []  # of servers that reach each other, with their names by id
+    for one in seen.values():
+        group = {each.about.server_id: each.about.server_name for each in one.servers}
+        for other in [each for each in groups if each.keys() & group.keys()]:
+            groups.remove(other)
+            group |= other
+        groups += [group] if group else []
     if len(groups) > 1:
+        parts = "; ".join(sorted(some(each.values()) for each in groups))
         texts.append(
-            f"these servers do not reach each other: {'; '.join(sorted(groups.values()))}: do they have the same "
-            "cluster.password? The log of a server names a wrong one as `authentication error`"
+            f"these servers do not reach each other: {parts}: do they have the same cluster.password? The log of a "
+            "server names a wrong one as `authentication error`"
         )
     servers = servers_of(seen)
     size = max((each.about.jetstream.meta.cluster_size for each in servers), default=0)

@@ -31,6 +31,10 @@ def test_a_server_that_has_read_auth_conf_is_well() -> None:
     assert problem_of(server("n0", jwt=account(now=999.0)), account(), {}) == ""
 
 
+def test_a_folder_without_auth_conf_can_not_be_compared() -> None:
+    assert "tas bus init makes it" in problem_of(server("n0", jwt=account()), "", {})
+
+
 def test_a_server_that_has_not_says_nothing_of_other_accounts() -> None:
     assert "no user was connected to it" in problem_of(server("n0"), account(), {})
 
@@ -67,6 +71,8 @@ def test_servers_that_do_not_reach_each_other_are_named() -> None:
     two = [server("n0"), server("n1")]
     (text,) = absent_of({"a": Seen(two), "b": Seen(two[::-1]), "c": Seen([server("n2", size=1)])})
     assert text.startswith("these servers do not reach each other: n0, n1; n2: do they have the same cluster.password?")
+    # A server that answers too late at one address is not apart.
+    assert absent_of({"a": Seen(two), "b": Seen([*two, server("n2")])}) == []
     assert [each.about.server_name for each in servers_of({"b": Seen(two[::-1]), "a": Seen(two)})] == ["n0", "n1"]
 
 
