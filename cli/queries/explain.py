@@ -9,14 +9,7 @@ import click
 import msgspec
 
 from bus.connection import Bus
-from bus.kinds import (
-    NODE_ALLOCATION,
-    NODE_FACTS,
-    NODE_SAMPLES,
-    POD_RECORDS,
-    POLICY_RECORDS,
-    SOURCE_STATES,
-)
+from bus.kinds import NODE_ALLOCATION, NODE_FACTS, NODE_SAMPLES, POD_RECORDS, POLICY_RECORDS, SOURCE_STATES
 from bus.record_kind import Unreadable
 from bus.records.codec import UNREADABLE
 from cli.as_json import JSON_OPTION, print_json

@@ -19,17 +19,17 @@ def why_unknown(
     `held` has the sources that a replica of collect holds. A metric of which no source says anything has no entry.
     """
     samples = view.samples(node)
-    unknown: set[MetricUse] = set()
+    unknown: dict[MetricUse, bool] = {}  # and whether the node has a sample that is too old
     for index in view.policies.values():
         if index.policy.selects(view.labels(node)) is False:
             continue
         stale_after = view.stale_after(index.policy)
-        for use in metrics_of(index.policy) - unknown:
+        for use in metrics_of(index.policy) - unknown.keys():
             scrape = newest(samples, use.metric, use.source or None)
             if scrape is None or not is_fresh(scrape, stale_after, now):
-                unknown.add(use)
+                unknown[use] = scrape is not None
     asked = {name: state for name, state in sorted(sources.items()) if _is_asked(name, state, held, now)}
-    found = {str(use): _reasons(use, asked) for use in sorted(unknown)}
+    found = {str(use): _reasons(use, asked, has_sample=has_sample) for use, has_sample in sorted(unknown.items())}
     return {use: reasons for use, reasons in found.items() if reasons}
 
 
@@ -38,30 +38,32 @@ def _is_asked(name: str, state: SourceState, held: Collection[str], now: float) 
     return health(state, is_held=name in held, now=now) is not Health.UNATTENDED
 
 
-def _reasons(use: MetricUse, sources: Mapping[str, SourceState]) -> tuple[str, ...]:
+def _reasons(use: MetricUse, sources: Mapping[str, SourceState], *, has_sample: bool) -> tuple[str, ...]:
     reasons: list[str] = []
-    window = window_of(use.metric)
-    is_wanted = False
-    for name, state in sources.items():
-        if use.source and use.source != name:
-            continue
+    asked = {name: state for name, state in sources.items() if use.source in ("", name)}
+    for name, state in asked.items():
         known = state.metrics.get(use.metric)
-        is_wanted = is_wanted or known is not None or state.metrics_left_out > 0
         if known is None:
             if state.metrics_left_out:
                 count = f"{len(state.metrics)} of its {state.metric_count} metrics"
                 reasons.append(f"{name}: its state has room for {count}, and not for {use.metric}")
-            continue
-        if texts := [text for text in (state.problem, known.missing) if text]:
+        elif texts := [text for text in (state.problem, known.missing) if text]:
             reasons.append(f"{name}: {'; '.join(texts)}")
         elif known.nodes:
-            reason = f"{name} has it of other nodes: {known.nodes}"
-            if window is not None:
-                needed = f"{COVERED * window.seconds:.0f} s"
-                reason += f"; the values of {window.metric} of a node must span half of the window, {needed}"
-            reasons.append(reason)
-    if window is not None and not is_wanted:
+            reasons.append(f"{name} has fresh values of {known.nodes} nodes{_difference(use, has_sample=has_sample)}")
+    is_wanted = any(use.metric in state.metrics or state.metrics_left_out for state in asked.values())
+    if window_of(use.metric) is not None and not is_wanted:
         reasons.append("no source has this statistic: does windows run?")
     if (near := near_window(use.metric)) is not None:
         reasons.append(f"it is the name of an ordinary metric, not of a statistic: {near}")
     return tuple(reasons)
+
+
+def _difference(use: MetricUse, *, has_sample: bool) -> str:
+    """Why a node may have no fresh value although others have."""
+    if has_sample:
+        return ", by the longest staleAfter of all policies; that of this node is too old for a policy"
+    if (window := window_of(use.metric)) is None:
+        return ""
+    needed = f"{COVERED * window.seconds:.0f} s"
+    return f"; the values of {window.metric} of a node must span half of the window, {needed}"

@@ -100,4 +100,4 @@ async def test_an_invalid_source_configuration_is_reported_before_anything_start
         "json",
     )
     assert done.code == 2
-    assert f"source configuration {configuration}: metrics.load = 'an object of agregate'" in done.err
+    assert f"source configuration {configuration}: metrics.load.agregate = <str>: is not a known field" in done.err

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tas.explain.unknown import why_unknown
 from tas.policy.manifest import parse_policy
@@ -51,7 +52,7 @@ def test_a_window_that_is_not_covered_yet_says_how_far_it_is(age: float | None) 
     [
         (
             {"windows": OF_OTHERS},
-            "windows has it of other nodes: 3; the values of cpu of a node must span half of the window, 150 s",
+            "windows has fresh values of 3 nodes; the values of cpu of a node must span half of the window, 150 s",
         ),
         ({"windows": source()}, "no source has this statistic: does windows run?"),
         ({}, "no source has this statistic: does windows run?"),
@@ -62,6 +63,21 @@ def test_a_window_that_is_not_covered_yet_says_how_far_it_is(age: float | None) 
 )  # fmt: skip
 def test_what_is_known_of_a_statistic_that_the_node_lacks(sources: dict[str, SourceState], reason: str) -> None:
     assert why_unknown(seen(MEAN, age=None), "a", sources, (), NOW) == {MEAN: (reason,)}
+
+
+def test_a_value_may_be_fresh_for_its_source_and_too_old_for_a_policy() -> None:
+    (reason,) = why_unknown(seen(MEAN, age=15.0), "a", {"windows": OF_OTHERS}, (), NOW)[MEAN]
+    assert reason == (
+        "windows has fresh values of 3 nodes, by the longest staleAfter of all policies; "
+        "that of this node is too old for a policy"
+    )
+
+
+def test_a_state_without_room_for_the_metric_says_so() -> None:
+    shortened = replace(source(load=SourceMetric(nodes=1)), metrics_left_out=500)
+    assert why_unknown(seen(MEAN, age=None), "a", {"windows": shortened}, (), NOW) == {
+        MEAN: (f"windows: its state has room for 1 of its 501 metrics, and not for {MEAN}",)
+    }
 
 
 def test_the_source_of_the_rule_counts() -> None:
