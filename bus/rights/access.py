@@ -156,8 +156,14 @@ def refusal(
     return f"{text}: {hint}" if hint else text
 
 
+def is_refused(reason: str) -> bool:
+    """Whether the server does not accept who connects, in the words of `refusal`: another attempt changes nothing."""
+    text = reason.lower()
+    return "authorization violation" in text or "authentication expired" in text
+
+
 def _hint(text: str, loaded: Loaded, access: Access, *, address_has_user: bool, now: float) -> str:
-    if "authorization violation" in text or "authentication expired" in text:
+    if is_refused(text):
         return _hint_of_credentials(loaded, access, address_has_user=address_has_user, now=now)
     known = "the authorities of the system" if access.cacert is None else f"those in {access.cacert}"
     hints = {

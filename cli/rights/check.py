@@ -11,7 +11,7 @@ import msgspec
 
 from bus.errors import BusError, MisconfiguredError
 from bus.link import CALL_SECONDS
-from bus.rights.access import Access
+from bus.rights.access import Access, is_refused
 from bus.rights.roles import OWN_RIGHTS, Permissions, permissions_of
 from cli.configure.files import FilesError, stored
 from cli.discovery import bus_access, bus_url
@@ -30,6 +30,9 @@ from tas.errors import InvalidInputError
 from workers.process.errors import StartError
 from workers.process.log_form import LogFormat, LogLevel
 from workers.process.logs import configure_logging
+
+AT_ONCE = 4
+"""So many users are tried at the same time."""
 
 READER = "tas-reader"
 """The user that looks at the streams."""
@@ -83,9 +86,13 @@ async def _checked(settings: Settings, folder: OperatorFolder) -> int:
         raise FilesError(f"{folder.path}: has no users: tas bus init {folder.path} makes them")
     address = bus_url(settings)
     access = replace(bus_access(settings, address), find_token=None, token=None)
+    async with connected(address, replace(access, credentials=users[0].file)) as bus:
+        if not bus.connected and not is_refused(bus.last_error):
+            echo(f"no server answers at {bus.address}: {bus.last_error}", err=True)
+            return 1
     code = 0
-    # Together: a user whom the server refuses is tried for some seconds.
-    problems = await asyncio.gather(*(_problem_of(user, address, access) for user in users))
+    few = asyncio.Semaphore(AT_ONCE)
+    problems = await asyncio.gather(*(_problem_of(user, address, access, few) for user in users))
     for user, problem in zip(users, problems, strict=True):
         echo(f"{user.claims.name}: {problem or 'ok'}")
         code |= bool(problem)
@@ -112,11 +119,11 @@ async def _checked(settings: Settings, folder: OperatorFolder) -> int:
     return code | exit_code(findings)
 
 
-async def _problem_of(user: User, address: str, access: Access) -> str:
+async def _problem_of(user: User, address: str, access: Access, few: asyncio.Semaphore) -> str:
     """What is wrong with a user on the server; empty if nothing is."""
     if not user.role:
         return "its credentials are not signed by a key of DIR: another operator has made them"
-    async with connected(address, replace(access, credentials=user.file)) as bus:
+    async with few, connected(address, replace(access, credentials=user.file)) as bus:
         if not bus.connected:
             return bus.last_error
         try:

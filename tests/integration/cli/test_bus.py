@@ -17,6 +17,7 @@ from bus.rights.jwt import user_jwt
 from bus.rights.nkeys import Nkey, NkeyKind
 from bus.rights.roles import ROLES, Limits
 from cli.rights.folder import OperatorFolder
+from tests.e2e.processes import free_ports
 from tests.integration.bus.operated import OperatedServer, operated
 from tests.integration.cli.tas import Tas
 from tests.integration.servers import eventually
@@ -194,6 +195,10 @@ async def test_check_compares_a_server_and_a_revoked_user_is_refused_after_a_rel
         assert found.keys() - {"server test"} == users
         return found
 
+    (unused,) = free_ports(1)
+    done = await tas("bus", "check", str(folder), "--bus", f"nats://127.0.0.1:{unused}")
+    assert (done.code, done.out) == (1, "")
+    assert f"no server answers at nats://127.0.0.1:{unused}: no connection" in done.err
     async with operated(tmp_path, auth(folder)) as server:
         keeper = Access(credentials=folder / "users" / "tas-keeper.creds")
         async with Bus.connect(server.url, name="keeper", access=keeper) as bus:
