@@ -52,6 +52,9 @@ class AccessError(BusError):
     """A file of credentials cannot be used; the message names it, and what it must be. It never has a secret."""
 
 
+NO_LEADER = 10008
+"""JetStream is temporarily unavailable: the servers of the cluster have no leader."""
+
 CONSUMER_NOT_FOUND = 10014
 MESSAGE_NOT_FOUND = 10037
 STREAM_EXISTS_OTHERWISE = 10058

@@ -11,6 +11,7 @@ from bus.buckets import NODES, Bucket
 from bus.connection import Bus
 from bus.errors import (
     NO_JETSTREAM,
+    NO_LEADER,
     STREAM_NOT_FOUND,
     BusError,
     MisconfiguredError,
@@ -36,6 +37,12 @@ V = TypeVar("V")
 
 CONNECT_SECONDS = 3.0
 """How long a command tries to connect to the bus."""
+
+MAJORITY_SECONDS = 6.0
+"""How long a server of a cluster may take to say whether it has a majority: an election takes some seconds."""
+
+MAJORITY_POLL_SECONDS = 0.2
+"""How often the server is asked meanwhile."""
 
 
 def ask(
@@ -90,15 +97,27 @@ class _NoBusError(Exception):
 
 
 async def _lacks_majority(bus: Bus, error: UnavailableError) -> bool:
-    """Whether the server is one of a cluster of which most do not run, as far as it says so within some seconds."""
-    try:
-        if not isinstance(error, NoMajorityError):
+    """Whether the server is one of a cluster of which most do not run, as far as it says so within some seconds.
+
+    Until it knows, it may give no answer, or say that the cluster has no leader, as during an election.
+    """
+    if not bus.connected or not bus.link.server.cluster:
+        return isinstance(error, NoMajorityError)
+    clock = asyncio.get_running_loop().time
+    until = clock() + MAJORITY_SECONDS
+    while not isinstance(error, NoMajorityError):
+        try:
             await bus.epoch(NODES)
-    except NoMajorityError:
-        return True
-    except BusError:
-        return False
-    return isinstance(error, NoMajorityError)
+        except UnavailableError as found:
+            error = found
+        except BusError:
+            return False
+        else:
+            return False
+        if error.code not in (None, NO_LEADER) or clock() >= until:
+            return error.code == NO_LEADER
+        await asyncio.sleep(MAJORITY_POLL_SECONDS)
+    return True
 
 
 def _no_majority(bus: Bus) -> str:
