@@ -105,17 +105,21 @@ async def _lacks_majority(bus: Bus, error: UnavailableError) -> bool:
         return isinstance(error, NoMajorityError)
     clock = asyncio.get_running_loop().time
     until = clock() + MAJORITY_SECONDS
+    has_leader = error.code != NO_LEADER
     while not isinstance(error, NoMajorityError):
         try:
             await bus.epoch(NODES)
+            if not has_leader:
+                await bus.api("INFO")  # the server may have answered from what it knew before
         except UnavailableError as found:
             error = found
-        except BusError:
-            return False
+            has_leader = has_leader and error.code != NO_LEADER
+        except BusError:  # for example, this user may not ask for INFO
+            return not has_leader
         else:
             return False
         if error.code not in (None, NO_LEADER) or clock() >= until:
-            return error.code == NO_LEADER
+            return not has_leader
         await asyncio.sleep(MAJORITY_POLL_SECONDS)
     return True
 
