@@ -13,10 +13,10 @@ from bus.buckets import LEASES, NODES, POLICIES, SOURCES, SYNCED
 from bus.connection import Bus
 from bus.errors import NobodyListensError, UnavailableError
 from bus.inspection import inspect
-from bus.kinds import LEASE_RECORDS, NODE_FACTS, NODE_SAMPLES, POLICY_RECORDS, SOURCE_STATES, synced_of
+from bus.kinds import NODE_FACTS, NODE_SAMPLES, POLICY_RECORDS, synced_of
 from bus.servers import Varz
 from cli.doctor.probes import REQUEST_SECONDS, probed
-from cli.queries.query import readable
+from cli.queries.query import readable, stored_sources
 from tas.diagnosis.bus import MONITOR_MEND, BusFacts, oldest, version_of
 from tas.diagnosis.clocks import Offset
 from tas.diagnosis.finding import Missing, some
@@ -101,13 +101,13 @@ async def _stored(bus: Bus) -> Stored:
     samples = await readable(bus, NODE_SAMPLES)
     facts = await readable(bus, NODE_FACTS)
     synced = (await synced_of(NODES).get(bus, SYNCED)).readable()
-    leases = [entry.key for entry in await LEASE_RECORDS.entries(bus)]
+    sources = await stored_sources(bus)
     return Stored(
         policies=policies,
         samples=samples,
         nodes={node: each.complete_labels for node, each in facts.items()} or dict.fromkeys(samples),
-        sources=await readable(bus, SOURCE_STATES),
-        held=frozenset(key.removeprefix("collect.") for key in leases if key.startswith("collect.")),
+        sources=sources.states,
+        held=sources.held,
         cluster=None if synced is None else synced.cluster,
     )
 

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from bus.connection import Bus
-from bus.kinds import NODE_ALLOCATION, NODE_FACTS, NODE_SAMPLES, POD_RECORDS, POLICY_RECORDS, SOURCE_STATES
+from bus.kinds import NODE_ALLOCATION, NODE_FACTS, NODE_SAMPLES, POD_RECORDS, POLICY_RECORDS
 from bus.record_kind import Unreadable
 from bus.records.codec import UNREADABLE
 from cli.as_json import JSON_OPTION, print_json
@@ -20,7 +20,7 @@ from cli.queries.card_tables import print_cards, print_pod_cards
 from cli.queries.cards import devices_of_node, devices_of_nodes
 from cli.queries.explain_tables import print_answers, print_node, print_pod, print_policy
 from cli.queries.pod_manifest import DescribedPod, pod_of_manifest
-from cli.queries.query import ask, held_sources, readable
+from cli.queries.query import ask, readable, stored_sources
 from cli.settings import Settings, flag, variable
 from tas.enforcing.pod import PodKey
 from tas.errors import shortened
@@ -151,9 +151,10 @@ async def _explain_node(bus: Bus, name: str, default_stale_after: float, *, as_j
     stored = await NODE_ALLOCATION.get(bus, name)
     record = stored.readable()
     allocation = None if record is None else explain_allocation(record, stored.created, now)
-    sources = await readable(bus, SOURCE_STATES)
-    refused = refused_on(name, sources)
-    unknown = why_unknown(view, name, sources, await held_sources(bus), now) if explanation.known else {}
+    sources = await stored_sources(bus)
+    states = sources.states
+    refused = refused_on(name, states)
+    unknown = why_unknown(view, name, states, sources.held, now) if explanation.known else {}
     if as_json:
         others = {"cards": cards, "allocation": allocation, "refused": refused, "unknown": unknown}
         print_json(msgspec.to_builtins(explanation) | msgspec.to_builtins(others))

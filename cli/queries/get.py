@@ -19,7 +19,6 @@ from bus.kinds import (
     POLICY_RECORDS,
     REFUSED_LABELS,
     REFUSED_MARKS,
-    SOURCE_STATES,
     synced_of,
 )
 from bus.records.policies import PolicyRecord
@@ -27,7 +26,7 @@ from cli.as_json import JSON_OPTION, print_json
 from cli.options import settings_command
 from cli.output import counted, echo
 from cli.queries.cards import gpus
-from cli.queries.query import age_text, ask, held_sources, readable, value_text
+from cli.queries.query import age_text, ask, readable, stored_sources, value_text
 from cli.queries.tables import new_table, print_table
 from cli.settings import Settings
 from tas.policy.directory import FileProblem, FileProblems
@@ -330,14 +329,14 @@ def _options(fields: Mapping[str, Any]) -> list[str]:
 
 async def _sources(bus: Bus, *, as_json: bool) -> int:
     now = time.time()
-    held = await held_sources(bus)
+    stored = await stored_sources(bus)
     table = new_table("SOURCE", "STATE", "HOLDER", "PERIOD", "LAST SUCCESS", "METRICS", "PROBLEMS")
     documents: list[dict[str, Any]] = []
-    for entry in sorted(await SOURCE_STATES.entries(bus), key=lambda each: each.key):
+    for entry in sorted(stored.entries, key=lambda each: each.key):
         state = entry.readable()
         if state is None:
             continue
-        state_name = health(state, is_held=entry.key in held, now=now).value
+        state_name = health(state, is_held=entry.key in stored.held, now=now).value
         documents.append({"source": entry.key, "state": state_name} | entry.document())
         table.add_row(
             entry.key,

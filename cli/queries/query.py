@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import click
 
@@ -19,14 +19,15 @@ from bus.errors import (
     NoMajorityError,
     UnavailableError,
 )
-from bus.kinds import LEASE_RECORDS
-from bus.record_kind import RecordKind
+from bus.kinds import LEASE_RECORDS, SOURCE_STATES
+from bus.record_kind import Entry, RecordKind
 from bus.rights.access import Access
 from cli.discovery import bus_access, bus_url
 from cli.loop import run_to_end
 from cli.output import echo
 from cli.settings import Settings, flag, variable
 from tas.errors import InvalidInputError
+from tas.sources.state import SourceState
 from tas.values.quantity import parse_quantity, short_text
 from workers.process.errors import WorkerError
 from workers.process.log_form import LogFormat, LogLevel
@@ -43,6 +44,9 @@ MAJORITY_SECONDS = 6.0
 
 MAJORITY_POLL_SECONDS = 0.2
 """How often the server is asked meanwhile."""
+
+_LEASE = "collect."
+"""How the name of a source's lease begins."""
 
 
 def ask(
@@ -171,9 +175,30 @@ async def readable(bus: Bus, kind: RecordKind[K, V]) -> dict[K, V]:
     return {entry.key: record for entry in await kind.entries(bus) if (record := entry.readable()) is not None}
 
 
-async def held_sources(bus: Bus) -> frozenset[str]:
-    """The names of the sources that a replica of collect holds. Raises UnavailableError."""
-    return frozenset(entry.key.removeprefix("collect.") for entry in await LEASE_RECORDS.entries(bus))
+class StoredSources(NamedTuple):
+    """The stored states of sources.
+
+    Attributes:
+        entries: The state of each source.
+        held: The names of the sources that a replica of `collect` holds.
+    """
+
+    entries: list[Entry[str, SourceState]]
+    held: frozenset[str]
+
+    @property
+    def states(self) -> dict[str, SourceState]:
+        """All readable states, by name of the source."""
+        return {entry.key: state for entry in self.entries if (state := entry.readable()) is not None}
+
+
+async def stored_sources(bus: Bus) -> StoredSources:
+    """The states of sources, and which of them are held. Raises UnavailableError."""
+    # A replica gets the lease and then writes the state. So the leases are read after the states: in the other order
+    # a source that a replica takes meanwhile would have a state and no holder.
+    entries = await SOURCE_STATES.entries(bus)
+    leases = [entry.key for entry in await LEASE_RECORDS.entries(bus)]
+    return StoredSources(entries, frozenset(key.removeprefix(_LEASE) for key in leases if key.startswith(_LEASE)))
 
 
 def value_text(value: str | None) -> str:

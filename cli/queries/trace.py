@@ -14,7 +14,6 @@ from bus.kinds import (
     NODE_VERDICTS,
     POLICY_RECORDS,
     REFUSED_LABELS,
-    SOURCE_STATES,
     synced_of,
 )
 from bus.scrapes import received
@@ -22,7 +21,7 @@ from bus.subjects import samples_subject
 from cli.as_json import JSON_OPTION, print_json
 from cli.options import settings_command
 from cli.output import echo
-from cli.queries.query import age_text, ask, held_sources, readable
+from cli.queries.query import age_text, ask, readable, stored_sources
 from cli.queries.tables import new_table, print_table
 from cli.settings import Settings
 from tas.errors import InvalidInputError, shortened
@@ -54,9 +53,10 @@ def trace(settings: Settings, *, metric: str, node: str, as_json: bool) -> int:
 async def _trace(bus: Bus, metric: str, node: str, default_stale_after: float, *, as_json: bool) -> int:
     # In the direction of the flow: a value that moves on meanwhile is found at a later stage and never seems lost.
     facts = (await NODE_FACTS.get(bus, node)).readable()
+    sources = await stored_sources(bus)
     evidence = Evidence(
-        held_sources=await held_sources(bus),
-        sources=await readable(bus, SOURCE_STATES),
+        held_sources=sources.held,
+        sources=sources.states,
         published=await _published(bus, node),
         known=(await NODE_SAMPLES.get(bus, node)).readable() or (),
         labels=None if facts is None else facts.labels,

@@ -11,9 +11,10 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 
 import yaml
 
@@ -177,15 +178,27 @@ class Installation:
             found.setdefault(each["check"], []).append(each)
         return found
 
-    async def has(self, *checks: str, flags: tuple[str, ...] = (), **environment: str) -> Findings:
-        """The findings, once they are of exactly these checks."""
+    async def has(
+        self,
+        *checks: str,
+        saying: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+        flags: tuple[str, ...] = (),
+        **environment: str,
+    ) -> Findings:
+        """The findings, once they are of exactly these checks.
+
+        `saying`: texts of the first finding of a check, for which is waited, too: what is wrong becomes known step by
+        step.
+        """
         last: Findings = {}
 
         async def is_found() -> bool:
             nonlocal last
             self.renew_leases()
             last = await self.doctor(*flags, **environment)
-            return set(last) == set(checks)
+            return set(last) == set(checks) and all(
+                text in last[check][0]["what"] for check, texts in saying.items() for text in texts
+            )
 
         try:
             await eventually(is_found, within=40.0, every=0.1)

@@ -12,6 +12,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 
@@ -301,12 +302,17 @@ def collecting(site: Installation, *sources: str) -> Iterator[None]:
 
 async def forget(site: Installation, source: str) -> None:
     """Nobody configures this source any more: its state would expire after an hour."""
-    found = await site.has("metrics.sources")
-    assert found["metrics.sources"][0]["what"].startswith(f"{source} is unattended: no replica of collect polls it")
+    unattended = f"{source} is unattended: no replica of collect polls it"
+    await site.has("metrics.sources", saying={"metrics.sources": (unattended,)})
     async with Bus.connect(site.nats.url, name="test", streams=()) as bus:
         await bus.wait_connected()
         await bus.api(f"STREAM.PURGE.{SOURCES.stream}", {"filter": SOURCES.subject(source)})
     await site.has()
+
+
+async def is_healthy(site: Installation, source: str) -> bool:
+    sources = json.loads(await asyncio.to_thread(site.run, "tas get sources --json"))
+    return [each["state"] for each in sources if each["source"] == source] == ["healthy"]
 
 
 async def test_a_prometheus_that_fails_hangs_or_is_dry(site: Installation) -> None:
@@ -319,15 +325,12 @@ async def test_a_prometheus_that_fails_hangs_or_is_dry(site: Installation) -> No
                 ("never", "no answer within"),
             ):
                 prometheus.answers(mode)
-
-                async def is_said(reason: str = reason) -> bool:
-                    (found,) = (await site.has("metrics.sources"))["metrics.sources"]
-                    assert (found["severity"], found["run"]) == ("error", "tas get sources")
-                    return found["what"].startswith("prometheus is failing") and reason in found["what"]
-
-                await eventually(is_said)
+                saying = {"metrics.sources": ("prometheus is failing", reason)}
+                (found,) = (await site.has("metrics.sources", saying=saying))["metrics.sources"]
+                assert (found["severity"], found["run"]) == ("error", "tas get sources")
             assert "failing" in await asyncio.to_thread(site.run, "tas get sources")
             prometheus.answers("well")
+            await eventually(partial(is_healthy, site, "prometheus"))
             await site.has()
     await forget(site, "prometheus")
 
@@ -339,17 +342,18 @@ async def test_a_custom_metrics_api_that_does_not_answer(site: Installation, adm
         for node in NODES:
             adapter.metrics.set(METRIC, node, "0")
         with collecting(site, "custom-metrics"):
+            await eventually(partial(is_healthy, site, "custom-metrics"))
             await site.has()
             adapter.down = True
-            found = await site.has("metrics.sources")
-            assert found["metrics.sources"][0]["what"].startswith("custom-metrics is failing")
-            assert "503" in found["metrics.sources"][0]["what"]
+            failing = ("custom-metrics is failing", "503")
+            await site.has("metrics.sources", saying={"metrics.sources": failing})
             # A metric that nobody has: it is not known whether the custom metrics API has it.
             rules = [{"metricname": "nobodys", "operator": "LessThan"}]
             site.patch_policy({"strategies": {"scheduleonmetric": {"rules": rules}}})
-            found = await site.has("metrics.present", "metrics.sources")
-            assert "which metrics the custom metrics API has is not known: " in found["metrics.present"][0]["what"]
+            unknown = "which metrics the custom metrics API has is not known: "
+            await site.has("metrics.present", "metrics.sources", saying={"metrics.present": (unknown,)})
             site.patch_policy({"strategies": {"scheduleonmetric": None}})
             adapter.down = False
+            await eventually(partial(is_healthy, site, "custom-metrics"))
             await site.has()
     await forget(site, "custom-metrics")

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from bus.buckets import LEASES, SOURCES
+from bus.buckets import LEASES, SOURCES, Bucket
 from bus.connection import Bus
+from bus.entry import RawEntry
 from bus.records.sources import encode_source_state
+from cli.queries.query import stored_sources
 from sandbox import Sandbox
 from tas.sources.result import RefusalReason
 from tas.sources.state import Health, RefusedValues, SourceMetric, SourceState
@@ -106,6 +108,27 @@ async def test_get_sources_shows_state_and_problems_of_each_source(tas: Tas, ser
         "and 2100 more without a fresh sample",
     ):
         assert words in done.out
+
+
+async def test_a_source_that_a_replica_takes_during_the_reading_is_attended(bus: Bus) -> None:
+    """The replica gets the lease and writes the state between any two reads of a command."""
+    taken = 0
+
+    class Between(Bus):
+        async def entries(self, bucket: Bucket) -> list[RawEntry]:
+            nonlocal taken
+            entries = await super().entries(bucket)
+            taken += 1
+            await put_state(bus, f"taken-{taken}", metrics={"m": SourceMetric(nodes=1)})
+            return entries
+
+    async with Between.connect(bus.address, name="reader", streams=()) as reader:
+        await reader.wait_connected()
+        await put_state(bus, "before")
+        sources = await stored_sources(reader)
+        assert taken == len((SOURCES, LEASES))
+        assert {"before"} <= sources.states.keys() <= sources.held
+        assert {"taken-1"} <= sources.held
 
 
 def test_every_state_and_reason_is_documented() -> None:
