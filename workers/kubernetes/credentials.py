@@ -24,6 +24,7 @@ The library itself reloads the token of a service account as often.
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where Kubernetes mounts the files of a pod's account, in every container."""
 
+_CERTIFICATES = frozenset({"certificate-authority-data", "client-certificate-data", "client-key-data"})
 _TOKEN = "token"  # noqa: S105 - the name of a file
 _AUTHORITY = "ca.crt"
 _ADDRESS = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
@@ -63,7 +64,11 @@ class Credentials:
         from kubernetes_asyncio.client import Configuration  # noqa: PLC0415
         from kubernetes_asyncio.config import ConfigException  # noqa: PLC0415
         from kubernetes_asyncio.config.incluster_config import InClusterConfigLoader  # noqa: PLC0415
-        from kubernetes_asyncio.config.kube_config import ConfigNode, KubeConfigLoader  # noqa: PLC0415
+        from kubernetes_asyncio.config.kube_config import (  # noqa: PLC0415
+            ConfigNode,
+            KubeConfigLoader,
+            _cleanup_temp_files,
+        )
 
         configuration = Configuration()
         loader = None
@@ -78,12 +83,17 @@ class Credentials:
                 node = ConfigNode("kubeconfig", document, path)
                 loader = KubeConfigLoader(config_dict=node, config_base_path=None)
                 await loader.load_and_set(configuration)
+                _forget_certificates(document)
             return cls(configuration, loader)
         except (ConfigException, ManifestError) as error:
             raise ConfigurationError(f"{_source(kubeconfig)}: {error}") from error
         except Exception as error:  # the library raises any error for an invalid file
             text = f"{type(error).__name__}: {' '.join(str(error).split())}"  # YAML errors have several lines
             raise ConfigurationError(f"{_source(kubeconfig)} cannot be read: {text}") from error
+        finally:
+            # The library writes the certificates and the private key of a kubeconfig file into temporary files, and
+            # deletes them when the process exits: after a kill they would stay. The TLS context has them in memory.
+            _cleanup_temp_files()
 
     async def headers(self) -> dict[str, str]:
         """The authorization header of a request. Raises UnavailableError if no token can be obtained now."""
@@ -115,6 +125,17 @@ def _read(kubeconfig: Path) -> tuple[str, object]:
     if len(documents) != 1:
         raise ManifestError(f"{len(documents)} YAML documents: must be one")
     return str(path), documents[0]
+
+
+def _forget_certificates(document: object) -> None:
+    """Removes the certificates from a kubeconfig document, so that a refresh of the token writes no files."""
+    for kind, kinds in (("cluster", "clusters"), ("user", "users")):
+        entries = document.get(kinds) if isinstance(document, dict) else None
+        for entry in entries if isinstance(entries, list) else ():
+            fields = entry.get(kind) if isinstance(entry, dict) else None
+            if isinstance(fields, dict):
+                for name in _CERTIFICATES & fields.keys():
+                    del fields[name]
 
 
 def _tls(configuration: "Configuration") -> ssl.SSLContext:

@@ -1,8 +1,10 @@
 """The client and the reflector against a faulty server."""
 
 import asyncio
+import base64
 import gzip
 import json
+import os
 import time
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -467,6 +469,42 @@ async def test_the_rotated_token_of_a_kubeconfig_is_used_after_its_period(
     token.unlink()
     with pytest.raises(UnavailableError, match="no credentials"):
         await credentials.headers()
+
+
+async def test_no_key_of_a_kubeconfig_stays_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does a refresh of the token write one. A process that is killed cannot delete its files."""
+    folder, authority = tmp_path / "temporary", Authority("cluster")
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    pair = authority.client("admin")
+    encoded = [base64.b64encode(each).decode() for each in (authority.certificate, pair.certificate, pair.key)]
+    names = ("certificate-authority-data", "client-certificate-data", "client-key-data")
+    certificates = dict(zip(names, encoded, strict=True))
+    config = {
+        "clusters": [{"name": "c", "cluster": {"server": "https://h", names[0]: certificates.pop(names[0])}}],
+        "users": [{"name": "u", "user": {"token": "first"} | certificates}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(json.dumps(config))
+    os.utime(folder, ns=(1, 1))
+    credentials = await Credentials.load(kubeconfig)
+    assert credentials.tls is not None
+    assert credentials.tls.cert_store_stats()["x509_ca"] == 1
+    assert folder.stat().st_mtime_ns != 1  # the library has written files
+    assert list(folder.iterdir()) == []
+
+    os.utime(folder, ns=(1, 1))
+    monkeypatch.setattr("workers.kubernetes.credentials.REFRESH_SECONDS", 0.0)
+    assert await credentials.headers() == {"Authorization": "Bearer first"}
+    assert folder.stat().st_mtime_ns == 1
+    # An invalid key leaves none either.
+    config["users"][0]["user"]["client-key-data"] = encoded[1]  # type: ignore[index]
+    kubeconfig.write_text(json.dumps(config))
+    with pytest.raises(ConfigurationError, match="kubeconfig"):
+        await Credentials.load(kubeconfig)
+    assert list(folder.iterdir()) == []
 
 
 async def test_lists_that_fail_slowly_are_retried_with_backoff(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
