@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 import numpy as np
+import numpy.typing as npt
 
 from tas.agents.agent import FloatArray
 from tas.agents.kept import Amounts, KeptColumns, MetricColumn, Rows
@@ -15,7 +16,14 @@ SHOWN_SECONDS = 60.0
 
 
 MAX_DERIVED = 64
-"""The most computations of an agent whose results are kept; one more takes the place of the one asked for first."""
+"""The most computations of an agent whose results are kept; one more takes the place of the one asked for least
+recently."""
+
+MAX_NUMBERS = 1 << 20
+"""The most numbers of the results that computations of one size keep together, in 8 MiB: with 5,000 nodes those for
+about 16 workloads. Computations of all sizes keep at most twice as many."""
+
+NEVER = -1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -23,13 +31,15 @@ class _Derived:
     """The results of a computation by row of the kept columns.
 
     Attributes:
-        change: The number of the last change that is in them.
+        computed: The number of the last change that is in each row; `NEVER`: the row was not asked for yet.
         read: The amounts that the computation has read.
+        picked: The rows that were asked for last, the number of the last change then, and their results.
     """
 
     values: FloatArray
-    change: int
+    computed: npt.NDArray[np.int64]
     read: Mapping["_ColumnKey", None]
+    picked: tuple[Rows, int, FloatArray] | None = None
 
 
 _ColumnKey = tuple[str, ...]
@@ -96,26 +106,43 @@ class NodeColumns:
         return self._column(("placed", resource, metric), lambda: self._placed(resource, column))
 
     def derived(self, key: Hashable, compute: Callable[["NodeColumns"], FloatArray]) -> FloatArray:
-        """The rows that `compute` returns, computed only for nodes that have changed. Raises what `compute` raises."""
-        found = self._derive(key, compute)
-        self._read.update(found.read)
-        rows = found.values.take(self._rows, axis=1)
-        rows.flags.writeable = False
-        return rows
+        """The rows that `compute` returns, computed only for nodes that have changed. Raises what `compute` raises.
 
-    def _derive(self, key: Hashable, compute: Callable[["NodeColumns"], FloatArray]) -> _Derived:
-        known, kept = self._known, self._known.kept
-        found = known.derived.get(key)
-        if found is None or found.values.shape[1] != kept.size:
-            values, read = self._computed(compute, np.arange(kept.size))
-            while len(known.derived) >= MAX_DERIVED:
-                known.derived.pop(next(iter(known.derived)), None)
-            found = known.derived[key] = _Derived(values=values.copy(), change=kept.changes, read=read)
-        elif found.change != kept.changes:
-            rows = kept.changed_after(found.change)
-            found.values[:, rows], _ = self._computed(compute, rows)
-            found.change = kept.changes
+        While nothing changes, and the nodes are the same, it is the same array.
+        """
+        derived, rows, changes = self._known.derived, self._rows, self._known.kept.changes
+        found = derived.pop(key, None)
+        if found is None or found.picked is None or found.picked[0] is not rows or found.picked[1] != changes:
+            found = self._up_to_date(found, compute)
+            picked = found.values.take(rows, axis=1)
+            picked.flags.writeable = False
+            found.picked = rows, changes, picked
+        derived[key] = found  # as the last: the first one is the one asked for least recently
+        self._read.update(found.read)
+        return found.picked[2]
+
+    def _up_to_date(self, found: _Derived | None, compute: Callable[["NodeColumns"], FloatArray]) -> _Derived:
+        """The results, those of these nodes up to date.
+
+        The time limit of an agent may end its call anywhere: so a row counts as computed after its results are there.
+        """
+        kept, rows = self._known.kept, self._rows
+        if found is None or len(found.computed) != kept.size:
+            values, read = self._computed(compute, rows)
+            self._make_room(len(values) * kept.size)
+            values_of_all, computed = np.empty((len(values), kept.size)), np.full(kept.size, NEVER)
+            values_of_all[:, rows], computed[rows] = values, kept.changes
+            return _Derived(values=values_of_all, computed=computed, read=read)
+        changed = rows[kept.changed_at(rows) > found.computed.take(rows)]
+        if changed.size:
+            found.values[:, changed], _ = self._computed(compute, changed)
+            found.computed[changed] = kept.changes
         return found
+
+    def _make_room(self, numbers: int) -> None:
+        derived = self._known.derived
+        while derived and len(derived) >= min(MAX_DERIVED, MAX_NUMBERS // max(numbers, 1)):
+            derived.pop(next(iter(derived)))
 
     def _computed(
         self, compute: Callable[["NodeColumns"], FloatArray], rows: Rows

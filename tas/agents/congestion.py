@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 import msgspec
 import numpy as np
 
-from tas.agents.agent import Agent, Candidates, FloatArray, Needs, PodDemand, Scores
+from tas.agents.agent import Agent, Candidates, Columns, FloatArray, Needs, PodDemand, Scores
 
 Limit = Annotated[float, msgspec.Meta(gt=0)]
 
@@ -60,13 +60,16 @@ class Congestion(Agent):
 
     def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
         """1 - factor / limit; a negative factor is none, one above the limit is the limit."""
-        given, derived = nodes.metric(self._options.factor), self._derived(nodes)
-        factor = np.clip(np.where(np.isfinite(given), given, derived), 0.0, self._options.limit)
-        known = np.isfinite(factor)
-        values = 1.0 - np.where(known, factor, 0.0) / self._options.limit
-        return Scores(values=values, known=known, terms={"factor": factor})
+        values, factor = nodes.derived("score", self._score_of_nodes)
+        return Scores(values=values, known=np.isfinite(factor), terms={"factor": factor})
 
-    def _derived(self, nodes: Candidates) -> FloatArray:
+    def _score_of_nodes(self, nodes: Columns) -> FloatArray:
+        """The score and the factor, which is NaN where it is not known."""
+        given, limit = nodes.metric(self._options.factor), self._options.limit
+        factor = np.clip(np.where(np.isfinite(given), given, self._from_links(nodes)), 0.0, limit)
+        return np.array((1.0 - np.where(np.isfinite(factor), factor, 0.0) / limit, factor))
+
+    def _from_links(self, nodes: Columns) -> FloatArray:
         """Limit · the fullest link, or the part of lost packets if that is larger; NaN where nothing is known."""
         fullest = np.full(len(nodes.names), np.nan)
         for link in self._options.links:

@@ -108,6 +108,10 @@ class KeptColumns:
         """The rows that have changed after the change of this number."""
         return np.flatnonzero(self._changed > change)
 
+    def changed_at(self, rows: Rows) -> npt.NDArray[np.int64]:
+        """The number of the last change of each of these rows."""
+        return self._changed.take(rows)
+
     def names_at(self, rows: Rows) -> Sequence[str]:
         """The nodes that have these rows; empty where no node has the row."""
         return list(map(self._names.__getitem__, rows.tolist()))

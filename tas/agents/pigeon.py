@@ -15,6 +15,8 @@ O(nodes · resources²) for a request. The original evaluates all nodes again fo
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from functools import partial
+from math import isfinite
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias
 
 import msgspec
@@ -90,6 +92,10 @@ class PigeonOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ValueError("resources must be different")
 
 
+Demand: TypeAlias = tuple[float, ...]
+"""What a pod requests of each resource, in the units of the agent."""
+
+
 class History:
     """What the last pods requested.
 
@@ -106,7 +112,7 @@ class History:
         self._next = len(self._number_of)
         self._numbers = np.array([self._number_of[each] for each in self.namespaces], dtype=np.int64)
 
-    def add(self, demand: FloatArray, namespace: str = "") -> None:
+    def add(self, demand: Demand | FloatArray, namespace: str = "") -> None:
         """Counts a pod. Of too many, the oldest of the namespace with the most is dropped: no one displaces others."""
         self.demands = np.vstack((self.demands, demand))
         self.namespaces.append(namespace)
@@ -164,11 +170,14 @@ class Pigeon(Agent):
 
     def __init__(self, options: PigeonOptions) -> None:
         self._options = options
-        self._scale = np.array([[1.0 if name == "cpu" else _unit(name)] for name in options.resources])
+        self._units = tuple(map(_unit, options.resources))
+        self._scale = np.array(self._units)[:, np.newaxis]
         self._history = History(np.zeros((0, len(options.resources))))
         self._uids: OrderedDict[str, None] = OrderedDict()
         # Of the last request, and for which nodes and demands they are: most requests are about the same ones.
-        self._sums: tuple[FloatArray, UseSums] | None = None
+        self._everywhere: tuple[FloatArray, _Amounts] | None = None
+        self._sums: tuple[_Amounts, UseSums] | None = None
+        self._ordered: tuple[_Amounts, SortedUse] | None = None
         self._wanted: tuple[FloatArray, FloatArray, float] | None = None
 
     @property
@@ -180,58 +189,76 @@ class Pigeon(Agent):
         """The best objective has 1, the worst 0.1, and a node without room 0."""
         options, demand = self._options, self._demand(pod.requests)
         if options.candidates_only:
-            self._history.add(demand[:, 0], pod.namespace)
-        here = self._amounts(nodes)
-        known = here.known
-        fits = known & np.all(demand <= here.capacity - here.used, axis=0)
-        everywhere = here if options.candidates_only else self._amounts(nodes.cluster).of_known()
-        values = self._objectives(demand, here, fits, everywhere)
+            self._history.add(demand, pod.namespace)
+        known, fits, *use = nodes.derived(("use", *demand), partial(self._use, demand=demand))
+        everywhere = self._candidates(nodes) if options.candidates_only else self._cluster(nodes.cluster)
+        values = self._objectives(np.reshape(use, (2, len(use) // 2, len(known))), fits > 0, everywhere)
         smallest_span = options.smallest_span / max(len(everywhere.known), 1)
-        scores = np.where(fits, stretched(values, fits, smallest_span, whole=options.candidates_only), 0.0)
-        return Scores(values=scores, known=known, terms={"objective": values})
+        scores = np.where(fits > 0, stretched(values, fits > 0, smallest_span, whole=options.candidates_only), 0.0)
+        return Scores(values=scores, known=known > 0, terms={"objective": values})
 
-    def _objectives(
-        self, demand: FloatArray, candidates: "_Amounts", fits: BoolArray, everywhere: "_Amounts"
-    ) -> FloatArray:
+    def _use(self, nodes: Columns, *, demand: Demand) -> FloatArray:
+        """Whether the node is known, and has room for the pod, and the use of which the objective is.
+
+        The use has a row for each resource of the objective, before the pod is placed and then after.
+        """
+        options, pod = self._options, np.array(demand)[:, np.newaxis]
+        here = _as_amounts(self._of_nodes(nodes))
+        after = here.used + pod
+        fits = here.known & np.all(pod <= here.capacity - here.used, axis=0)
+        if options.objective is Objective.BINPACK:
+            return np.vstack((here.known, fits, here.ratio, np.clip(_ratio(after, here.capacity), 0.0, 1.0)))
+        k = options.prime
+        return np.array((here.known, fits, *(_prime_ratio(each[k], here.capacity[k]) for each in (here.used, after))))
+
+    def _objectives(self, use: FloatArray, fits: BoolArray, everywhere: "_Amounts") -> FloatArray:
         """The objective over the nodes of `everywhere` after the pod is placed on each candidate.
 
-        NaN where the pod has no room.
+        `use` is that of each candidate before and after. NaN where the pod has no room.
         """
         options = self._options
         result = np.full(len(fits), np.nan)
         if not fits.any():
             return result
-        here = candidates.of(fits)
-        after = here.used + demand
+        old, new = use if fits.all() else use[:, :, fits]
         if options.objective is Objective.BINPACK:
-            new = np.clip(_ratio(after, here.capacity), 0.0, 1.0)
-            result[fits] = binpack(
-                here.ratio, new, self._sums_of(everywhere.ratio), wanted=self._variation(everywhere.capacity)
-            )
+            result[fits] = binpack(old, new, self._sums_of(everywhere), wanted=self._variation(everywhere.capacity))
+        elif options.objective is Objective.LOAD_BALANCE:
+            result[fits] = balance(old[0], new[0], self._prime_of(everywhere))
         else:
-            k = options.prime
-            ratio = _prime_ratio(everywhere.used[k], everywhere.capacity[k])
-            old, new = (_prime_ratio(each[k], here.capacity[k]) for each in (here.used, after))
-            chosen = balance if options.objective is Objective.LOAD_BALANCE else consolidation
-            result[fits] = chosen(old, new, ratio)
+            result[fits] = consolidation(old[0], new[0], self._sorted(everywhere))
         return result
 
-    def _sums_of(self, ratio: FloatArray) -> "UseSums":
-        if self._sums is None or not np.array_equal(self._sums[0], ratio):
-            self._sums = ratio, sums_of(ratio)
+    def _sums_of(self, everywhere: "_Amounts") -> "UseSums":
+        if self._sums is None or self._sums[0] is not everywhere:
+            self._sums = everywhere, sums_of(everywhere.ratio)
         return self._sums[1]
+
+    def _sorted(self, everywhere: "_Amounts") -> "SortedUse":
+        if self._ordered is None or self._ordered[0] is not everywhere:
+            self._ordered = everywhere, sorted_use(self._prime_of(everywhere))
+        return self._ordered[1]
+
+    def _prime_of(self, everywhere: "_Amounts") -> FloatArray:
+        k = self._options.prime
+        return _prime_ratio(everywhere.used[k], everywhere.capacity[k])
 
     def _variation(self, capacity: FloatArray) -> float:
         demands, last = self._history.demands, self._wanted
-        if last is None or last[0] is not demands or not np.array_equal(last[1], capacity):
+        if last is None or last[0] is not demands or not (last[1] is capacity or np.array_equal(last[1], capacity)):
             found = variation_of_demand(self._history, capacity, any_size=self._options.candidates_only)
             last = self._wanted = demands, capacity, found
         return last[2]
 
-    def _amounts(self, nodes: Columns) -> "_Amounts":
+    def _candidates(self, nodes: Columns) -> "_Amounts":
+        return _as_amounts(nodes.derived("amounts", self._of_nodes))
+
+    def _cluster(self, nodes: Columns) -> "_Amounts":
+        """Those of the known nodes; the same object while nothing changes."""
         found = nodes.derived("amounts", self._of_nodes)
-        used, capacity, ratio = found[:-1].reshape(3, len(self._scale), found.shape[1])
-        return _Amounts(used=used, capacity=capacity, ratio=ratio, known=found[-1] > 0)
+        if self._everywhere is None or self._everywhere[0] is not found:
+            self._everywhere = found, _as_amounts(found).of_known()
+        return self._everywhere[1]
 
     def _of_nodes(self, nodes: Columns) -> FloatArray:
         """`_Amounts` one below the other; 0 for what is not known."""
@@ -243,16 +270,11 @@ class Pigeon(Agent):
         capacity = np.where(np.isfinite(capacity), capacity, 0.0)
         return np.vstack((used, capacity, np.clip(_ratio(used, capacity), 0.0, 1.0), known))
 
-    def _demand(self, requests: Mapping[str, float]) -> FloatArray:
-        """What a pod requests, a row for each resource."""
-        found = np.array([1.0 if name == "pods" else requests.get(name, 0.0) for name in self._options.resources])
-        for number, name in enumerate(self._options.resources):
-            if name == "cpu" and found[number] <= 0:
-                found[number] = SMALLEST_CPU
-            if name == "memory" and found[number] < MEBI:
-                found[number] = SMALLEST_MEMORY
-        demand: FloatArray = np.where(np.isfinite(found), np.maximum(found, 0.0), 0.0)[:, None] / self._scale
-        return demand
+    def _demand(self, requests: Mapping[str, float]) -> Demand:
+        """What a pod requests."""
+        return tuple(
+            _demand_of(name, requests) / unit for name, unit in zip(self._options.resources, self._units, strict=True)
+        )
 
     def observe(self, event: Placed | Outcome) -> None:
         """Counts the requests of a pod that was placed, once for each pod; not if requests count instead."""
@@ -261,7 +283,7 @@ class Pigeon(Agent):
         self._uids[event.uid] = None
         if len(self._uids) > MAX_UIDS:
             self._uids.popitem(last=False)
-        self._history.add(self._demand(event.requests)[:, 0], event.namespace)
+        self._history.add(self._demand(event.requests), event.namespace)
 
     def snapshot(self) -> Mapping[str, Any]:
         """The demand history and the pods that it counts."""
@@ -302,16 +324,18 @@ class _Amounts(NamedTuple):
     ratio: FloatArray
     known: BoolArray
 
-    def of(self, chosen: BoolArray) -> "_Amounts":
-        """Those of the chosen nodes."""
-        if chosen.all():
-            return self
-        used, capacity, ratio = (each[:, chosen] for each in (self.used, self.capacity, self.ratio))
-        return _Amounts(used=used, capacity=capacity, ratio=ratio, known=self.known[chosen])
-
     def of_known(self) -> "_Amounts":
         """Those of the nodes of which all is known."""
-        return self.of(self.known)
+        known = self.known
+        if known.all():
+            return self
+        used, capacity, ratio = (each[:, known] for each in (self.used, self.capacity, self.ratio))
+        return _Amounts(used=used, capacity=capacity, ratio=ratio, known=known[known])
+
+
+def _as_amounts(rows: FloatArray) -> _Amounts:
+    used, capacity, ratio = rows[:-1].reshape(3, len(rows) // 3, rows.shape[1])
+    return _Amounts(used=used, capacity=capacity, ratio=ratio, known=rows[-1] > 0)
 
 
 _NotNegative = Annotated[float, msgspec.Meta(ge=0)]
@@ -359,17 +383,30 @@ def balance(old: FloatArray, new: FloatArray, ratio: FloatArray) -> FloatArray:
     return deviation
 
 
-def consolidation(old: FloatArray, new: FloatArray, ratio: FloatArray) -> FloatArray:
+class SortedUse(NamedTuple):
+    """The use of one resource of all nodes, and the sums of it and of its squares up to each place."""
+
+    ordered: FloatArray
+    sums: FloatArray
+    squares: FloatArray
+
+
+def sorted_use(use: FloatArray) -> SortedUse:
+    """The use of each node, sorted."""
+    ordered = np.sort(use)
+    sums, squares = (np.concatenate(([0.0], np.cumsum(each))) for each in (ordered, np.square(ordered)))
+    return SortedUse(ordered, sums, squares)
+
+
+def consolidation(old: FloatArray, new: FloatArray, use: SortedUse) -> FloatArray:
     """1 - the root of the mean of squares d, for each change of one node.
 
     d is how far a node is below the mean, as a part of the mean, or above the mean, as a part of the rest up to 1. A
-    mean of 0 or less, or of 1 or more, gives 0. Nodes are sorted once: a changed mean moves few of them to its other
-    side, so sums up to each place suffice.
+    mean of 0 or less, or of 1 or more, gives 0. A changed mean moves few of the sorted nodes to its other side, so sums
+    up to each place suffice.
     """
-    count = len(ratio)
-    ordered = np.sort(ratio)
-    sums = np.concatenate(([0.0], np.cumsum(ordered)))
-    squares = np.concatenate(([0.0], np.cumsum(np.square(ordered))))
+    ordered, sums, squares = use
+    count = len(ordered)
     mean = (sums[-1] + new - old) / count
     at = np.searchsorted(ordered, mean, side="left")  # so many nodes are below the mean, before the change
     below = (at.astype(np.float64), sums[at], squares[at])
@@ -465,7 +502,18 @@ def _prime_ratio(used: FloatArray, capacity: FloatArray) -> FloatArray:
         return np.where(capacity > 0, used / capacity, 1.0)
 
 
+def _demand_of(resource: str, requests: Mapping[str, float]) -> float:
+    found = 1.0 if resource == "pods" else requests.get(resource, 0.0)
+    if resource == "cpu" and found <= 0:
+        return SMALLEST_CPU
+    if resource == "memory" and found < MEBI:
+        return SMALLEST_MEMORY
+    return max(found, 0.0) if isfinite(found) else 0.0
+
+
 def _unit(resource: str) -> float:
+    if resource == "cpu":
+        return 1.0
     if resource == "memory":
         return MEBI
     return GIBI if resource == "ephemeral-storage" else 1.0

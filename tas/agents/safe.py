@@ -8,8 +8,9 @@ deviation has a smallest value, since a metric without spread is no proof of cal
 distribution is lowered, as Trimaran does, instead of rejecting an idle node; pods that no sample shows yet count.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from typing import Annotated, ClassVar
 
 import msgspec
@@ -27,8 +28,20 @@ from tas.agents.agent import (
     Rounding,
     Scores,
 )
-from tas.agents.beta import BetaFunction, RememberedBeta, beta_survival
-from tas.agents.usage import CPU, MEMORY, Base, Usage, by_resource, loads, requests_of, usages_of
+from tas.agents.beta import beta_survival
+from tas.agents.usage import (
+    CPU,
+    MEMORY,
+    Base,
+    Requests,
+    Usage,
+    by_resource,
+    column,
+    loads,
+    requests_of,
+    usages_of,
+    with_terms,
+)
 
 Part = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
@@ -89,31 +102,28 @@ class _Safe(Agent):
 
     def __init__(self, options: SafeOptions) -> None:
         self._options = options
+        self._usages = options.usages()
 
     @property
     def needs(self) -> Needs:
-        usages = [usage for found in self._options.usages().values() for usage in found]
+        usages = [usage for found in self._usages.values() for usage in found]
         if self._options.mode is Mode.EMPIRICAL:
             usages = [each.percentile(number) for each in usages if each.quantiles for number in PERCENTILES]
         metrics = dict.fromkeys(name for each in usages for name in each.metrics())
         return Needs(metrics=tuple(metrics), allocations=True, pod=True)
 
-    def _fitted(self, pod: PodDemand, nodes: Candidates) -> tuple[FloatArray, FloatArray, BoolArray]:
+    def _fitted(self, nodes: Columns, requests: Requests) -> tuple[FloatArray, FloatArray, BoolArray]:
         """The mean with the pod, the standard deviation, and which are known: each a row for each resource."""
-        options, usages = self._options, self._options.usages()
-        found = loads(nodes, usages, base=options.base, forecast_weight=options.forecast_weight)
+        options = self._options
+        found = loads(nodes, self._usages, base=options.base, forecast_weight=options.forecast_weight)
         sigma = np.minimum(np.maximum(found.std, options.sigma_floor), 1.0)
-        return found.with_pod(requests_of(pod, usages)), sigma, found.known
+        return found.with_pod(column(requests)), sigma, found.known
 
 
 class SafeOverload(_Safe):
     """Rejects nodes whose use is likely to exceed the limit with the pod, and prefers those with the least risk."""
 
     original_rounding = Rounding.DOWN
-
-    def __init__(self, options: SafeOptions) -> None:
-        super().__init__(options)
-        self._beta = RememberedBeta()
 
     def filter(self, pod: PodDemand, nodes: Candidates) -> Passes:
         """A node passes if no known resource has a larger risk than accepted."""
@@ -128,34 +138,34 @@ class SafeOverload(_Safe):
         part = np.minimum(risk / accepted, 1.0) if accepted > 0 else (risk > 0).astype(np.float64)
         return Scores(values=1.0 - np.sqrt(part), known=known, terms=terms)
 
-    def _risk(self, pod: PodDemand, nodes: Candidates) -> tuple[FloatArray, BoolArray, dict[str, FloatArray]]:
-        """The largest risk of the known resources."""
-        resources = self._options.usages()
-        terms: dict[str, FloatArray] = {}
-        if self._options.mode is Mode.EMPIRICAL:
-            risks, known = self._empirical(pod, nodes)
-        else:
-            mu, sigma, known = self._fitted(pod, nodes)
-            for term, values in (("mean", mu), ("deviation", sigma)):
-                terms |= by_resource(resources, term, values, known)
-            limit, cap = self._options.utilization, self._options.cap_sigma
-            risks = exceedance(mu, sigma, limit, cap=cap, survival=self._beta.survival)
-        terms |= by_resource(resources, "risk", risks, known)
-        return np.where(known, risks, 0.0).max(axis=0, initial=0.0), np.any(known, axis=0), terms
+    def _risk(self, pod: PodDemand, nodes: Candidates) -> tuple[FloatArray, BoolArray, Mapping[str, FloatArray]]:
+        """The largest risk of the known resources, 0 where none is known."""
+        risks_of = self._by_percentiles if self._options.mode is Mode.EMPIRICAL else self._by_beta
+        requests = requests_of(pod, self._usages)
+        largest, known, *terms = nodes.derived(("risk", requests), partial(risks_of, requests=requests))
+        names = ("risk",) if self._options.mode is Mode.EMPIRICAL else ("mean", "deviation", "risk")
+        return largest, known > 0, by_resource(self._usages, names, terms)
 
-    def _empirical(self, pod: PodDemand, nodes: Candidates) -> tuple[FloatArray, BoolArray]:
-        """The risk of each resource by percentiles, and where it is known."""
-        usages = self._options.usages()
+    def _by_beta(self, nodes: Columns, *, requests: Requests) -> FloatArray:
+        """The largest risk, where one is known, and mean, deviation and risk with a row for each resource."""
+        mu, sigma, known = self._fitted(nodes, requests)
+        risks = exceedance(mu, sigma, self._options.utilization, cap=self._options.cap_sigma)
+        return with_terms(np.where(known, risks, 0.0).max(axis=0, initial=0.0), known, mu, sigma, risks)
+
+    def _by_percentiles(self, nodes: Columns, *, requests: Requests) -> FloatArray:
+        """The largest risk, where one is known, and the risk with a row for each resource."""
+        usages = self._usages
         found = nodes.derived("percentiles", self._percentiles)
         size, *quantiles = found.reshape(1 + len(PERCENTILES), len(usages), found.shape[1])
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            at = self._options.utilization - requests_of(pod, usages) / size
+            at = self._options.utilization - column(requests) / size
         known = np.any(np.isfinite(quantiles), axis=0)
-        return np.where(known, 1.0 - empirical_cdf(at, quantiles), 0.0), known
+        risks = 1.0 - empirical_cdf(at, quantiles)
+        return with_terms(np.where(known, risks, 0.0).max(axis=0, initial=0.0), known, risks)
 
     def _percentiles(self, nodes: Columns) -> FloatArray:
         """The size, and each of `PERCENTILES`, a row for each resource; none is below the one before."""
-        usages = {name: [each for each in found if each.quantiles] for name, found in self._options.usages().items()}
+        usages = {name: [each for each in found if each.quantiles] for name, found in self._usages.items()}
         each = [
             loads(
                 nodes,
@@ -175,23 +185,31 @@ class SafeBalance(_Safe):
 
     def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
         """The score of the worse of the known resources."""
-        mu, sigma, known = self._fitted(pod, nodes)
-        options = self._options
-        return balanced(options.usages(), mu, sigma, known, margin=options.margin, sensitivity=options.sensitivity)
+        requests = requests_of(pod, self._usages)
+        found = nodes.derived(("balance", requests), partial(self._balance, requests=requests))
+        return as_balanced(self._usages, found)
+
+    def _balance(self, nodes: Columns, *, requests: Requests) -> FloatArray:
+        fitted = self._fitted(nodes, requests)
+        return balanced(*fitted, margin=self._options.margin, sensitivity=self._options.sensitivity)
 
 
-def balanced(
-    resources: Iterable[str], mu: FloatArray, sigma: FloatArray, known: BoolArray, *, margin: float, sensitivity: float
-) -> Scores:
-    """The evenness of the worse of the known resources. The arrays have a row for each resource."""
+def balanced(mu: FloatArray, sigma: FloatArray, known: BoolArray, *, margin: float, sensitivity: float) -> FloatArray:
+    """The evenness of the worse of the known resources, where one is known, and mean and deviation, of each node.
+
+    The arrays have a row for each resource.
+    """
     values = np.where(known, evenness(mu, sigma, margin=margin, sensitivity=sensitivity), 1.0)
-    terms = by_resource(resources, "mean", mu, known) | by_resource(resources, "deviation", sigma, known)
-    return Scores(values=values.min(axis=0, initial=1.0), known=np.any(known, axis=0), terms=terms)
+    return with_terms(values.min(axis=0, initial=1.0), known, mu, sigma)
 
 
-def exceedance(
-    mu: FloatArray, sigma: FloatArray, limit: float, *, cap: bool, survival: BetaFunction = beta_survival
-) -> FloatArray:
+def as_balanced(resources: Iterable[str], found: FloatArray) -> Scores:
+    """The scores from the rows of `balanced`."""
+    values, known, *terms = found
+    return Scores(values=values, known=known > 0, terms=by_resource(resources, ("mean", "deviation"), terms))
+
+
+def exceedance(mu: FloatArray, sigma: FloatArray, limit: float, *, cap: bool) -> FloatArray:
     """The probability that a Beta value with mean `mu` and standard deviation `sigma` is above `limit`.
 
     A value without deviation is its mean; a mean of 0 is never above. Of a deviation that is too large for any Beta
@@ -202,10 +220,12 @@ def exceedance(
         variance = np.minimum(variance, LARGEST_SPREAD * largest)
     variance = np.where(variance < SMALLEST_VARIANCE, 0.0, variance)
     fits = (mu > 0) & (mu < 1) & (variance > 0) & (variance < largest)
+    if fits.all():
+        return beta_survival(np.full(mu.shape, limit), *beta_shape(mu, variance))
     risk = np.where((mu == 0) | ((variance == 0) & (mu <= limit)), 0.0, 1.0)
     if fits.any():
         a, b = beta_shape(mu[fits], variance[fits])
-        risk[fits] = survival(np.full(a.shape, limit), a, b)
+        risk[fits] = beta_survival(np.full(a.shape, limit), a, b)
     return risk
 
 

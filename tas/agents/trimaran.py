@@ -7,6 +7,7 @@ measure.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from math import floor, fsum
 from typing import Annotated, ClassVar
 
@@ -15,7 +16,6 @@ import numpy as np
 
 from tas.agents.agent import (
     Agent,
-    BoolArray,
     Candidates,
     Columns,
     FloatArray,
@@ -26,8 +26,20 @@ from tas.agents.agent import (
     Scores,
 )
 from tas.agents.beta import beta_cdf
-from tas.agents.safe import LARGEST_SPREAD, SMALLEST_VARIANCE, balanced
-from tas.agents.usage import CPU, MEMORY, Base, Usage, by_resource, column, load, loads, requests_of, usages_of
+from tas.agents.safe import LARGEST_SPREAD, SMALLEST_VARIANCE, as_balanced, balanced
+from tas.agents.usage import (
+    CPU,
+    MEMORY,
+    Base,
+    Requests,
+    Usage,
+    by_resource,
+    column,
+    loads,
+    requests_of,
+    usages_of,
+    with_terms,
+)
 
 Part = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Percent = Annotated[float, msgspec.Meta(gt=0, lt=100)]
@@ -71,12 +83,19 @@ class TargetLoad(Agent):
 
     def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
         """From the predicted use: it rises up to the target, and falls from there to 0 at 100 %."""
-        found = load(nodes, "cpu", self._options.cpu, base=Base.CAPACITY, use_of_requests=self._options.multiplier)
+        expected = self._expected(pod)
+        found = nodes.derived(("score", expected), partial(self._score_of_nodes, expected=expected))
+        values, known, predicted = found
+        return Scores(values=values, known=known > 0, terms={"cpu predicted": predicted})
+
+    def _score_of_nodes(self, nodes: Columns, *, expected: float) -> FloatArray:
+        """The score, where the use is known, and the predicted use in percent."""
+        options = self._options
+        found = loads(nodes, {"cpu": options.cpu}, base=Base.CAPACITY, use_of_requests=options.multiplier)
         with np.errstate(invalid="ignore", divide="ignore"):
-            predicted = 100.0 * (found.mean + self._expected(pod) / found.size)
-        values = target_load(np.where(found.known, predicted, 0.0), self._options.target)
-        terms = {"cpu predicted": np.where(found.known, predicted, np.nan)}
-        return Scores(values=values, known=found.known, terms=terms)
+            predicted = 100.0 * (found.mean + expected / found.size)
+        values = target_load(np.where(found.known, predicted, 0.0), options.target)
+        return with_terms(values[0], found.known, predicted)
 
     def _expected(self, pod: PodDemand) -> float:
         """The millicores that the pod is expected to use: of each container its limit, else more than its request."""
@@ -126,6 +145,7 @@ class RiskBalance(Agent):
 
     def __init__(self, options: RiskBalanceOptions) -> None:
         self._options = options
+        self._usages = usages_of(options.cpu, options.memory)
 
     @property
     def needs(self) -> Needs:
@@ -134,10 +154,15 @@ class RiskBalance(Agent):
 
     def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
         """The score of the worse of the known resources."""
-        options, usages = self._options, usages_of(self._options.cpu, self._options.memory)
-        found = loads(nodes, usages, base=options.base)
-        mu, sigma = found.with_pod(requests_of(pod, usages)), np.minimum(found.std, 1.0)
-        return balanced(usages, mu, sigma, found.known, margin=options.margin, sensitivity=options.sensitivity)
+        requests = requests_of(pod, self._usages)
+        found = nodes.derived(("score", requests), partial(self._score_of_nodes, requests=requests))
+        return as_balanced(self._usages, found)
+
+    def _score_of_nodes(self, nodes: Columns, *, requests: Requests) -> FloatArray:
+        options = self._options
+        found = loads(nodes, self._usages, base=options.base)
+        mu, sigma = found.with_pod(column(requests)), np.minimum(found.std, 1.0)
+        return balanced(mu, sigma, found.known, margin=options.margin, sensitivity=options.sensitivity)
 
 
 class LowRiskOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -164,6 +189,7 @@ class LowRisk(Agent):
 
     def __init__(self, options: LowRiskOptions) -> None:
         self._options = options
+        self._usages = usages_of(options.cpu, options.memory)
 
     @property
     def needs(self) -> Needs:
@@ -172,35 +198,33 @@ class LowRisk(Agent):
 
     def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
         """1 - the larger risk of the resources."""
-        usages = usages_of(self._options.cpu, self._options.memory)
-        by_limits, by_load, known = self._risks(pod, nodes, usages)
-        terms = by_resource(usages, "risk of limits", by_limits, known)
-        terms |= by_resource(usages, "risk of load", by_load, known)
-        weights = column([self._options.limit_weights.get(resource, 0.5) for resource in usages])
-        known = known & (np.isfinite(by_load) | (weights == 1.0))  # with a weight of 1 the load does not count
-        risk = weights * by_limits + (1.0 - weights) * np.where(np.isfinite(by_load), by_load, 0.0)
-        risk = np.minimum(np.maximum(risk, 0.0), 1.0)
-        worst = np.where(known, risk, 0.0).max(axis=0, initial=0.0)
-        return Scores(values=1.0 - worst, known=np.any(known, axis=0), terms=terms)
+        requests = requests_of(pod, self._usages)
+        limits = tuple(map(max, requests, (pod.limits.get(resource, 0.0) for resource in self._usages)))
+        found = nodes.derived(
+            ("score", requests, limits), partial(self._score_of_nodes, requests=requests, limits=limits)
+        )
+        values, known, *terms = found
+        return Scores(
+            values=values, known=known > 0, terms=by_resource(self._usages, ("risk of limits", "risk of load"), terms)
+        )
 
-    def _risks(
-        self, pod: PodDemand, nodes: Candidates, usages: Mapping[str, tuple[Usage, ...]]
-    ) -> tuple[FloatArray, FloatArray, BoolArray]:
-        """The risk by limits, the risk by load (NaN where that is unknown), and where requests and limits are known.
-
-        Each has a row for each resource.
-        """
+    def _score_of_nodes(self, nodes: Columns, *, requests: Requests, limits: Requests) -> FloatArray:
+        """The score, where a risk is known, and both risks with a row for each resource."""
+        usages = self._usages
         found = nodes.derived("of nodes", self._of_nodes)
         size, requested, limited, by_load = found.reshape(4, len(usages), found.shape[1])
-        known = np.isfinite(size)
-        requests = requests_of(pod, usages)
-        limits = np.maximum(column([pod.limits.get(resource, 0.0) for resource in usages]), requests)
-        by_limits = limit_risk(size, np.minimum(requested + requests, size), limited + limits)
-        return by_limits, by_load, known
+        known = np.isfinite(size)  # requests and limits
+        by_limits = limit_risk(size, np.minimum(requested + column(requests), size), limited + column(limits))
+        weights = column([self._options.limit_weights.get(resource, 0.5) for resource in usages])
+        risk = weights * by_limits + (1.0 - weights) * np.where(np.isfinite(by_load), by_load, 0.0)
+        risk = np.minimum(np.maximum(risk, 0.0), 1.0)
+        counts = known & (np.isfinite(by_load) | (weights == 1.0))  # with a weight of 1 the load does not count
+        worst = np.where(counts, risk, 0.0).max(axis=0, initial=0.0)
+        return with_terms(1.0 - worst, counts, by_limits, by_load)
 
     def _of_nodes(self, nodes: Columns) -> FloatArray:
         """Size, requests, limits and the risk by load, each a row for each resource; NaN where one is not known."""
-        usages = usages_of(self._options.cpu, self._options.memory)
+        usages = self._usages
         found = loads(nodes, usages, base=Base.CAPACITY)
         requested, limited = np.empty_like(found.size), np.empty_like(found.size)
         for row, resource in enumerate(usages):
@@ -292,21 +316,27 @@ class Peaks(Agent):
 
     def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
         """1 for the least rise among nodes with room, 0 for the largest and for a node without room."""
-        found = load(nodes, "cpu", self._options.cpu, base=Base.CAPACITY)
-        k1, k2 = nodes.derived("models", self._models)
-        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            now = 100.0 * found.mean
-            then = now + 100.0 * pod.requests.get("cpu", 0.0) / found.size
-            jump = k1 * (np.exp(k2 * then) - np.exp(k2 * now))
-        known = found.known & np.isfinite(jump)
-        fits = known & (then <= 100.0)
+        request = pod.requests.get("cpu", 0.0)
+        jump, fits = nodes.derived(("rise", request), partial(self._rise, request=request))
+        known, fits = np.isfinite(jump), fits > 0
         values = np.zeros(len(nodes.names))
         if fits.any():
             low, high = jump[fits].min(), jump[fits].max()
             with np.errstate(over="ignore"):
                 span = high - low
             values[fits] = 1.0 - (jump[fits] / 2 - low / 2) / (span / 2) if span / 2 > 0 and span < np.inf else 1.0
-        return Scores(values=np.clip(values, 0.0, 1.0), known=known, terms={"rise": np.where(known, jump, np.nan)})
+        return Scores(values=np.clip(values, 0.0, 1.0), known=known, terms={"rise": jump})
+
+    def _rise(self, nodes: Columns, *, request: float) -> FloatArray:
+        """The rise of the power in watts, NaN where it is not known, and whether the node has room (1 or 0)."""
+        found = loads(nodes, {"cpu": self._options.cpu}, base=Base.CAPACITY)
+        mean, size, (k1, k2) = found.mean[0], found.size[0], self._models(nodes)
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            now = 100.0 * mean
+            then = now + 100.0 * request / size
+            jump = k1 * (np.exp(k2 * then) - np.exp(k2 * now))
+        known = found.known[0] & np.isfinite(jump)
+        return np.array((np.where(known, jump, np.nan), known & (then <= 100.0)))
 
     def _models(self, nodes: Columns) -> FloatArray:
         """k1 and k2 of each node; NaN without a model."""

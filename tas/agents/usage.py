@@ -4,12 +4,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import Annotated
+from itertools import product
+from typing import Annotated, TypeAlias
 
 import msgspec
 import numpy as np
 
 from tas.agents.agent import BoolArray, Columns, FloatArray, PodDemand
+
+Requests: TypeAlias = tuple[float, ...]
+"""What a pod requests, of each resource of a formula."""
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 
@@ -106,17 +110,11 @@ class Load:
     def with_pod(self, requests: FloatArray) -> FloatArray:
         """The mean when the node also has a pod with these requests, from 0 to 1; 0 where it is not known.
 
-        `requests` has a row with one number for each resource.
+        `requests` has a row with one number for each resource: a `column`.
         """
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             mean = np.minimum(np.maximum(self.mean + requests / self.size, 0.0), 1.0)
         return np.where(self.known, mean, 0.0)
-
-
-def load(nodes: Columns, resource: str, usages: tuple[Usage, ...], *, base: Base, use_of_requests: float = 1.0) -> Load:
-    """The use of one resource, of each node by the first of `usages` whose mean is known."""
-    found = loads(nodes, {resource: usages}, base=base, use_of_requests=use_of_requests)
-    return Load(size=found.size[0], mean=found.mean[0], std=found.std[0], known=found.known[0])
 
 
 def loads(
@@ -171,9 +169,9 @@ def _loads(
     return np.concatenate((sizes, means, np.where(known, deviations, 0.0)))
 
 
-def requests_of(pod: PodDemand, resources: Iterable[str]) -> FloatArray:
-    """The requests of a pod as `Load.with_pod` takes them."""
-    return column([pod.requests.get(resource, 0.0) for resource in resources])
+def requests_of(pod: PodDemand, resources: Iterable[str]) -> Requests:
+    """What a pod requests of each resource: in the key of what is derived, pods of one workload are the same."""
+    return tuple(pod.requests.get(resource, 0.0) for resource in resources)
 
 
 def column(values: Sequence[float]) -> FloatArray:
@@ -181,9 +179,19 @@ def column(values: Sequence[float]) -> FloatArray:
     return np.array(values, dtype=np.float64).reshape(-1, 1)
 
 
-def by_resource(resources: Iterable[str], term: str, values: FloatArray, known: BoolArray) -> dict[str, FloatArray]:
-    """The rows of `values` as terms of a formula, NaN where they are not known."""
-    return {f"{resource} {term}": row for resource, row in zip(resources, np.where(known, values, np.nan), strict=True)}
+def with_terms(values: FloatArray, known: BoolArray, *terms: FloatArray) -> FloatArray:
+    """The rows of a derivation: the values, whether a resource of the node is known (1 or 0), and the terms.
+
+    `known` and each term have a row for each resource; a term is NaN where its resource is not known.
+    """
+    rows = [np.where(known, term, np.nan) for term in terms]
+    return np.concatenate((values[np.newaxis], np.any(known, axis=0)[np.newaxis], *rows))
+
+
+def by_resource(resources: Iterable[str], terms: Iterable[str], rows: Iterable[FloatArray]) -> dict[str, FloatArray]:
+    """The terms of a formula by their names: of the first term a row for each resource, then of the next."""
+    names = [f"{resource} {term}" for term, resource in product(terms, resources)]
+    return dict(zip(names, rows, strict=True))
 
 
 def _used(

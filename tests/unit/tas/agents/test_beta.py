@@ -1,21 +1,14 @@
 """The incomplete beta function against identities and tables."""
 
-import sys
-from collections.abc import Callable, Sequence
-from itertools import count, pairwise
+from itertools import pairwise
 from math import comb, lgamma
-from types import FrameType
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tas.agents import beta
-from tas.agents.agent import FloatArray
-from tas.agents.beta import NotConvergedError, RememberedBeta, beta_cdf, beta_survival, log_gamma
-from workers.serving.interrupting import InterruptedCallError
+from tas.agents.beta import NotConvergedError, beta_cdf, beta_survival, log_gamma
 
 PARTS = st.floats(min_value=0.001, max_value=0.999)
 SHAPES = st.floats(min_value=0.05, max_value=5000.0)
@@ -101,95 +94,3 @@ def test_a_column_has_the_values_of_its_elements_alone() -> None:
     alone = [cdf(*each) for each in zip(x.tolist(), a.tolist(), b.tolist(), strict=True)]
     assert beta_cdf(x, a, b).tolist() == alone
     assert sum(0.01 < value < 0.99 for value in alone) > 100
-
-
-Arguments = Sequence[tuple[float, float, float]]
-
-FEW = st.tuples(st.sampled_from([0.0, 0.1, 0.5, 1.0]), st.sampled_from([1.0, 2.0, 3.5]), st.sampled_from([0.5, 2.0]))
-"""So few different arguments that most of them come several times."""
-
-
-def columns(of: Arguments) -> tuple[FloatArray, FloatArray, FloatArray]:
-    x, a, b = np.array(of).T
-    return x, a, b
-
-
-@given(st.lists(st.lists(FEW, min_size=1, max_size=12), min_size=1, max_size=8), st.sampled_from([2, 4, 8, 1024]))
-def test_what_is_remembered_is_never_of_other_arguments(requests: Sequence[Arguments], places: int) -> None:
-    remembered = RememberedBeta(places)
-    for each in requests:
-        x, a, b = columns(each)
-        assert remembered.cdf(x, a, b).tolist() == beta_cdf(x, a, b).tolist()
-        assert remembered.survival(x, a, b).tolist() == beta_survival(x, a, b).tolist()
-
-
-def test_what_was_asked_before_is_not_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    computed: list[int] = []
-
-    def counted(x: FloatArray, a: FloatArray, b: FloatArray) -> FloatArray:
-        computed.append(x.size)
-        return beta_cdf(x, a, b)
-
-    monkeypatch.setattr(beta, "beta_cdf", counted)
-    remembered = RememberedBeta()
-    asked = [(number / 500, 2.0, 3.0) for number in range(1, 500)]
-    first = remembered.cdf(*columns(asked)).tolist()
-    assert remembered.cdf(*columns(asked)).tolist() == first
-    assert sum(computed) < 525, "in the first call a few had the same place"
-    before = len(computed)
-    again = remembered.cdf(*columns([*asked[::-1], (0.5, 2.0, 3.5)])).tolist()
-    assert again == [*first[::-1], cdf(0.5, 2.0, 3.5)]
-    assert computed[before:] == [1]
-
-
-def test_what_is_asked_for_stays_while_much_else_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    remembered = RememberedBeta(256)
-    hot = columns([(number / 21, 2.0, 3.0) for number in range(1, 21)])
-    values = remembered.cdf(*hot).tolist()
-    for number in range(100):  # ten times as many values as there are places
-        remembered.cdf(*columns([(part / 28, 4.0 + number, 3.0) for part in range(1, 28)]))
-        assert remembered.cdf(*hot).tolist() == values
-    monkeypatch.setattr(beta, "beta_cdf", lambda *_: pytest.fail("it was computed again"))
-    assert remembered.cdf(*hot).tolist() == values
-
-
-def is_interrupted(line: int, call: Callable[[], object]) -> bool:
-    """Whether the call was interrupted, before this line of those that it runs of `RememberedBeta`."""
-    left = line
-
-    def trace(frame: FrameType, what: str, _: Any) -> Any:
-        nonlocal left
-        if not frame.f_code.co_qualname.startswith("RememberedBeta."):
-            return None
-        if what == "line":
-            left -= 1
-            if left < 0:
-                raise InterruptedCallError("too slow")
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    except InterruptedCallError:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
-
-
-def test_a_call_that_is_interrupted_anywhere_leaves_no_value_of_other_arguments() -> None:
-    """As the time limit of an agent does it; here before each line. What is displaced must be gone before it is new."""
-    first, second = (columns([(0.3, 2.0, each), (0.7, 3.5, each)]) for each in (3.0, 0.5))
-    expected = [beta_cdf(*each).tolist() for each in (first, second)]
-    for line in count():
-        remembered = RememberedBeta(2)
-        remembered.cdf(*first)
-        interrupted = is_interrupted(line, lambda: remembered.cdf(*second))  # noqa: B023 - called at once
-        places = [remembered._arguments.copy(), remembered._values.copy()]
-        known = ~np.isnan(places[0]).any(axis=0)
-        assert places[1][known].tolist() == beta_cdf(*places[0][:, known]).tolist(), line
-        assert [remembered.cdf(*each).tolist() for each in (second, first)] == expected[::-1], line
-        if not interrupted:
-            break
-    assert line > 20, "it has so many lines at least"

@@ -1,9 +1,12 @@
 """The kept columns after any changes of the view, beside the same columns made anew from the view."""
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import count, cycle, islice, product
 from math import nan
+from types import FrameType
 from typing import Any
 from zlib import crc32
 
@@ -13,12 +16,23 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from tas.agents import kept as kept_module
-from tas.agents.agent import Agent, Columns, FloatArray, PodDemand
-from tas.agents.columns import MAX_DERIVED, SHOWN_SECONDS, Known, NodeColumns, RequestCandidates
+from tas.agents.agent import Agent, Columns, ContainerDemand, FloatArray, PodDemand
+from tas.agents.columns import MAX_DERIVED, MAX_NUMBERS, SHOWN_SECONDS, Known, NodeColumns, RequestCandidates
+from tas.agents.congestion import Congestion, CongestionOptions
 from tas.agents.kept import MAX_COLUMNS, UNKNOWN, KeptColumns
 from tas.agents.pigeon import Objective, Pigeon, PigeonOptions
-from tas.agents.safe import SafeBalance, SafeOptions
-from tas.agents.trimaran import LowRisk, LowRiskOptions, TargetLoad, TargetLoadOptions
+from tas.agents.safe import SafeBalance, SafeOptions, SafeOverload
+from tas.agents.trimaran import (
+    LowRisk,
+    LowRiskOptions,
+    Peaks,
+    PeaksOptions,
+    PowerModel,
+    RiskBalance,
+    RiskBalanceOptions,
+    TargetLoad,
+    TargetLoadOptions,
+)
 from tas.agents.usage import Usage
 from tas.allocation.node import NodeAllocation, Recent, in_flight
 from tas.extension import NodeView
@@ -46,6 +60,8 @@ class World:
         self.nodes.advance(self.now)
         self.kept = self.nodes.shared(KeptColumns)
         self.agents: list[tuple[float | None, Known]] = []
+        self.derived: dict[tuple[int, int], dict[Hashable, Any]] = {}
+        self.asking = cycle(product(range(len(AGENTS)), PODS))
 
     def load(self, max_age: float | None) -> None:
         self.kept.follow_allocations(self.nodes)
@@ -84,10 +100,12 @@ class World:
         for max_age, known in self.agents:
             candidates = RequestCandidates(names, known, now=self.now, cluster=partial(self.cluster, known))
             self.check_columns(candidates, names, max_age)
+            self.check_agents(candidates, known)
             everything = {*self.nodes.names, *self.nodes.allocations()}
             cluster = candidates.cluster
             assert sorted(cluster.names) == sorted(everything)
             self.check_columns(cluster, cluster.names, max_age)
+            self.check_agents(cluster, known)
         measured = {name for name in NODES if any(self.nodes.measured_at(name, metric) for metric in METRICS)}
         if self.agents:
             assert len(self.kept) == len(measured | {*self.nodes.allocations()}), "a row for each known node"
@@ -113,23 +131,22 @@ class World:
                 same(getattr(columns, of)(resource), expected)
 
         self.check_derived(columns)
-        self.check_agents(columns)
 
-    def check_agents(self, columns: Columns) -> None:
-        """Each agent that keeps derived values answers as one that has kept nothing."""
-        assert isinstance(columns, NodeColumns)
-        known = columns._known
-        for agent in AGENTS:
-            answers = [
+    def check_agents(self, columns: Columns, known: Known) -> None:
+        """Each agent that keeps derived values answers as one that has kept nothing; some of them in each check."""
+        for number, pod in islice(self.asking, 4):
+            agent, derived = AGENTS[number], self.derived.setdefault((id(known), number), {})
+            kept, new = (
                 agent.score(
-                    PodDemand(namespace="n", name="p", uid="u", requests={"cpu": 1.0, "memory": 1.0}),
-                    RequestCandidates(columns.names, each, now=self.now, cluster=partial(self.cluster, each)),
+                    pod, RequestCandidates(columns.names, each, now=self.now, cluster=partial(self.cluster, each))
                 )
-                for each in (known, replace(known, derived={}))
-            ]
-            kept, new = answers
+                for each in (replace(known, derived=derived), replace(known, derived={}))
+            )
             np.testing.assert_array_equal(kept.known, new.known)
             np.testing.assert_array_equal(kept.values[kept.known], new.values[new.known])
+            assert kept.terms.keys() == new.terms.keys()
+            for term, row in kept.terms.items():
+                np.testing.assert_array_equal(row, new.terms[term])
 
     def check_derived(self, columns: Columns) -> None:
         """What was kept from an earlier request is what would be computed now."""
@@ -150,10 +167,28 @@ class World:
 USAGES = {resource: (Usage(mean="free"), Usage(mean="used", std="free")) for resource in RESOURCES}
 AGENTS: Sequence[Agent] = (
     SafeBalance(SafeOptions(cpu=USAGES["cpu"], memory=USAGES["memory"])),
+    SafeOverload(SafeOptions(cpu=USAGES["cpu"], memory=USAGES["memory"])),
+    RiskBalance(RiskBalanceOptions(cpu=USAGES["cpu"], memory=USAGES["memory"])),
+    Peaks(PeaksOptions(cpu=USAGES["cpu"], default=PowerModel(k1=1.0, k2=0.01))),
+    Congestion(CongestionOptions(factor="used")),
     TargetLoad(TargetLoadOptions(cpu=USAGES["cpu"])),
     LowRisk(LowRiskOptions(cpu=USAGES["cpu"], memory=USAGES["memory"])),
-    Pigeon(PigeonOptions(objective=Objective.LOAD_BALANCE)),
+    *(Pigeon(PigeonOptions(objective=objective)) for objective in Objective),
 )
+
+
+def asking(requests: Mapping[str, float], limits: Mapping[str, float], *containers: ContainerDemand) -> PodDemand:
+    return PodDemand(namespace="n", name="p", uid="u", requests=requests, limits=limits, containers=containers)
+
+
+PODS = (
+    asking({"cpu": 1.0, "memory": 1.0}, {}),
+    asking({"cpu": 1.0, "memory": 1.0}, {"cpu": 4.0}),
+    asking({"cpu": 1.0, "memory": 2.0}, {"memory": 3.0}),
+    asking({"cpu": 1.0}, {"cpu": 4.0}, ContainerDemand(), ContainerDemand(requests={"cpu": 1.0})),
+    asking({}, {}),
+)
+"""Pods of which each asks for something else in one respect."""
 
 
 def everything(nodes: Columns) -> FloatArray:
@@ -297,15 +332,117 @@ def test_what_is_derived_is_computed_only_for_nodes_that_have_changed() -> None:
         return found
 
     assert asked("a") == asked("a") == [1.0]
-    assert len(computed) == 1
-    assert {*NODES} <= {*computed[0]}, "first of every node"
+    assert computed.pop() == ["a"], "of no other node, which a request has not asked for"
     world.sample("a", "free", 3, 0.0, "one")
-    world.allocate("b", 3, 0, [])
     assert asked("b", "a") == [1.0, 3.0]
-    assert sorted(computed[1]) == ["a", "b"]
+    assert sorted(computed.pop()) == ["a", "b"]
+    world.allocate("b", 3, 0, [])
     world.sample("c", "free", 3, 0.0, "one")
-    assert asked("c") == [3.0]
-    assert computed[2] == ["c"], "not those of the change before"
+    assert asked("c", "a") == [3.0, 3.0]
+    assert computed.pop() == ["c"], "not b, which nobody asks for"
+    assert asked("a", "b", "c") == [3.0, 1.0, 3.0]
+    assert computed.pop() == ["b"]
+    for _ in range(2):
+        assert np.isnan(asked("nobody", "nobody else")).all()
+    assert computed == [["", ""]], "nodes of which nothing is known are alike"
+
+
+def test_while_nothing_changes_what_is_derived_for_the_same_nodes_is_the_same_array() -> None:
+    world = World()
+    world.load(None)
+    for name in NODES:
+        world.sample(name, "free", 1, 0.0, "one")
+    ((_, known),) = world.agents
+    assert known.kept is world.kept
+
+    def free(*names: str) -> FloatArray:
+        return NodeColumns(names, known).derived("free", lambda nodes: nodes.metric("free").reshape(1, -1))
+
+    first = free("a", "b")
+    assert free("a", "b") is first
+    world.sample("c", "free", 3, 0.0, "one")
+    assert free("a", "b").tolist() == first.tolist()
+    world.sample("b", "free", 3, 0.0, "one")
+    second = free("a", "b")
+    assert (first.tolist(), second.tolist()) == ([[1.0, 1.0]], [[1.0, 3.0]]), "an answer before keeps its values"
+    assert free("b", "a").tolist() == [[3.0, 1.0]]
+
+
+@pytest.mark.parametrize(("nodes", "rows"), [(3, 1), (3, 4000), (300, 100), (5000, 10)])
+def test_what_is_kept_for_pods_is_limited_and_what_is_asked_for_stays(nodes: int, rows: int) -> None:
+    world = World()
+    world.load(None)
+    names = tuple(f"node-{number}" for number in range(nodes))
+    for name in names:
+        world.sample(name, "free", 1, 0.0, "one")
+    ((_, known),) = world.agents
+    columns, computed = NodeColumns(names[:3], known), list[int]()
+
+    def ask(number: int) -> None:
+        def compute(found: Columns) -> FloatArray:
+            computed.append(number)
+            return np.full((rows, len(found.names)), float(number))
+
+        assert columns.derived(number, compute)[0].tolist() == [float(number)] * 3
+
+    for number in range(1, 2 * MAX_DERIVED):
+        ask(0)
+        ask(number)
+    assert computed == list(range(2 * MAX_DERIVED)), "each once"
+    assert 2 <= len(known.derived) <= MAX_DERIVED
+    assert sum(each.values.size for each in known.derived.values()) <= MAX_NUMBERS
+
+
+def is_interrupted(line: int, call: Callable[[], object]) -> bool:
+    """Whether the call was interrupted, before this line of those that it runs of `NodeColumns`."""
+    left = line
+
+    def trace(frame: FrameType, what: str, _: Any) -> Any:
+        nonlocal left
+        if not frame.f_code.co_qualname.startswith("NodeColumns."):
+            return None
+        if what == "line":
+            left -= 1
+            if left < 0:
+                raise InterruptedCallError("too slow")
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except InterruptedCallError:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+def test_a_call_that_is_interrupted_anywhere_leaves_nothing_that_is_out_of_date() -> None:
+    """As the time limit of an agent does it; here before each line."""
+
+    def free(nodes: Columns) -> FloatArray:
+        return nodes.metric("free").reshape(1, -1)
+
+    def twice(nodes: Columns) -> FloatArray:
+        return 2.0 * nodes.derived("free", free)
+
+    for line in count():
+        world = World()
+        world.load(None)
+        for name in NODES:
+            world.sample(name, "free", 1, 0.0, "one")
+        ((_, known),) = world.agents
+        asked = partial(lambda found: NodeColumns(NODES, found).derived("twice", twice).tolist(), known)
+        assert asked() == [[2.0, 2.0, 2.0]]
+        world.sample("b", "free", 3, 0.0, "one")
+        interrupted = is_interrupted(line, asked)
+        assert asked() == [[2.0, 6.0, 2.0]], line
+        world.sample("a", "free", 3, 0.0, "one")
+        assert asked() == [[6.0, 6.0, 2.0]], line
+        if not interrupted:
+            break
+    assert line > 20, "it has so many lines at least"
 
 
 def test_an_agent_keeps_so_many_derivations_and_one_that_fails_or_has_another_shape_is_none() -> None:

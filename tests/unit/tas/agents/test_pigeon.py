@@ -24,6 +24,7 @@ from tas.agents.pigeon import (
     PigeonOptions,
     binpack,
     consolidation,
+    sorted_use,
     sums_of,
     variation,
     variation_of_demand,
@@ -157,7 +158,7 @@ def test_consolidation_by_the_definition(use: list[float], data: st.DataObject) 
     number = data.draw(st.integers(0, len(use) - 1))
     new = data.draw(st.floats(use[number], 1.2))
     changed = [*use[:number], new, *use[number + 1 :]]
-    found = consolidation(np.array([use[number]]), np.array([new]), np.array(use))
+    found = consolidation(np.array([use[number]]), np.array([new]), sorted_use(np.array(use)))
     expected = _consolidation(np.array(changed))
     if 1e-6 < np.mean(changed) < 1 - 1e-6:
         assert float(found[0]) == pytest.approx(expected, abs=1e-5)
