@@ -23,7 +23,11 @@ from typing import NamedTuple
 
 from tas.enforcing.labels import is_in_our_form, policy_name
 from tas.policy.policy import LABEL_PREFIX, Policy
+from tas.policy.selector import LabelSelector
 from tas.verdict.brake import ALL, Breaker, Trip
+
+MAX_SELECTORS = 1000
+"""Of so many selectors of policies the selected nodes are counted; one more takes the place of the oldest."""
 
 
 def version_of(resource_version: str) -> int:
@@ -48,6 +52,14 @@ class _Unrecorded:
     count: int
 
 
+@dataclass(slots=True)
+class _Selected:
+    """How many nodes a selector selects, and the labels on which that depends."""
+
+    labels: frozenset[str]
+    count: int
+
+
 class LabelledNodes:
     """Which nodes have labels of which policies, as the API server has shown them since a list at `version`.
 
@@ -65,6 +77,7 @@ class LabelledNodes:
         self._labelled: dict[str, set[str]] = {}
         self._reasons: dict[str, int] = {}  # of the nodes that count for `ALL`: names of policies, 1 for the prefix
         self._unrecorded: dict[str, _Unrecorded] = {}
+        self._selected: dict[LabelSelector, _Selected] = {}
 
     def begin_list(self, version: int) -> None:
         """Begins a complete list of the nodes at this version; `take_in` gets each of them."""
@@ -73,6 +86,7 @@ class LabelledNodes:
         self._labelled.clear()
         self._reasons.clear()
         self._unrecorded.clear()
+        self._selected.clear()
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -91,8 +105,10 @@ class LabelledNodes:
         self.version = max(self.version, version)
         self._move(node, frozenset() if known is None else known.names, state.names, self._reasons_of(state))
         if known is None:
+            self._count_selected(labels, 1)
             return frozenset()
         changed = known.labels.items() ^ labels.items()
+        self._recount_selected(known.labels, labels, {label for label, _ in changed})
         return frozenset(policy_name(label) for label, value in changed if is_in_our_form(label, value))
 
     def drop(self, node: str, version: int) -> None:
@@ -101,6 +117,7 @@ class LabelledNodes:
         known = self._nodes.pop(node, None)
         if known is not None:
             self._move(node, known.names, frozenset(), 0)
+            self._count_selected(known.labels, -1)
 
     def set_policy(self, name: str, *, exists: bool) -> None:
         """Applies whether there is a policy of a name."""
@@ -112,6 +129,7 @@ class LabelledNodes:
 
     def forget_policies(self) -> None:
         """Forgets all policies."""
+        self._selected.clear()
         for name in list(self._policies):
             self.set_policy(name, exists=False)
 
@@ -153,10 +171,29 @@ class LabelledNodes:
         return 0 if known is None else known.version
 
     def selected(self, policy: Policy) -> int:
-        """The number of nodes that a policy selects."""
-        if policy.node_selector is None:
+        """The number of nodes that a policy selects. They are searched only the first time."""
+        selector = policy.node_selector
+        if selector is None:
             return len(self._nodes)
-        return sum(policy.selects(node.labels) is True for node in self._nodes.values())
+        known = self._selected.get(selector)
+        if known is None:
+            while len(self._selected) >= MAX_SELECTORS:
+                del self._selected[next(iter(self._selected))]
+            count = sum(selector.matches(node.labels) for node in self._nodes.values())
+            known = _Selected(frozenset(each.key for each in selector.requirements), count)
+            self._selected[selector] = known
+        return known.count
+
+    def _count_selected(self, labels: Mapping[str, str], change: int) -> None:
+        """Applies that a node with these labels has come, or has gone."""
+        for selector, known in self._selected.items():
+            known.count += change * selector.matches(labels)
+
+    def _recount_selected(self, before: Mapping[str, str], after: Mapping[str, str], changed: Set[str]) -> None:
+        """Applies that these labels of a node have changed: few selectors read them, and none reads ours."""
+        for selector, known in self._selected.items():
+            if not known.labels.isdisjoint(changed):
+                known.count += selector.matches(after) - selector.matches(before)
 
     def _reasons_of(self, node: _Node) -> int:
         """For how many reasons a node counts for `ALL`; without a label under our prefix, its names are its labels."""

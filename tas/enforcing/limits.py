@@ -113,7 +113,7 @@ class Limits:
 
 
 class KeptLimits:
-    """The limits, each computed of the nodes again after `LIMIT_SECONDS`: it takes time in proportion to them."""
+    """The limits, each computed again after `LIMIT_SECONDS`: a permit of each node needs some."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits

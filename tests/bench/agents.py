@@ -3,8 +3,8 @@
 import asyncio
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -38,10 +38,13 @@ PIGEON_WITHIN = {"p50": Budget(50.0)}
 EQUAL = frozenset({"foo", "rl-priority"})
 """The agents for which all of these nodes are equal: one has seen no pod."""
 
-REMEMBERING = frozenset({"safe-overload"})
-"""The agents that remember values of a formula in which the requests of the pod are."""
+BY_REQUESTS = frozenset({"safe-overload"})
+"""An agent with an expensive formula in which the requests of the pod are."""
 
 OTHERS = 300
+
+CHANGE_SECONDS = 10.0
+"""How often a source has new values of each node."""
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "peaks": {"options": {"default": {"k1": -91.5, "k2": -0.07}}},
@@ -67,7 +70,35 @@ async def measure(stand: Stand) -> Results:
                 await asyncio.to_thread(agents.wait_ready)
                 for name, found in verbs.items():
                     rows += await _rows(stand, agents, echo, names[:size], agent=name, verbs=sorted(found))
+                if size > min(SIZES):
+                    continue
+                async with changing(running.bus, names[:size]):
+                    for name, found in verbs.items():
+                        rows += await _rows(
+                            stand, agents, echo, names[:size], agent=name, verbs=sorted(found), changes=True
+                        )
     return Results(rows=rows)
+
+
+@asynccontextmanager
+async def changing(bus: Bus, names: Sequence[str]) -> AsyncIterator[None]:
+    """Changes all values of one node after another, each every `CHANGE_SECONDS`."""
+    chance = random.Random(2)
+    loop = asyncio.get_running_loop()
+
+    async def change() -> None:
+        began = loop.time()
+        for number, name in enumerate(cycle(names), start=1):
+            await _write_samples(bus, name, chance)
+            await asyncio.sleep(max(began + number * CHANGE_SECONDS / len(names) - loop.time(), 0.0))
+
+    task = asyncio.create_task(change())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+    assert task.cancelled(), task.exception()
 
 
 def entries_file(folder: Path) -> Path:
@@ -93,15 +124,7 @@ async def fill(bus: Bus, names: Sequence[str]) -> None:
 
 
 async def _fill_node(bus: Bus, name: str, chance: random.Random) -> None:
-    used, deviation = chance.uniform(0.1, 0.8), chance.uniform(0.01, 0.15)
-    values = {"congestion-factor": f"{chance.uniform(0, 100):.1f}"}
-    for resource, size in (("cpu", CORES), ("memory", BYTES)):
-        values |= {f"{resource}:mean:5m": f"{used * size:.3f}", f"{resource}:std:5m": f"{deviation * size:.3f}"}
-        for percentile in (50, 70, 90, 95, 99):
-            values[f"{resource}:p{percentile}:5m"] = f"{(used + deviation * (percentile - 50) / 25) * size:.3f}"
-    now = time.time()
-    metrics = cluster.metrics(chance) | {metric: parse_quantity(value) for metric, value in values.items()}
-    data = encode_node_samples((cluster.scrape(metrics, now),))
+    used = await _write_samples(bus, name, chance)
     has = {"cpu": 1000 * CORES, "memory": BYTES, "pods": 110}
     requests = {"cpu": int(used * 1000 * CORES), "memory": int(used * BYTES), "pods": 30}
     allocation = NodeAllocation(
@@ -111,11 +134,25 @@ async def _fill_node(bus: Bus, name: str, chance: random.Random) -> None:
         requested=requests,
         limited={resource: 2 * amount for resource, amount in requests.items()},
     )
+    await NODE_ALLOCATION.put(bus, name, allocation, revision=0, read_at=time.monotonic())
+
+
+async def _write_samples(bus: Bus, name: str, chance: random.Random) -> float:
+    """Writes new samples of a node, and returns the used part of it."""
+    used, deviation = chance.uniform(0.1, 0.8), chance.uniform(0.01, 0.15)
+    values = {"congestion-factor": f"{chance.uniform(0, 100):.1f}"}
+    for resource, size in (("cpu", CORES), ("memory", BYTES)):
+        values |= {f"{resource}:mean:5m": f"{used * size:.3f}", f"{resource}:std:5m": f"{deviation * size:.3f}"}
+        for percentile in (50, 70, 90, 95, 99):
+            values[f"{resource}:p{percentile}:5m"] = f"{(used + deviation * (percentile - 50) / 25) * size:.3f}"
+    now = time.time()
+    metrics = cluster.metrics(chance) | {metric: parse_quantity(value) for metric, value in values.items()}
+    data = encode_node_samples((cluster.scrape(metrics, now),))
     key, read_at = node_metrics_key(name), time.monotonic()
     before = await bus.get(NODES, key)
     assert before is not None, f"the bus has no samples of {name}"
     await bus.put(NODES, key, data, revision=before.revision, read_at=read_at)
-    await NODE_ALLOCATION.put(bus, name, allocation, revision=0, read_at=time.monotonic())
+    return used
 
 
 def _asking(client: Client, requests: Iterator[Request]) -> Timed:
@@ -130,8 +167,9 @@ async def _rows(
     *,
     agent: str,
     verbs: Sequence[AgentVerb],
+    changes: bool = False,
 ) -> list[Row]:
-    size = len(names)
+    size, suffix = len(names), ", while nodes change" if changes else ""
     lists = islice(cluster.lists_of_names(names, size, seed=size), LISTS)
     bodies = [cluster.requesting(number, found) for number, found in enumerate(lists)]
     echoed = cycle([echo.request(body) for body in bodies])
@@ -139,12 +177,12 @@ async def _rows(
     # More different requests than are remembered, if each of them is of all nodes.
     others = [
         cluster.requesting(number, orjson.loads(bodies[number % LISTS])["NodeNames"], more=number)
-        for number in range(OTHERS if agent in REMEMBERING else 0)
+        for number in range(OTHERS if agent in BY_REQUESTS and not changes else 0)
     ]
     with Client(agents.port) as ours, Client(echo.port) as floor:
         calls: dict[str, Timed] = {"echo": lambda: floor.seconds(next(echoed))}
         for verb in verbs:
-            calls[f"{verb} of names by {agent}"] = _asking(
+            calls[f"{verb} of names by {agent}{suffix}"] = _asking(
                 ours, cycle([agents.request(body, f"/{agent}/{verb}") for body in bodies])
             )
             if others:

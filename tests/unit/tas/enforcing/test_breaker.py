@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tas.enforcing.breaker import LabelledNodes, admit, is_over, reset, version_of, without_leavers
+from tas.enforcing.breaker import MAX_SELECTORS, LabelledNodes, admit, is_over, reset, version_of, without_leavers
 from tas.policy.policy import LABEL_PREFIX, Policy, PolicyKey
 from tas.policy.selector import parse_selector
 from tas.verdict.brake import ALL, Breaker, Trip
@@ -127,6 +127,14 @@ def test_selected_nodes_are_those_of_the_node_selector() -> None:
     assert seen.selected(policy) == 2
     selector = parse_selector({"matchLabels": {"pool": "a"}})
     assert seen.selected(Policy(key=policy.key, strategies={}, node_selector=selector)) == 1
+
+
+def test_the_nodes_of_so_many_selectors_are_counted() -> None:
+    seen = seen_as(a=(1, {"pool": "a"}), b=(1, {}))
+    for number in range(MAX_SELECTORS + 10):
+        selector = parse_selector({"matchLabels": {"pool": f"p{number}"}})
+        assert seen.selected(Policy(key=PolicyKey("n", P), strategies={}, node_selector=selector)) == 0
+    assert len(seen._selected) == MAX_SELECTORS
 
 
 def test_a_changed_state_names_the_policies_whose_labels_changed_and_an_earlier_state_changes_nothing() -> None:

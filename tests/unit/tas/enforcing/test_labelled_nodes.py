@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tas.enforcing.breaker import LabelledNodes, names_on
-from tas.policy.policy import LABEL_PREFIX
+from tas.policy.policy import LABEL_PREFIX, Policy, PolicyKey
+from tas.policy.selector import parse_selector
 from tas.verdict.brake import ALL, Breaker
 
 NAMES = ("p", "q", "gone")
@@ -34,6 +35,15 @@ CHANGES = st.lists(
     ),
     max_size=30,
 )
+
+
+SELECTORS: tuple[Any, ...] = (
+    {"matchLabels": {"zone": "ssd"}},
+    {"matchLabels": {"zone": "ssd", "p": "violating"}},
+    {"matchExpressions": [{"key": "q", "operator": "DoesNotExist"}]},
+    {},
+)
+SELECTING = [Policy(key=PolicyKey("n", "p"), strategies={}, node_selector=parse_selector(each)) for each in SELECTORS]
 
 
 class World:
@@ -102,6 +112,9 @@ class World:
             expected = self.labelled(key)
             assert self.seen.labelled(key) == expected, key
             assert self.seen.unrecorded(key, breaker) == len(expected - breaker.nodes.keys()), key
+        for policy in SELECTING:
+            selected = sum(policy.selects(labels) is True for labels in self.nodes.values())
+            assert self.seen.selected(policy) == selected, policy.node_selector
 
 
 @given(CHANGES)
@@ -168,6 +181,25 @@ def test_an_answer_reads_no_labels_and_a_breaker_only_once() -> None:
             assert seen.unrecorded(ALL, breakers[ALL]) == (50 if exists else 1)
     assert asked["each"] == 0
     assert asked["item"] <= 50, "each node that left, once in the breaker"
+
+
+def test_the_selected_nodes_are_searched_once_and_our_labels_are_read_by_no_selector() -> None:
+    asked: Counter[str] = Counter()
+    labels = Counted({"zone": "ssd", "p": "violating"}, asked)
+    seen = LabelledNodes()
+    for number in range(50):
+        seen.take_in(f"n{number}", 1, labels)
+    asked.clear()
+    for _ in range(100):
+        assert [seen.selected(policy) for policy in SELECTING] == [50, 50, 50, 50]
+    assert 50 <= asked["item"] <= 50 * 4
+    asked.clear()
+    seen.take_in("n0", 2, {"zone": "ssd", "p": "violating", f"{LABEL_PREFIX}p/x": "1"})
+    for _ in range(50):
+        seen.drop("n1", 3)
+        seen.take_in("n1", 4, {"zone": "hdd"})
+    assert [seen.selected(policy) for policy in SELECTING] == [49, 49, 50, 50]
+    assert asked["item"] <= 4 * 4, "those of n1 when it went, and of nobody else"
 
 
 def test_a_state_of_a_node_costs_in_proportion_to_its_labels() -> None:
