@@ -4,7 +4,7 @@ Values are accepted or refused one by one, so a wrong value of one node costs no
 are counted by reason, with one example for each reason.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from enum import StrEnum
 
 import msgspec
@@ -70,13 +70,15 @@ class SourceResult(msgspec.Struct, frozen=True, kw_only=True):
     """The samples and refusals of one poll or one remote write request.
 
     `samples` has each metric of a node at most once. `missing` gives for each metric without any value the reason: the
-    source does not know the metric, or failed for this metric alone. `refused_now` has why a value is refused, by node
+    source does not know the metric, or failed for this metric alone. Of those in `warming` a value comes by itself once
+    the window of the statistic is covered. `refused_now` has why a value is refused, by node
     and metric, if the source knows all its values at any time.
     """
 
     samples: tuple[Sample, ...] = ()
     refusals: Mapping[RefusalReason, Refusal] = {}
     missing: Mapping[str, str] = {}
+    warming: Set[str] = frozenset()
     refused_now: Mapping[str, Mapping[str, str]] = {}
 
 
@@ -94,6 +96,7 @@ class ResultBuilder:
         self._duplicates: set[tuple[str, str]] = set()
         self._refusals: dict[RefusalReason, Refusal] = {}
         self._missing: dict[str, str] = {}
+        self._warming: set[str] = set()
 
     def add(
         self, *, node: str, metric: str, value: str, measured: float | None = None, window: float | None = None
@@ -148,13 +151,20 @@ class ResultBuilder:
         self._refusals[category] = msgspec.structs.replace(before, count=before.count + 1)
         return True
 
-    def add_missing(self, metric: str, reason: str) -> None:
-        """Notes that the source gave no value of `metric`."""
+    def add_missing(self, metric: str, reason: str, *, warming: bool = False) -> None:
+        """Notes that the source gave no value of `metric`; `warming`: only because its window is not covered yet."""
         self._missing[metric] = reason
+        if warming:
+            self._warming.add(metric)
 
     def result(self) -> SourceResult:
         """All that was added, samples in the order in which they were added."""
-        return SourceResult(samples=tuple(self._samples.values()), refusals=self._refusals, missing=self._missing)
+        return SourceResult(
+            samples=tuple(self._samples.values()),
+            refusals=self._refusals,
+            missing=self._missing,
+            warming=self._warming,
+        )
 
 
 def combined(results: Iterable[SourceResult]) -> SourceResult:
@@ -162,11 +172,13 @@ def combined(results: Iterable[SourceResult]) -> SourceResult:
     samples: list[Sample] = []
     refusals: dict[RefusalReason, Refusal] = {}
     missing: dict[str, str] = {}
+    warming: set[str] = set()
     for result in results:
         samples += result.samples
         _count_in(refusals, result.refusals)
         missing |= result.missing
-    return SourceResult(samples=tuple(samples), refusals=refusals, missing=missing)
+        warming |= result.warming
+    return SourceResult(samples=tuple(samples), refusals=refusals, missing=missing, warming=warming)
 
 
 def _count_in(refusals: dict[RefusalReason, Refusal], more: Mapping[RefusalReason, Refusal]) -> None:

@@ -46,6 +46,8 @@ class Health(StrEnum):
     """Each metric of policies has a fresh sample of at least one node."""
     PARTIAL = "partial"
     """Some metrics have none."""
+    WARMING = "warming"
+    """Some metrics have none, but only since their windows are not covered yet: that passes by itself."""
     FAILING = "failing"
     """No metric has one, or the last poll gave none."""
     WAITING = "waiting"
@@ -67,12 +69,14 @@ class PollResult(StrEnum):
 class SourceMetric(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A metric that policies use: how many nodes have a fresh sample from the source, or why none has (`missing`).
 
+    `warming`: it is missing only since its window is not covered yet.
     `ended` is the number of these nodes whose series has ended: their samples soon become stale.
     """
 
     nodes: int = 0
     ended: int = 0
     missing: str = ""
+    warming: bool = False
 
 
 class RefusedValues(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,7 +95,8 @@ class SourceState(msgspec.Struct, frozen=True, kw_only=True):
     of a metric of policies last came. `metrics` is empty if no policy uses the source: then nothing is polled. Since
     `since` are counted: polls (or received requests), failed ones, published samples, refused values. `refused_now`
     has what is refused at present, if the source knows that, by node and metric. `metrics_left_out` counts the metrics
-    for which a stored state has no room (`as_stored`), and `missing_left_out` those of them that are missing.
+    for which a stored state has no room (`as_stored`), and `missing_left_out` those of them that are missing and not
+    warming.
     """
 
     kind: str
@@ -130,7 +135,7 @@ def health(state: SourceState, *, is_held: bool, now: float) -> Health:
     missing = _missing_of(state)
     if missing:
         return Health.FAILING if missing == state.metric_count else Health.PARTIAL
-    return Health.HEALTHY
+    return Health.WARMING if any(metric.warming for metric in state.metrics.values()) else Health.HEALTHY
 
 
 def _missing_of(state: SourceState) -> int:
@@ -138,7 +143,7 @@ def _missing_of(state: SourceState) -> int:
 
 
 def _missing_in(metrics: Mapping[str, SourceMetric]) -> int:
-    return sum(1 for metric in metrics.values() if metric.missing)
+    return sum(1 for metric in metrics.values() if metric.missing and not metric.warming)
 
 
 def as_stored(state: SourceState) -> SourceState:
@@ -231,6 +236,7 @@ class SourceTracker:
         self._requested: frozenset[str] = frozenset()
         self._fresh: dict[str, _FreshNodes] = {}
         self._missing: dict[str, str] = {}
+        self._warming: set[str] = set()
         self._refusal = ""  # an example of the last poll
         self._polls = 0
         self._failures = 0
@@ -248,6 +254,7 @@ class SourceTracker:
         self._metrics = metrics
         self._fresh = {metric: nodes for metric, nodes in self._fresh.items() if metric in metrics}
         self._missing = {metric: reason for metric, reason in self._missing.items() if metric in metrics}
+        self._warming &= metrics.keys()
         if not self._metrics:
             self._problem = ""  # nothing is polled, so nothing fails
 
@@ -268,6 +275,7 @@ class SourceTracker:
         for metric, reason in result.missing.items():
             if metric in self._metrics:
                 self._missing[metric] = line_of(reason)
+                (self._warming.add if metric in result.warming else self._warming.discard)(metric)
         if has_fresh:
             self._last_success = now
         elif self._period is not None or result.refusals:
@@ -336,8 +344,8 @@ class SourceTracker:
         if nodes or metric not in self._requested:
             return SourceMetric(nodes=nodes, ended=0 if fresh is None else fresh.ended)
         if metric in self._missing:
-            reason = self._missing[metric]
-        elif fresh is not None and fresh.last_has_ended:
+            return SourceMetric(missing=self._missing[metric], warming=metric in self._warming)
+        if fresh is not None and fresh.last_has_ended:
             reason = "no fresh sample: the series has ended, by a stale marker of Prometheus"
         elif fresh is not None:
             reason = f"no fresh sample: the newest is older than {self._metrics[metric]:g} s"

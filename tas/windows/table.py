@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple
 
 from tas.samples.sample import FUTURE_TOLERANCE, Scrape
 from tas.sources.result import Sample
@@ -18,6 +19,18 @@ ROOM = {Family.MOMENTS: 1, Family.AVERAGE: 1, Family.QUANTILES: 4}
 SHARE = 4
 """A namespace may have so many times the room that is left. So one alone gets four fifths of it all, and another one
 finds room however much the first one wants."""
+
+
+class Missing(NamedTuple):
+    """Which statistics no node has.
+
+    Attributes:
+        why: The reason, by the name of the statistic.
+        warming: The statistics of which there will be a value, once the values of a node cover enough of the window.
+    """
+
+    why: dict[str, str]
+    warming: set[str]
 
 
 class WindowTable:
@@ -152,9 +165,9 @@ class WindowTable:
                 if value is not None:
                     yield Sample(node=node, metric=name, value=value, measured=series.newest)
 
-    def missing(self) -> dict[str, str]:
-        """Why no node has a statistic, by its name."""
-        found: dict[str, str] = {}
+    def missing(self) -> Missing:
+        """Why no node has a statistic."""
+        found, warming = dict[str, str](), set[str]()
         for metric, keys in self._wanted.items():
             for key, windows in keys.items():
                 longest: float | None = None
@@ -173,8 +186,9 @@ class WindowTable:
                             f"the window of {key.seconds:.0f} s is not covered yet: the values of {metric} span "
                             f"{longest:.0f} s so far, {needed:.0f} s are needed"
                         )
+                        warming.update(name for name, _ in windows)
                     found |= dict.fromkeys((name for name, _ in windows), why)
-        return found
+        return Missing(found, warming)
 
     @property
     def nodes(self) -> Collection[str]:

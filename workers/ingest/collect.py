@@ -76,7 +76,8 @@ class SourceMetrics:
             "tas_source_values_refused", "Values in responses that were refused.", labelnames=["source", "reason"]
         )
         self.missing = gauge(
-            "tas_source_metrics_missing", "Metrics of policies without a fresh sample from the source."
+            "tas_source_metrics_missing",
+            "Metrics of policies without a fresh sample from the source; windows not yet covered do not count.",
         )
         self.ended = gauge("tas_source_samples_ended", "Fresh samples whose series has ended, by a stale marker.")
         self.lease_held = gauge(
@@ -226,7 +227,9 @@ class _CollectedSource:
         missing = {metric: each.missing for metric, each in state.metrics.items() if each.missing}
         self._log_missing(missing)
         self._missing = missing
-        self._metrics.missing.labels(self.name).set(sum(not each.nodes for each in state.metrics.values()))
+        self._metrics.missing.labels(self.name).set(
+            sum(not (each.nodes or each.warming) for each in state.metrics.values())
+        )
         self._metrics.ended.labels(self.name).set(sum(each.ended for each in state.metrics.values()))
         return state
 

@@ -7,7 +7,7 @@ costs accuracy, and shows: no statistic is known before its values span half of 
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence, Set
 from contextlib import aclosing, suppress
 from functools import partial
 
@@ -109,6 +109,7 @@ class Windows:
         self._uids: dict[str, str] = {}
         self._revisions: dict[WindowKey, int] = {}
         self._missing: dict[str, str] = {}
+        self._warming: Set[str] = frozenset()
         self._active = self._caught_up = False
         self._changed = asyncio.Event()
         self._throttled = ThrottledLog(log)
@@ -336,7 +337,7 @@ class Windows:
                     done = 0
                     await asyncio.sleep(0)
             for name, why in self._missing.items():
-                builder.add_missing(name, why)
+                builder.add_missing(name, why, warming=name in self._warming)
             try:
                 await publish(builder.result())
             except BusError:  # logged; the next values bring the statistics again
@@ -369,10 +370,13 @@ class Windows:
             }
 
     def _find_missing(self) -> None:
-        missing = self._table.missing() | dict.fromkeys(self._new, NOT_READ)
-        missing |= dict.fromkeys(sorted(self._admission.refused)[:MAX_MISSING], NO_PLACE)
+        missing, warming = self._table.missing()
+        missing |= dict.fromkeys(self._new, NOT_READ)
+        refused = sorted(self._admission.refused)[:MAX_MISSING]
+        missing |= dict.fromkeys(refused, NO_PLACE)
         if missing or self._missing:
             self._missing = missing
+            self._warming = (warming | self._new.keys()) - set(refused)
             self._changed.set()
 
     async def _store(self) -> None:

@@ -20,7 +20,7 @@ import workers.ingest.windows
 from bus.buckets import NODES, SAMPLES, SYNCED, Stream
 from bus.connection import Bus
 from bus.errors import RefusedError
-from bus.kinds import WINDOW_SERIES
+from bus.kinds import SOURCE_STATES, WINDOW_SERIES
 from bus.lease import Lease
 from bus.records.codec import encode
 from bus.records.nodes import NodeFacts
@@ -30,6 +30,7 @@ from bus.stream_reader import Batch, Start, StreamReader
 from bus.subjects import node_facts_key
 from tas.samples.sample import MAX_SAMPLE_AGE, Scrape
 from tas.sources.result import SourceResult
+from tas.sources.state import Health, health
 from tas.values.quantity import NANO, Quantity
 from tas.windows.admission import MAX_NAMES, Admission
 from tas.windows.table import WindowTable
@@ -563,7 +564,7 @@ async def test_statistics_without_a_place_come_when_the_places_of_others_end(
         await polled(have_no_place)
         assert not windows._names()
         at += MAX_SAMPLE_AGE + 1
-        await eventually(lambda: set(windows._table.missing()) == {"cpu:min:1m", "cpu:p50:1m"})
+        await eventually(lambda: set(windows._table.missing().why) == {"cpu:min:1m", "cpu:p50:1m"})
 
 
 async def test_another_replica_computes_the_statistics_that_the_one_before_did(
@@ -629,7 +630,27 @@ async def test_a_source_that_nobody_wants_has_no_metrics(bus: Bus) -> None:
         await eventually(lambda: windows.unready() is None)
         assert shown() is None
         await world.use("cpu:mean:1m")
-        await eventually(lambda: shown() is not None)
+        await eventually(lambda: shown() == 1.0)  # nobody has published a value
+
+
+async def test_a_window_that_is_not_covered_yet_is_no_missing_metric(bus: Bus, cluster: Cluster) -> None:
+    """Else an alert would fire for half a day after somebody begins to use a statistic over a day."""
+    world, registry = World(bus), CollectorRegistry()
+    windows = Windows(bus, default_stale_after=60, registry=registry, metrics=SourceMetrics(registry))
+    shown = partial(registry.get_sample_value, "tas_source_metrics_missing", {"source": SOURCE})
+    await cluster.has("a")
+    await world.use("cpu:mean:24h")
+    await world.listed()
+    async with running(windows):
+        await eventually(lambda: shown() == 1.0)
+        await cluster.measure("a", 60, 1)
+        await eventually(lambda: shown() == 0.0)
+
+        async def is_warming() -> bool:
+            state = (await SOURCE_STATES.get(bus, SOURCE)).readable()
+            return state is not None and health(state, is_held=True, now=state.time) is Health.WARMING
+
+        await polled(is_warming)
 
 
 async def test_another_replica_goes_on_with_what_is_stored(bus: Bus, cluster: Cluster) -> None:

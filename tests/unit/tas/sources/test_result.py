@@ -78,11 +78,13 @@ def test_results_of_several_requests_become_one() -> None:
     first.add(node="b", metric="m", value="x")
     second.add(node="a", metric="n", value="y")
     second.add_missing("n", "unknown there (404)")
+    second.add_missing("n:mean:1h", "not covered yet", warming=True)
     result = combined([first.result(), second.result()])
     assert [each.metric for each in result.samples] == ["m"]
     assert result.refusals[RefusalReason.VALUE].count == 2
     assert "m of b" in result.refusals[RefusalReason.VALUE].example
-    assert result.missing == {"n": "unknown there (404)"}
+    assert result.missing == {"n": "unknown there (404)", "n:mean:1h": "not covered yet"}
+    assert result.warming == {"n:mean:1h"}
 
 
 def test_samples_with_an_invalid_time_are_refused() -> None:

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from bus.records.sources import decode_source_state, encode_source_state
 from tas.samples.sample import MAX_SAMPLE_AGE
 from tas.sources.result import RefusalReason, ResultBuilder, SourceResult, with_valid_times
 from tas.sources.state import (
@@ -193,6 +194,39 @@ class TestHealth:
         assert tracker.state(now=101.0).metrics == {"m": SourceMetric(nodes=1), "new": SourceMetric()}
         tracker.record_result(result(("a", "m")), published=1, now=102.0)
         assert tracker.state(now=102.0).metrics["new"].missing == "no value"
+
+    @pytest.mark.parametrize(
+        ("warming", "expected"),
+        [({"m", "n"}, Health.WARMING), ({"n"}, Health.PARTIAL), (set(), Health.FAILING)],
+    )
+    def test_statistics_whose_windows_are_not_covered_yet_are_no_fault(
+        self, warming: set[str], expected: Health
+    ) -> None:
+        tracker = make_tracker(period=None)
+        builder = ResultBuilder()
+        for metric in ("m", "n"):
+            builder.add_missing(metric, "why", warming=metric in warming)
+        tracker.record_result(builder.result(), published=0, now=101.0)
+        assert health_of(tracker, 101.0) is expected
+        state = tracker.state(now=101.0)
+        assert state.metrics["m"] == SourceMetric(missing="why", warming="m" in warming)
+        assert decode_source_state(encode_source_state(state)) == state
+        many = {f"{metric}-{number}": each for number in range(1001) for metric, each in state.metrics.items()}
+        stored = as_stored(msgspec.structs.replace(state, metrics=many))
+        assert stored.metrics_left_out > 0
+        assert health(stored, is_held=True, now=101.0) is expected
+
+    def test_a_statistic_that_had_a_value_or_another_reason_is_not_warming(self) -> None:
+        tracker = make_tracker(period=None)
+        for reason, warming, expected in (("why", True, Health.WARMING), ("gone", False, Health.PARTIAL)):
+            builder = ResultBuilder()
+            builder.add(node="a", metric="m", value="1")
+            builder.add_missing("n", reason, warming=warming)
+            tracker.record_result(builder.result(), published=1, now=101.0)
+            assert health_of(tracker, 101.0) is expected
+        tracker.record_result(result(("a", "m"), ("a", "n")), published=2, now=102.0)
+        assert health_of(tracker, 102.0) is Health.HEALTHY
+        assert health_of(tracker, 102.0 + STALE_AFTER) is Health.FAILING
 
     def test_a_source_without_a_replica_is_unattended(self) -> None:
         polled, written = make_tracker(), make_tracker(period=None)

@@ -14,7 +14,7 @@ from tas.samples.sample import FUTURE_TOLERANCE, Scrape
 from tas.values.quantity import NANO, Quantity
 from tas.windows import quantiles
 from tas.windows.series import Family, StoredSeries
-from tas.windows.table import MAX_ROOM, ROOM, WindowTable
+from tas.windows.table import MAX_ROOM, ROOM, Missing, WindowTable
 
 START = 1_764_028_800.0
 
@@ -63,7 +63,7 @@ def test_only_what_is_wanted_is_computed_each_of_the_time_of_its_newest_value() 
         ("b", "cpu:p50:1m"): (5, 30),
     }
     assert samples(table) == {}, "nothing has changed since"
-    assert table.missing() == {"memory:ewma:5m": not_covered("memory", 300, 60)}
+    assert table.missing() == Missing({"memory:ewma:5m": not_covered("memory", 300, 60)}, {"memory:ewma:5m"})
 
 
 def test_what_is_no_longer_wanted_is_dropped_and_what_is_still_wanted_is_kept() -> None:
@@ -80,7 +80,7 @@ def test_what_is_no_longer_wanted_is_dropped_and_what_is_still_wanted_is_kept() 
     assert not table.has_series_of("memory:mean:1m")
     table.want(of_operator("memory:mean:1m"))
     assert (table.count, table.nodes) == (0, set())
-    assert table.missing() == {"memory:mean:1m": "no value of memory yet"}
+    assert table.missing() == Missing({"memory:mean:1m": "no value of memory yet"}, set())
 
 
 def test_there_is_a_limit_and_a_node_that_has_gone_gives_its_place_back() -> None:
@@ -92,7 +92,7 @@ def test_there_is_a_limit_and_a_node_that_has_gone_gives_its_place_back() -> Non
     assert not table.restore("d", next(iter(table.keys)), StoredSeries(times={}), now=START)
     table.want(of_operator("cpu:mean:1m", "load:p50:1m"))
     add(table, "a", 0, load=1)
-    assert table.missing()["load:p50:1m"] == "no room for more series: too many statistics or durations are wanted"
+    assert table.missing().why["load:p50:1m"] == "no room for more series: too many statistics or durations are wanted"
     table.drop_node("a")
     add(table, "c", 1, cpu=1)
     assert set(table.nodes) == {"b", "c"}
@@ -121,7 +121,7 @@ def test_a_namespace_leaves_room_for_others_and_a_percentile_takes_more() -> Non
     assert 3 * left < of_hostile_author < 100 * 4 / 5
     add(table, "3", 0, cpu=1)
     assert table.room == left - (1 + 4), "a new node gets only those of the other namespace"
-    assert set(table.missing().values()) == {
+    assert set(table.missing().why.values()) == {
         "no value of load yet",
         not_covered("cpu", 60, 0),
     } | {not_covered("cpu", minutes * 60, 0) for minutes in range(2, 50)}
