@@ -370,7 +370,11 @@ def is_write_due(written: SourceState | None, state: SourceState) -> bool:
 
 def _significant_fields(state: SourceState) -> tuple[object, ...]:
     """The fields whose change a user waits for; all others are growing numbers."""
-    metrics = {name: (metric.missing, metric.nodes > 0, metric.ended > 0) for name, metric in state.metrics.items()}
+    # How far a window is covered changes with every value.
+    metrics = {
+        name: (metric.warming or metric.missing, metric.nodes > 0, metric.ended > 0)
+        for name, metric in state.metrics.items()
+    }
     left_out = (state.metrics_left_out, state.missing_left_out)
     refused = (state.refused.keys(), state.refused_now)
     return (state.holder, state.since, state.period, state.problem, metrics, left_out, refused)

@@ -224,7 +224,7 @@ class _CollectedSource:
     def _current_state(self) -> SourceState:
         """The state now. Logs and counts the metrics without a fresh sample: they may have become stale since."""
         state = self._tracker.state(now=time.time())
-        missing = {metric: each.missing for metric, each in state.metrics.items() if each.missing}
+        missing = {metric: each.missing for metric, each in state.metrics.items() if each.missing and not each.warming}
         self._log_missing(missing)
         self._missing = missing
         self._metrics.missing.labels(self.name).set(

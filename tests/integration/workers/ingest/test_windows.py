@@ -4,7 +4,7 @@ import asyncio
 import re
 import time
 from base64 import b64decode
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from datetime import UTC, datetime
 from functools import partial
@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 import tas.windows.past
+import workers.ingest.collect
 import workers.ingest.windows
 from bus.buckets import NODES, SAMPLES, SYNCED, Stream
 from bus.connection import Bus
@@ -38,7 +39,7 @@ from tests.integration.bus.limits import long_limits
 from tests.integration.servers import eventually
 from tests.integration.workers.collecting import World, polled
 from tests.integration.workers.running import epoch_on, put, running
-from workers.ingest.collect import SourceMetrics
+from workers.ingest.collect import ReceivingSource, SourceMetrics
 from workers.ingest.wanted_metrics import WantedMetrics
 from workers.ingest.windows import Windows
 
@@ -633,24 +634,47 @@ async def test_a_source_that_nobody_wants_has_no_metrics(bus: Bus) -> None:
         await eventually(lambda: shown() == 1.0)  # nobody has published a value
 
 
-async def test_a_window_that_is_not_covered_yet_is_no_missing_metric(bus: Bus, cluster: Cluster) -> None:
+async def test_a_window_that_is_not_covered_yet_is_no_missing_metric(
+    bus: Bus, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else an alert would fire for half a day after somebody begins to use a statistic over a day."""
+    looked: list[Mapping[str, str]] = []  # what was logged in each check, unless the same line was logged before
+    logged = ReceivingSource._log_missing
+
+    def log_missing(source: ReceivingSource, missing: Mapping[str, str]) -> None:
+        looked.append(missing)
+        logged(source, missing)
+
+    monkeypatch.setattr(ReceivingSource, "_log_missing", log_missing)
+    monkeypatch.setattr(workers.ingest.windows, "CHECK_SECONDS", 0.05)
+    monkeypatch.setattr(workers.ingest.collect, "STATE_CHECK_SECONDS", 0.05)
     world, registry = World(bus), CollectorRegistry()
     windows = Windows(bus, default_stale_after=60, registry=registry, metrics=SourceMetrics(registry))
     shown = partial(registry.get_sample_value, "tas_source_metrics_missing", {"source": SOURCE})
     await cluster.has("a")
     await world.use("cpu:mean:24h")
     await world.listed()
-    async with running(windows):
-        await eventually(lambda: shown() == 1.0)
-        await cluster.measure("a", 60, 1)
-        await eventually(lambda: shown() == 0.0)
+    with capture_logs() as logs:
+        async with running(windows):
+            await eventually(lambda: shown() == 1.0)
+            await cluster.measure("a", 60, 1)
+            await eventually(lambda: shown() == 0.0)
+            logs.clear()
 
-        async def is_warming() -> bool:
-            state = (await SOURCE_STATES.get(bus, SOURCE)).readable()
-            return state is not None and health(state, is_held=True, now=state.time) is Health.WARMING
+            async def is_warming() -> bool:
+                state = (await SOURCE_STATES.get(bus, SOURCE)).readable()
+                return state is not None and health(state, is_held=True, now=state.time) is Health.WARMING
 
-        await polled(is_warming)
+            await polled(is_warming)
+            for number in range(3):  # each value covers more of the window
+                await cluster.measure("a", 70 + number, 1)
+                await eventually(lambda: f"span {10 + number} s so far" in windows._missing.get("cpu:mean:24h", ""))  # noqa: B023 - called at once
+                await eventually(partial(_grows, looked, len(looked) + 1))
+    assert "source_metric_missing" not in {each["event"] for each in logs}
+
+
+def _grows(looked: Sequence[object], count: int) -> bool:
+    return len(looked) > count
 
 
 async def test_another_replica_goes_on_with_what_is_stored(bus: Bus, cluster: Cluster) -> None:

@@ -382,6 +382,16 @@ class TestAsStored:
             whole = self.state(metrics)
             assert health(whole, is_held=True, now=1.0) is health(as_stored(whole), is_held=True, now=1.0) is expected
 
+    def test_how_far_a_window_is_covered_is_not_written_with_each_value(self) -> None:
+        written = self.state({"m": SourceMetric(missing="30 s so far", warming=True)})
+        for metric, is_due in (
+            (SourceMetric(missing="31 s so far", warming=True), False),
+            (SourceMetric(missing="31 s so far"), True),
+            (SourceMetric(nodes=1), True),
+        ):
+            after = replace(written, metrics={"m": metric}, time=written.time + MIN_WRITE_INTERVAL_SECONDS)
+            assert is_write_due(written, after) is is_due
+
     def test_a_changed_number_of_metrics_left_out_is_written_soon(self) -> None:
         before = as_stored(
             self.state({f"{number:04}": SourceMetric(nodes=1) for number in range(MAX_STORED_METRICS + 1)})
