@@ -172,7 +172,9 @@ class MadeColumns:
             if not _same(of_node, alone):
                 raise UndeclaredError("derives a value of a node from other nodes")
             if not _same(of_node, self._derived.setdefault((key, self.kind, name), alone)):
-                raise UndeclaredError("derives a value of a node from the pod, or from what it has learned")
+                raise UndeclaredError(
+                    "derives a value of a node from the pod, beyond what the key has, or from what it has learned"
+                )
         return found
 
     def _amounts(self, what: str, resource: str, low: float, high: float) -> FloatArray:
