@@ -8,6 +8,7 @@ import pytest
 LONG_LIMITS = {
     "bus.connection.CALL_SECONDS": 60.0,
     "bus.connection.ENTRIES_SECONDS": 60.0,
+    "bus.connection.WRITE_SECONDS": 60.0,
     "bus.feed.CALL_SECONDS": 60.0,
     "bus.feed.REMOVE_SECONDS": 60.0,
     "bus.link.UNANSWERED_PINGS": 60,

@@ -53,14 +53,20 @@ async def test_the_second_write_on_the_same_revision_conflicts_facts_n7(bus: Bus
         await bus.delete(NODES, "a.metrics", revision=0, read_at=now())
 
 
-async def test_a_write_based_on_an_old_read_is_not_sent(bus: Bus) -> None:
+@pytest.fixture
+def own_write_limit(long_limits: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The age of the reads behind a write has the limit of the product."""
+    monkeypatch.setattr("bus.connection.WRITE_SECONDS", WRITE_SECONDS)
+
+
+async def test_a_write_based_on_an_old_read_is_not_sent(bus: Bus, own_write_limit: None) -> None:
     with pytest.raises(ExpiredError):
         await bus.put(NODES, "a.metrics", b"1", revision=0, read_at=now() - WRITE_SECONDS - 0.01)
     assert await bus.get(NODES, "a.metrics") is None
 
 
 async def test_the_reads_behind_a_write_are_as_old_as_when_it_is_sent(
-    bus: Bus, monkeypatch: pytest.MonkeyPatch
+    bus: Bus, own_write_limit: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A write may wait until the server takes more data."""
     waited = 0.3
