@@ -12,11 +12,14 @@ class Proxy:
     Attributes:
         delay: Seconds by which answers that arrive from now on are delayed; their order stays the same.
         open: Whether new connections are accepted.
+        flowing: While it is not set, no answer goes on.
     """
 
     def __init__(self, target: str) -> None:
         self.delay = 0.0
         self.open = True
+        self.flowing = asyncio.Event()
+        self.flowing.set()
         parts = urlsplit(target)
         self._host, self._port = parts.hostname, parts.port
         self._server: asyncio.Server | None = None
@@ -75,6 +78,8 @@ class Proxy:
             while True:
                 due, chunk = await chunks.get()
                 await asyncio.sleep(max(0.0, due - loop.time()))
+                if delayed:
+                    await self.flowing.wait()
                 writer.write(chunk)
                 await writer.drain()
 

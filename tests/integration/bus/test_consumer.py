@@ -58,6 +58,8 @@ class Handler:
 
 @asynccontextmanager
 async def consuming(bus: Bus, handler: Handler, **options: Any) -> AsyncIterator["asyncio.Task[None]"]:
+    # On a busy machine the server would deliver a second time what is not acknowledged within the 10 s of the product.
+    options = {"ack_wait_seconds": 600.0} | options
     task = asyncio.create_task(SharedConsumer(bus, SAMPLES, "test", handler, **options).run())
     try:
         yield task
@@ -208,7 +210,7 @@ async def test_a_request_without_messages_is_followed_by_the_next_one(
     monkeypatch.setattr(Link, "send", counted)
     with capture_logs() as logs:
         async with consuming(bus, handler):
-            await eventually(lambda: requests == 3)
+            await eventually(lambda: requests >= 3)  # another one follows soon
             sent = await publish(bus, 1)
             await eventually(lambda: handler.sequences == sent)
     assert "consumer_interrupted" not in {line["event"] for line in logs}
@@ -248,11 +250,12 @@ async def test_when_cancelled_messages_under_way_are_delivered_to_others(server:
     async with Proxy.before(server.url) as proxy, Bus.connect(proxy.url, name="far") as far:
         async with consuming(far, slow, batch=5, ack_wait_seconds=600) as task:
             await eventually(lambda: attached(bus, 1))
-            proxy.delay = 0.5
+            proxy.flowing.clear()
             sent = await publish(bus, DELIVERED_AT_ONCE)
             await eventually(lambda: pending_is(bus, (DELIVERED_AT_ONCE, 0)))  # the server has sent all of them
             assert slow.begun == 0
             task.cancel()
+            proxy.flowing.set()
             with pytest.raises(asyncio.CancelledError):
                 await task
         assert slow.begun == 0
