@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.integration.bus.limits import long_limits
+from tests.integration.bus.limits import late_pulse, long_limits
 from tests.integration.lateness import Lateness
 from tests.integration.watched import meanwhile
 
-__all__ = ["long_limits"]
+__all__ = ["late_pulse", "long_limits"]
 
 
 @pytest.fixture

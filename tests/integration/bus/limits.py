@@ -14,6 +14,9 @@ LONG_LIMITS = {
     "bus.link.UNANSWERED_PINGS": 60,
 }
 
+PULSE_SECONDS = 20.0
+"""After how long a subscription without a heartbeat has ended, for tests of other things."""
+
 WORK_SECONDS = 1.0
 """What the work of a call may add to its time limit, beside the lateness of the test."""
 
@@ -23,3 +26,9 @@ def long_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections of this process wait long for answers. The fixture comes before those that connect."""
     for path, limit in LONG_LIMITS.items():
         monkeypatch.setattr(path, limit)
+
+
+@pytest.fixture
+def late_pulse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy server may send its heartbeats late: a new attachment would deliver messages, or ask for them, again."""
+    monkeypatch.setattr("bus.pulse.HEARTBEAT_SECONDS", PULSE_SECONDS)

@@ -17,17 +17,11 @@ from bus.link import Link
 from bus.pull import BATCH_BYTES
 from bus.requests import DELIVERED_AT_ONCE, EXPIRES_SECONDS
 from tas.values.backoff import Backoff
+from tests.integration.bus.limits import PULSE_SECONDS
 from tests.integration.proxy import Proxy
 from tests.integration.servers import Server, eventually
 
 pytestmark = pytest.mark.usefixtures("long_limits", "late_pulse")
-PULSE_SECONDS = 20.0
-
-
-@pytest.fixture
-def late_pulse(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy server may send its heartbeats late: a new attachment would deliver messages a second time."""
-    monkeypatch.setattr("bus.pulse.HEARTBEAT_SECONDS", PULSE_SECONDS)
 
 
 class Handler:
