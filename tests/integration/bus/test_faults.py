@@ -17,7 +17,7 @@ from bus.errors import CONSUMER_NOT_FOUND, BusError, ConflictError, RefusedError
 from bus.feed import Feed
 from bus.link import _OneLife
 from tests.integration.bus.followers import Follower, consumers, following
-from tests.integration.bus.limits import WORK_SECONDS
+from tests.integration.bus.limits import LONG_LIMITS, WORK_SECONDS
 from tests.integration.bus.load import Load, load, write_eventually
 from tests.integration.lateness import Lateness
 from tests.integration.servers import Server, answered, eventually
@@ -363,9 +363,7 @@ async def test_a_lost_entry_is_detected_at_the_next_entry(
 
 @pytest.mark.usefixtures("long_limits")
 @pytest.mark.parametrize("limited", ["bucket", "server"])
-async def test_a_full_store_refuses_writes_at_once_and_can_be_read(
-    limited: str, server: Server, lateness: Lateness
-) -> None:
+async def test_a_full_store_refuses_writes_at_once_and_can_be_read(limited: str, server: Server) -> None:
     bucket = Bucket(name="SMALL", max_bytes=(256 << 10) if limited == "bucket" else 0)
     if limited == "server":
         await server.restart(wiped=True, store_bytes=256 << 10)
@@ -373,7 +371,7 @@ async def test_a_full_store_refuses_writes_at_once_and_can_be_read(
         await bus.wait_connected()
         async with following(bus, bucket) as follower:
             with pytest.raises(RefusedError) as refused:
-                await fill(bus, bucket, lateness)
+                await fill(bus, bucket)
             assert refused.value.code in (10077, 10047, 10023)
             entries = await answered(lambda: bus.entries(bucket))
             assert len(entries) > 10
@@ -383,14 +381,14 @@ async def test_a_full_store_refuses_writes_at_once_and_can_be_read(
             await eventually(lambda: "again" in follower.view)
 
 
-async def fill(bus: Bus, bucket: Bucket, lateness: Lateness) -> None:
-    """Writes until it is refused."""
+async def fill(bus: Bus, bucket: Bucket) -> None:
+    """Writes until it is refused: each write is answered long before its time limit, also by a busy server."""
     for number in itertools.count():
         began = now()
         try:
             await bus.put(bucket, f"n{number}", bytes(4096), revision=0, read_at=began)
         finally:
-            assert now() - began < CALL_SECONDS + WORK_SECONDS + lateness.worst
+            assert now() - began < LONG_LIMITS["bus.connection.CALL_SECONDS"] / 2
 
 
 async def test_after_a_wipe_two_processes_create_the_streams_together(server: Server) -> None:
@@ -481,6 +479,6 @@ async def test_a_watch_that_cannot_attach_tries_again_more_and_more_slowly(
 
     monkeypatch.setattr(bus, "feed", refuse)
     async with following(bus, NODES):
-        await eventually(lambda: len(attempts) == 5)
+        await eventually(lambda: len(attempts) >= 5)
     waits = [later - earlier for earlier, later in itertools.pairwise(attempts)]
     assert all(wait >= 0.05 * 2**number for number, wait in enumerate(waits)), waits  # a half of each may be taken off
