@@ -28,6 +28,12 @@ pytestmark = pytest.mark.usefixtures("long_limits")
 QUICK = Backoff(first=0.01, longest=0.02)
 
 
+@pytest.fixture(autouse=True)
+def confirmed_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A subscription waits long until a busy server confirms an answer: what is done is known to the server then."""
+    monkeypatch.setattr("bus.subscription.CALL_SECONDS", 60.0)
+
+
 def started(node: str, policy: str = "demo") -> ViolationStarted:
     return ViolationStarted(node=node, namespace="default", policy=policy, strategy="deschedule")
 
