@@ -202,7 +202,7 @@ async def test_every_value_ends_as_the_newest_and_never_returns_to_an_older_one(
             assert not differences, f"{held.name}: {differences}"
         await answers_are_right(extender, policies, published)
         assert not extender.faults, "\n".join(extender.faults)
-        assert extender.asked > 100
+        await eventually(lambda: extender.asked > 100)  # a busy machine gives few answers a second
 
 
 async def answers_are_right(extender: Extender, policies: Path, published: Published) -> None:
