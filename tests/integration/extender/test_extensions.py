@@ -374,7 +374,7 @@ async def test_the_call_of_a_disconnected_client_is_cancelled_at_the_time_limit(
 
     async with serving(hooks_of("filter", hook), limit=LIMIT) as served:
         asking = asyncio.create_task(served.ask("/own/filter"))
-        await eventually(lambda: steps == ["called"])
+        await eventually(lambda: steps[:1] == ["called"])
         asking.cancel()
         await asyncio.wait([asking])
         await served.telemetry_answers()
