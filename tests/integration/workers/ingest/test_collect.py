@@ -21,6 +21,7 @@ from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.collecting import World, collecting, polled
 from tests.integration.workers.running import entry_on, epoch_on, running
 from workers.ingest.collect import Collect, SourceMetrics
+from workers.ingest.sample_publisher import REPEAT_SECONDS
 from workers.ingest.sources.base import Listener, Source, SourceError
 from workers.ingest.sources.spec import SourceKind, SourceSpec
 
@@ -250,7 +251,7 @@ async def test_a_retry_after_of_days_is_cut_short(bus: Bus, world: World, monkey
     fake = Fake()
     fake.problem = SourceError("too many requests", retry_after=1e6)
     async with collecting(bus, fake):
-        await eventually(lambda: len(fake.asked) == 2)
+        await eventually(lambda: len(fake.asked) >= 2)
 
 
 def _without(names: Sequence[str], builder: ResultBuilder) -> None:
@@ -385,9 +386,10 @@ async def test_recently_published_scrapes_are_not_repeated(bus: Bus, world: Worl
     fake.measured = time.time()
     async with collecting(bus, fake):
         await world.has("node-1", "fake", {"load": 1})
-        before, asked = await world.published(), len(fake.asked)
+        before, asked, began = await world.published(), len(fake.asked), time.monotonic()
         await eventually(lambda: len(fake.asked) > asked + 10)
-        assert await world.published() <= before + 3  # once in REPEAT_SECONDS
+        # Once in REPEAT_SECONDS: a slow machine takes long for these polls. One more may be on its way at the start.
+        assert await world.published() <= before + 2 + (time.monotonic() - began) / REPEAT_SECONDS
         fake.value = "2"
         await world.has("node-1", "fake", {"load": 2})
 
