@@ -102,7 +102,7 @@ async def test_facts_S7_a_node_that_cannot_be_patched_is_logged_and_delays_no_ot
         await eventually(has(world, nodes[1], name, VIOLATING))
         failed = {"event": "node_patch_failed", "node": bad}
         await eventually(lambda: any(failed.items() <= line.items() for line in logs))
-    assert labels.count("tas_label_nodes_failing") == 1
+    await eventually(lambda: labels.count("tas_label_nodes_failing") == 1)  # it is counted after the line
     assert name not in await world.labels(bad)
     sandbox.faults.clear()
     await eventually(has(world, bad, name, VIOLATING))

@@ -150,7 +150,7 @@ async def test_a_right_that_marks_lacks_is_reported_and_the_other_kind_of_marks_
     await eventually(partial(has_condition, world, node, name, RULES_VIOLATED))
     (found,) = await refused_marks(world, name)
     assert (found.label, found.count) == (f"taint {PREFIX}{name}", 1)
-    assert marks.count("tas_mark_nodes_failing") == 1
+    await eventually(lambda: marks.count("tas_mark_nodes_failing") == 1)
     sandbox.faults.clear()
     await eventually(partial(is_marked, world, node, name))
     await eventually(partial(has_no_refused_marks, world, name))

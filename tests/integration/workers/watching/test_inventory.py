@@ -51,6 +51,15 @@ class Running:
         self._worker = worker
         self._registry = registry
 
+    @property
+    def is_ready(self) -> bool:
+        return self._worker.unready() is None
+
+    def wait_no_longer(self, age: float) -> None:
+        """No Binding for a reservation of before takes effect any more: the bus is old enough at this age."""
+        assert self._worker._cards is not None
+        self._worker._cards.holds._new_bus_wait = age
+
     def knows_until(self, node: str, uid: str) -> float | None:
         """Until when a pod has a reservation, as far as the worker knows."""
         assert self._worker._cards is not None
@@ -151,8 +160,10 @@ async def test_a_pod_that_waits_for_cards_is_woken_when_cards_are_free(world: Gp
             PODS, NAMESPACE, "second", {"status": {"conditions": [condition]}}, manager="scheduler", status=True
         )
         await eventually(lambda: worker.metric("tas_pods_waiting_for_cards") == 1)
-        assert worker.metric("tas_card_capacity", node="a", card="card0", resource="i915") == 1
-        assert worker.metric("tas_card_free", node="a", card="card0", resource="i915") == 0
+        # The hold comes over the bus, and not before the pod, which comes over the API server.
+        of_card = {"node": "a", "card": "card0", "resource": "i915"}
+        await eventually(lambda: worker.metric("tas_card_free", **of_card) == 0)
+        assert worker.metric("tas_card_capacity", **of_card) == 1
         before = worker.metric("tas_card_wakes_total")
         world.sandbox.cluster.delete(PODS, NAMESPACE, "first")
         await eventually(has(world, "a"))  # type: ignore[arg-type]
@@ -161,7 +172,7 @@ async def test_a_pod_that_waits_for_cards_is_woken_when_cards_are_free(world: Gp
         annotated = world.sandbox.cluster.get(NODES, "", "a")
         assert annotated["metadata"]["uid"] == node["metadata"]["uid"]
         assert ANNOTATION in annotated["metadata"]["annotations"]
-        assert worker.metric("tas_cards_free", resource="i915") == 1
+        await eventually(lambda: worker.metric("tas_cards_free", resource="i915") == 1)
         assert await extender.bind(second, "a") == ""
         await eventually(lambda: worker.metric("tas_pods_waiting_for_cards") == 0)
 
@@ -390,8 +401,9 @@ async def test_a_list_that_is_on_its_way_is_not_requested_again(world: Gpus, tmp
         return sum(map(lists, world.sandbox.calls))
 
     released = world.sandbox.faults.hold(which=lambda call: lists(call) and listed() == 2)
-    wait = (await answered(partial(world.bus.epoch, HOLDS))).age + 1.2
-    async with inventory(world, tmp_path, new_bus_wait=wait):
+    async with inventory(world, tmp_path, new_bus_wait=LONG) as worker:
+        await eventually(lambda: listed() == 1 and worker.is_ready)
+        worker.wait_no_longer((await answered(partial(world.bus.epoch, HOLDS))).age)
         await eventually(lambda: listed() == 2)
         for card in range(3):  # so many passes, of which two are complete
             await disable(world, "a", card)
