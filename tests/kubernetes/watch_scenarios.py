@@ -1,6 +1,7 @@
 """The worker `watch` between any API server and a real bus."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -381,13 +382,16 @@ class WatchScenarios:
 
 async def overwrite(bus: Bus, bucket: Bucket, key: str, value: bytes | None) -> None:
     """Writes or deletes (None) a record, as a person can with the command `nats`."""
-    entry = await answered(partial(bus.get, bucket, key))
-    revision = 0 if entry is None else entry.revision
-    read_at = asyncio.get_running_loop().time()
-    if value is None:
-        await bus.delete(bucket, key, revision=revision, read_at=read_at)
-    else:
-        await bus.put(bucket, key, value, revision=revision, read_at=read_at)
+
+    async def write() -> None:
+        read_at, entry = time.monotonic(), await bus.get(bucket, key)
+        revision = 0 if entry is None else entry.revision
+        if value is None:
+            await bus.delete(bucket, key, revision=revision, read_at=read_at)
+        else:
+            await bus.put(bucket, key, value, revision=revision, read_at=read_at)
+
+    await answered(write)
 
 
 async def has_valid_record(watched: Watched, namespace: str, name: str) -> None:
