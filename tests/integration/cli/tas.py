@@ -172,6 +172,7 @@ class Tas:
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("TAS_")}
         self.environment |= {"XDG_RUNTIME_DIR": str(self.runtime), "TMPDIR": str(self.temporary)}
         self.environment["TAS_NEW_BUS_WAIT"] = "0s"  # every test has a new bus
+        self.environment["TAS_STALE_AFTER"] = "30m"  # longer than a test on a busy machine
 
     async def start(self, *arguments: str, **environment: str) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(

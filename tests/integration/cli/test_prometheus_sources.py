@@ -35,7 +35,6 @@ async def test_a_polled_and_a_remote_write_source_both_change_what_the_extender_
         prometheus.answers["my own query"] = golden("vector", evaluated=at)
         command = [
             *("run", "all", "--bus", "embedded", "--policies", str(policies), "--period", "100ms", *FREE),
-            *("--stale-after", "30m"),  # longer than the test on a busy machine
             *("--source", f"edge:prometheus={prometheus.url.replace('://', '://tas:hunter2@')}"),
             *("--source", "remote-write=127.0.0.1:0", "--source-config", str(configuration)),
         ]

@@ -27,7 +27,6 @@ NODES = ("node-1", "node-2", "node-3")
 async def everything(tas: Tas, tmp_path: Path) -> AsyncIterator[Running]:
     """`tas run all`, with `/debug/explain` also on the extender's port; node-1 violates, node-3 has no load1."""
     folder = policy_folder(tmp_path, POLICY)
-    tas.environment["TAS_STALE_AFTER"] = "30m"  # longer than a test on a busy machine
     async with tas.running("run", "all", "--policies", str(folder), *FREE, "--debug-explain", "on") as running:
         await running.ready()
         for node, health, load in (("node-1", 2, 1), ("node-2", 0, 5), ("node-3", 0, 3)):
