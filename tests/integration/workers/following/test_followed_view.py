@@ -19,10 +19,15 @@ from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey
 from tas.samples.sample import Scrape
 from tas.values.quantity import NANO, parse_quantity
+from tests.integration.bus.limits import long_limits
 from tests.integration.servers import answered, eventually
 from tests.integration.workers.running import epoch_on, put, running
 from workers.following.followed_view import FollowedView
 from workers.following.synced import write_synced
+
+__all__ = ["long_limits"]
+
+pytestmark = pytest.mark.usefixtures("long_limits")
 
 KEY = PolicyKey("a", "p")
 
@@ -125,7 +130,7 @@ async def test_pods_count_once_a_policy_has_a_cost(bus: Bus) -> None:
         (found,) = followed.view.policies[KEY].score_values(["node-1"])
         return {node: value // NANO for node, value in found.items()}
 
-    followed = FollowedView(bus, default_stale_after=60.0, pods=True)
+    followed = FollowedView(bus, default_stale_after=3600.0, pods=True)  # longer than a test on a busy machine
     async with running(followed):
         await eventually(lambda: followed.unready() is None)
         await set_cost()

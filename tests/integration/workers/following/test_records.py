@@ -14,9 +14,14 @@ from bus.kinds import NODE_FACTS
 from bus.records.codec import encode
 from bus.records.nodes import NodeFacts
 from bus.subjects import node_facts_key
+from tests.integration.bus.limits import long_limits
 from tests.integration.servers import answered, eventually
 from tests.integration.workers.running import put
 from workers.following.records import Records, Stored, Write
+
+__all__ = ["long_limits"]
+
+pytestmark = pytest.mark.usefixtures("long_limits")
 
 FACTS = NodeFacts(uid="u", labels={})
 

@@ -11,8 +11,11 @@ from bus.connection import Bus
 from bus.errors import BusError, UnavailableError
 from tas.sources.result import Sample
 from tas.values.quantity import NANO, Quantity
+from tests.integration.bus.limits import long_limits
 from tests.integration.servers import Server, all_answered, answered, eventually
 from workers.ingest.sample_publisher import MAX_CONCURRENT, SamplePublisher
+
+__all__ = ["long_limits"]
 
 NODES = 2 * MAX_CONCURRENT + 7
 
@@ -32,6 +35,7 @@ async def stored(bus: Bus) -> dict[str, int]:
     return state
 
 
+@pytest.mark.usefixtures("long_limits")
 async def test_each_node_gets_one_message_for_all_metrics(bus: Bus) -> None:
     now = time.time()
     publisher = SamplePublisher(bus, "s")
@@ -44,6 +48,7 @@ async def test_each_node_gets_one_message_for_all_metrics(bus: Bus) -> None:
     assert all(b'"load":"1"' in message.data and b'"heat":"1"' in message.data for message in messages)
 
 
+@pytest.mark.usefixtures("long_limits")
 async def test_only_new_scrapes_are_published_again(bus: Bus) -> None:
     now = time.time()
     publisher = SamplePublisher(bus, "s")

@@ -10,9 +10,14 @@ from bus.buckets import SOURCES
 from bus.connection import Bus
 from bus.records.sources import decode_source_state
 from tas.sources.state import MAX_WRITE_INTERVAL_SECONDS, UNATTENDED_SECONDS, SourceMetric, SourceState
+from tests.integration.bus.limits import long_limits
 from tests.integration.servers import answered
 from tests.integration.workers.running import entry_on, put
 from workers.ingest.source_states import HELD_SECONDS, SourceStates
+
+__all__ = ["long_limits"]
+
+pytestmark = pytest.mark.usefixtures("long_limits")
 
 
 def state(holder: str, *, age: float = 0.0, **changes: object) -> SourceState:
