@@ -26,7 +26,7 @@ _LIBRARY = Path(threading.__file__).parent
 
 @asynccontextmanager
 async def stalls_logged(on_stall: Callable[[], None], *, check_seconds: float = CHECK_SECONDS) -> AsyncIterator[None]:
-    """Logs stalls of the running loop within the body. `on_stall` is called in the thread when a stall begins."""
+    """Logs stalls of the running loop within the body. `on_stall` is called in the thread for each logged stall."""
     loop, loop_thread, ended = asyncio.get_running_loop(), threading.get_ident(), threading.Event()
 
     def watch() -> None:
@@ -43,8 +43,8 @@ async def stalls_logged(on_stall: Callable[[], None], *, check_seconds: float = 
                 continue
             missed += 1
             if missed == STALL_CHECKS:
-                on_stall()
                 _log_stall(loop, loop_thread, missed * check_seconds)
+                on_stall()
 
     thread = threading.Thread(target=watch, name="stalls", daemon=True)
     thread.start()

@@ -12,11 +12,14 @@ from tests.integration.servers import eventually
 from workers.process.stalls import _is_library, stalls_logged
 
 PATIENCE = 30.0
+SPINNING = "extension gpu: filter"
+LONGEST = 2.0
+"""Seconds of a stall of these tests, if it is not noticed before: on a busy machine another one may be noticed."""
 
 
 async def spin(until: threading.Event) -> None:
     """Runs without awaiting."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + LONGEST
     while not until.is_set() and time.monotonic() < deadline:
         pass
 
@@ -25,15 +28,20 @@ async def test_a_stall_is_logged_once_with_its_task_and_line_and_its_end_is_logg
     stalled = threading.Event()
     with capture_logs() as logs:
         async with stalls_logged(stalled.set, check_seconds=0.02):
-            await asyncio.create_task(spin(stalled), name="extension gpu: filter")
+
+            async def is_logged() -> bool:
+                stalled.clear()
+                await asyncio.create_task(spin(stalled), name=SPINNING)
+                return any(line.get("task") == SPINNING for line in logs)
 
             async def is_resumed() -> bool:
-                return any(line["event"] == "event_loop_resumed" for line in logs)
+                return bool(logs) and logs[-1]["event"] == "event_loop_resumed"
 
+            await eventually(is_logged, within=PATIENCE)
             await eventually(is_resumed, within=PATIENCE)
 
-    error = next(line for line in logs if line["event"] == "event_loop_stalled")
-    assert (error["log_level"], error["task"]) == ("error", "extension gpu: filter")
+    error = next(line for line in logs if line.get("task") == SPINNING)
+    assert (error["event"], error["log_level"]) == ("event_loop_stalled", "error")
     assert error["at"].startswith("test_stalls.py:")
     assert error["at"].endswith(" in spin")
     assert "in spin" in error["stack"]
@@ -44,15 +52,17 @@ async def test_a_stall_in_the_standard_library_is_logged_with_the_calling_line()
     stalled = threading.Event()
     with capture_logs() as logs:
         async with stalls_logged(stalled.set, check_seconds=0.02):
-            stalled.wait(PATIENCE)  # in threading.py
 
             async def is_logged() -> bool:
-                return bool(logs)
+                stalled.clear()
+                stalled.wait(LONGEST)  # in threading.py
+                return any("in wait" in line.get("stack", "") for line in logs)
 
             await eventually(is_logged, within=PATIENCE)
 
-    assert logs[0]["event"] == "event_loop_stalled"
-    assert logs[0]["at"].startswith("test_stalls.py:")
+    line = next(line for line in logs if "in wait" in line.get("stack", ""))
+    assert line["event"] == "event_loop_stalled"
+    assert line["at"].startswith("test_stalls.py:")
 
 
 async def test_each_stall_is_counted_once_however_long_it_is() -> None:
@@ -76,7 +86,9 @@ async def test_each_stall_is_counted_once_however_long_it_is() -> None:
                 time.sleep(5 * check_seconds)  # noqa: ASYNC251 - the stall goes on
                 await eventually(lambda: events("event_loop_resumed") == stalls, within=PATIENCE)
 
-    assert [line["event"] for line in logs] == ["event_loop_stalled", "event_loop_resumed"] * stalls
+    found = [line["event"] for line in logs]
+    pairs = ["event_loop_stalled", "event_loop_resumed"] * stalls
+    assert found in (pairs, pairs[:-1])  # on a busy machine one more may have begun at the end
     assert stalls >= 2
 
 
