@@ -86,6 +86,7 @@ async def running(
         registry=registry or CollectorRegistry(),
         health=LOOPBACK,
         bus_problem=lambda: bus_problem,
+        stop_seconds=60.0,  # a worker that is stuck is waited for, also on a busy machine
     )
     with capture_logs() as logs:
         task = asyncio.create_task(supervisor.run(stop))
