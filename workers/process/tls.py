@@ -86,7 +86,9 @@ def load_credentials(files: TlsFiles) -> Credentials:
     context.verify_mode = ssl.CERT_NONE if files.cacert is None else ssl.CERT_REQUIRED
     # Any certificate of the file is a trust anchor, also an intermediate one: as in Go, and so in the original.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    # No session resumption: each connection presents a certificate, checked against the current authorities.
+    # No tickets, so that no session is resumed: each connection presents a certificate, checked against the current
+    # authorities. With TLS 1.2 OpenSSL still resumes a session of this context by its number, and Python cannot forbid
+    # it: the certificate of that session was checked against the same authorities, and it is refused once it expires.
     context.options |= ssl.OP_NO_TICKET
     context.num_tickets = 0
     context.sslobject_class = _Handshake
