@@ -564,7 +564,7 @@ async def test_BND_04_many_binders_never_give_a_card_twice(world: Gpus, server: 
         async def place(pod: Object) -> str:
             """What the scheduler does with a pod: it is filtered by one replica, and bound by another."""
             error = ""
-            for _ in range(4):
+            for _ in range(20):  # on a busy machine a binder has no time for so many at once, and most tries fail
                 passed = (await chance.choice(extenders).filter(pod, *nodes))["NodeNames"]
                 if not passed:
                     return "no node"
