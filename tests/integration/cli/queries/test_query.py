@@ -33,7 +33,7 @@ from tas.values.quantity import parse_quantity
 from tas.verdict.refused import RefusedLabel
 from tas.verdict.verdict import DesiredKind, DesiredLabel, LabelVerdict, NodeVerdict, PolicyVerdict, StrategyVerdict
 from tests.e2e.processes import free_ports
-from tests.integration.cli.tas import COMMAND, HEALTH, SHORT, Tas
+from tests.integration.cli.tas import COMMAND, COMMAND_SECONDS, HEALTH, SHORT, Tas
 from tests.integration.servers import Server, eventually
 from workers.following.synced import write_file_problems, write_synced
 
@@ -488,7 +488,7 @@ async def redirected(tas: Tas, command: str, target: str) -> subprocess.Complete
             capture_output=True,
             text=True,
             env=tas.environment,
-            timeout=120,
+            timeout=COMMAND_SECONDS,
             check=False,
         )
         if "no bus answers" not in done.stderr and "no answer within" not in done.stderr:
