@@ -137,7 +137,9 @@ class Evaluate:
             applied = self._followed.watches[POLICIES.name].applied
             if not self._ready or self._may_have_missed():
                 if not await self._is_current_epoch():
-                    asyncio.get_running_loop().call_later(EPOCH_CHECK_SECONDS, self._wake_up)
+                    # A wait, and not a timer: each wake-up would add a timer that adds the next one, without end.
+                    await asyncio.sleep(EPOCH_CHECK_SECONDS)
+                    self._wake.set()
                     continue
                 self._ready = True
                 self._nodes.take_in_policies()

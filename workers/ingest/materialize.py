@@ -287,10 +287,10 @@ class Materialize:
 
     async def _delete_samples_of_deleted_nodes(self) -> None:
         """Runs until cancelled."""
-        loop = asyncio.get_running_loop()
         while True:
             await self._deleted_changed.wait()
             self._deleted_changed.clear()
+            has_failed = False
             for node in list(self._deleted) if self._cluster else ():
                 try:
                     if self._has_samples(node):
@@ -298,9 +298,13 @@ class Materialize:
                 except BusError as error:
                     if not isinstance(error, (ConflictError, ExpiredError)):  # those only mean that a newer read is due
                         self._throttled.warning("node_samples_not_deleted", node=node, error=str(error))
-                    loop.call_later(RETRY_SECONDS, self._deleted_changed.set)
+                    has_failed = True
                 else:
                     self._forget(node)
+            if has_failed:
+                # A wait, and not a timer: each wake-up would add timers that add the next ones, without end.
+                await asyncio.sleep(RETRY_SECONDS)
+                self._deleted_changed.set()
 
     def _forget(self, node: str) -> None:
         """Keeps nothing of a deleted node without samples: a write of late samples comes back through the watch."""

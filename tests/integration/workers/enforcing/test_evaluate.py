@@ -47,7 +47,7 @@ from tests.integration.proxy import Proxy
 from tests.integration.replicas import replica, tas
 from tests.integration.servers import Server, all_answered, answered, eventually
 from tests.integration.workers.running import put, running
-from workers.enforcing.evaluate import Evaluate
+from workers.enforcing.evaluate import EPOCH_CHECK_SECONDS, Evaluate
 from workers.enforcing.node_evaluation import NodeEvaluation
 
 NODE = "node-1.example"
@@ -1032,6 +1032,28 @@ async def test_no_verdict_is_written_from_a_list_of_an_earlier_epoch(server: Ser
             assert await world.verdict() is None
             bus.gate.set()
             await world.eventually(VIOLATED, SET)
+
+
+async def test_changes_while_a_bucket_is_missing_do_not_make_the_checks_of_its_epoch_more_frequent(
+    server: Server, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each change once began a series of checks of its own, until the process used a whole processor."""
+    checks: list[float] = []
+
+    async def is_current(self: Evaluate) -> bool:
+        checks.append(time.monotonic())
+        return False
+
+    monkeypatch.setattr(Evaluate, "_is_current_epoch", is_current)
+    await world.synced()
+    async with evaluating(server) as (evaluate,):
+        await eventually(lambda: len(checks) > 0)
+        for _ in range(50):
+            evaluate._wake_up()
+            await asyncio.sleep(EPOCH_CHECK_SECONDS / 50)
+        begun = len(checks)
+        await eventually(lambda: len(checks) >= begun + 5)
+        assert checks[begun + 4] - checks[begun] >= 4 * EPOCH_CHECK_SECONDS
 
 
 # Replicas
