@@ -1,6 +1,7 @@
 """A shared durable consumer: each message of a stream goes to one of several replicas until it is acknowledged."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -11,8 +12,10 @@ from bus.attachment import keep_attached
 from bus.buckets import NANOSECONDS, Stream
 from bus.connection import Bus
 from bus.errors import CONSUMER_NOT_FOUND, BusError, MisconfiguredError, RefusedError
+from bus.interruptions import Interruptions
 from bus.pull import Message, Pull
 from tas.values.backoff import Backoff
+from tas.values.throttle import Throttle
 
 __all__ = ["Message", "SharedConsumer"]
 
@@ -53,13 +56,12 @@ class SharedConsumer:
         self._handler = handler
         self._batch = batch
         self._ack_wait_seconds = ack_wait_seconds
+        self._interruptions = Interruptions(log, "consumer_interrupted", durable=durable)
+        self._nacks = Throttle()
 
     async def run(self) -> None:
         """Consumes until cancelled; then first finishes the current batch, within `ack_wait_seconds`."""
-        await keep_attached(self._bus, self._consume, on_failure=self._log_interruption)
-
-    def _log_interruption(self, error: BusError) -> None:
-        log.info("consumer_interrupted", durable=self._durable, error=str(error))
+        await keep_attached(self._bus, self._consume, on_failure=self._interruptions.note)
 
     async def _consume(self) -> None:
         """Consumes over one attachment until it fails. Raises BusError."""
@@ -101,7 +103,10 @@ class SharedConsumer:
             for message in messages:
                 pull.answer(message, _ACK)
         elif isinstance(error, BusError):
-            log.warning("batch_nacked", durable=self._durable, messages=len(messages), error=str(error))
+            suppressed = self._nacks.admit(type(error).__name__, time.monotonic())
+            if suppressed is not None:
+                about = {"durable": self._durable, "messages": len(messages), "error": str(error)}
+                log.warning("batch_nacked", **about, suppressed=suppressed)
             for message in messages:
                 delay = REDELIVERY.after(message.deliveries)
                 pull.answer(message, _NAK + b" " + msgspec.json.encode({"delay": int(delay * NANOSECONDS)}))

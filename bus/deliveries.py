@@ -17,6 +17,7 @@ from bus.attachment import keep_attached
 from bus.buckets import NANOSECONDS, Stream
 from bus.connection import Bus
 from bus.errors import CONSUMER_NOT_FOUND, BusError, MisconfiguredError, RefusedError, UnavailableError
+from bus.interruptions import Interruptions
 from bus.pull import Message, Pull
 
 __all__ = ["Deliveries", "Message"]
@@ -79,6 +80,7 @@ class Deliveries:
         self._done: OrderedDict[int, None] = OrderedDict()
         self._delivered = 0
         self._epoch = ""
+        self._interruptions = Interruptions(log, "consumer_interrupted", durable=durable)
         self.behind = 0
 
     def __len__(self) -> int:
@@ -92,13 +94,10 @@ class Deliveries:
     async def run(self) -> None:
         """Delivers until cancelled. Then the messages that are held go back to the stream."""
         try:
-            await keep_attached(self._bus, self._attached, on_failure=self._log_interruption)
+            await keep_attached(self._bus, self._attached, on_failure=self._interruptions.note)
         finally:
             await self._send(list(self._held.values()), _NAK)  # another replica can have them at once
             self._held.clear()
-
-    def _log_interruption(self, error: BusError) -> None:
-        log.info("consumer_interrupted", durable=self._durable, error=str(error))
 
     async def finish(self, messages: Iterable[Message]) -> None:
         """Acknowledges messages: they are not delivered again."""

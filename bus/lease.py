@@ -19,6 +19,7 @@ from bus.errors import BusError, ConflictError, RefusedError, UnavailableError
 from bus.kinds import LEASE_RECORDS
 from bus.record_kind import Entry
 from bus.records.leases import LeaseRecord
+from tas.values.throttle import Throttle
 
 log = structlog.get_logger(__name__)
 
@@ -56,6 +57,7 @@ class Lease:
         self._token = ""
         self._revision = 0
         self._until = 0.0  # by the event loop's clock
+        self._acquisitions = Throttle()
 
     @property
     def held(self) -> bool:
@@ -102,7 +104,7 @@ class Lease:
                     self._revision = entry.revision
                     await self._write()
                     self._report(None)
-                    log.info("lease_acquired", key=self._key, holder=self._holder)
+                    self._log_acquisition()
                     return
                 self._report(None)
             except ConflictError:  # another process acquired it first
@@ -112,6 +114,12 @@ class Lease:
             except BusError as error:
                 log.debug("lease_unknown", key=self._key, error=str(error))
             await asyncio.sleep(min(self._ttl / CHECKS_PER_TTL, 1.0) * random.uniform(0.5, 1))  # noqa: S311 - spreads the checks
+
+    def _log_acquisition(self) -> None:
+        """Throttled: a holder whose work fails gives the lease back and gets it again, many times a minute."""
+        suppressed = self._acquisitions.admit(None, time.monotonic())
+        if suppressed is not None:
+            log.info("lease_acquired", key=self._key, holder=self._holder, suppressed=suppressed)
 
     def _report(self, problem: RefusedError | None) -> None:
         """Sets or clears the problem of the bus: a process that never gets the lease seems to be on standby."""

@@ -17,6 +17,7 @@ import structlog
 from bus.buckets import NANOSECONDS, Bucket, Stream
 from bus.connection import Bus
 from bus.errors import BusError, UnavailableError
+from bus.interruptions import Interruptions
 from bus.pull import Message, Pull
 from tas.values.backoff import Backoff
 
@@ -109,6 +110,7 @@ class StreamReader:
         self._filters = tuple(filters)
         self._batch = batch
         self._applied = start.after
+        self._interruptions = Interruptions(log, "reader_interrupted", stream=self._stream)
 
     @property
     def applied(self) -> int | None:
@@ -130,7 +132,7 @@ class StreamReader:
                         failures = 0
                         yield batch
             except BusError as error:
-                log.info("reader_interrupted", stream=self._stream, error=str(error), applied=self._applied)
+                self._interruptions.note(error, applied=self._applied)
             failures += 1
             await asyncio.sleep(RETRY.after(failures))
 

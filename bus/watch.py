@@ -14,6 +14,7 @@ from bus.buckets import FORGET_SECONDS
 from bus.connection import Bus, Epoch
 from bus.errors import BusError, UnavailableError
 from bus.feed import Feed
+from bus.interruptions import Interruptions
 from bus.record_kind import Handler, hand_on
 
 log = structlog.get_logger(__name__)
@@ -90,6 +91,7 @@ class Watch:
         self._attached = inf
         self._was_behind = False
         self._present = _Present()
+        self._interruptions = Interruptions(log, "watch_interrupted", bucket=self._bucket.name)
 
     @property
     def status(self) -> WatchStatus:
@@ -108,7 +110,7 @@ class Watch:
         await keep_attached(self._bus, self._follow, on_failure=self._log_interruption)
 
     def _log_interruption(self, error: BusError) -> None:
-        log.info("watch_interrupted", bucket=self._bucket.name, error=str(error), applied=self._applied)
+        self._interruptions.note(error, applied=self._applied)
 
     async def _follow(self) -> None:
         """Follows one feed until it fails. Raises BusError."""

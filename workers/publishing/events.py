@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from bus.connection import Bus
 from bus.errors import BusError
+from bus.interruptions import Interruptions
 from bus.lease import Lease
 from tas.events.event import SOURCE
 from tas.values.backoff import Backoff
@@ -42,6 +43,8 @@ class EventPublisher:
         self._metrics = Metrics(registry)
         self._session: Session | None = None
         self._was_connected = False
+        self._lease = Lease(bus, LEASE)
+        self._interruptions = Interruptions(log, "events_interrupted")
         self._metrics.behind.set_function(lambda: 0.0 if self._session is None else float(self._session.behind))
 
     def unready(self) -> str | None:
@@ -58,10 +61,10 @@ class EventPublisher:
             self._was_connected = True
             started = time.monotonic()
             try:
-                async with Lease(self._bus, LEASE).hold():
+                async with self._lease.hold():
                     await self._publish()
             except* BusError as group:
-                log.info("events_interrupted", error=str(_first(group)))
+                self._interruptions.note(_first(group))
             failures = 0 if time.monotonic() - started > STABLE_SECONDS else failures + 1
             await asyncio.sleep(RETRY.after(failures) if failures else 0)
 

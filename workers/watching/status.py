@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from bus.connection import Bus
 from bus.errors import BusError
+from bus.interruptions import Interruptions
 from bus.kinds import (
     BREAKER_RECORDS,
     LEASE_RECORDS,
@@ -110,6 +111,7 @@ class PolicyStatus:
         self._client = client
         self._default_stale_after = default_stale_after
         self._lease = Lease(bus, LEASE_KEY)
+        self._interruptions = Interruptions(log, "status_lease_lost")
         self._grouped = GroupedLog(log, kind="policy")
         self._patches = Counter(
             "tas_policy_status_patches",
@@ -141,7 +143,7 @@ class PolicyStatus:
                     following = _Following(self, patch_after=0.0 if first else PATCH_SECONDS)
                     await following.run()
             except BusError as error:
-                log.info("status_lease_lost", error=str(error))
+                self._interruptions.note(error)
                 self.not_ready.clear()  # the next lease holder reports them
                 await asyncio.sleep(CHECK_SECONDS)
 
