@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from cli.as_json import JSON_OPTION, print_json
 from cli.output import echo
@@ -53,6 +54,7 @@ def compare(
     The load is made from --seed, or read from --recording. Equal arguments print equal bytes. Nothing but the named
     files is read: no bus, no cluster. docs/agents-compared.md explains the table, the loads and the recording.
     """
+    _refuse_beside(recording)
     if recording is None and (excess := excess_of_made(nodes=nodes, pods=pods, hours=hours)) is not None:
         raise click.UsageError(f"--nodes {nodes}, --pods {pods}, --hours {hours:g}: {excess}")
     makers = algorithms(agents=agents, policies=policies, weight=weight, only=only)
@@ -166,6 +168,14 @@ def _loads(
             name,
             lambda seed, shape=shape: synthetic_load(shape, seed=seed, nodes=nodes, pods=pods, hours=hours),  # type: ignore[misc]
         )
+
+
+def _refuse_beside(recording: Path | None) -> None:
+    """Refuses what describes a made load beside a recording: it would have no effect."""
+    context = click.get_current_context()
+    for name in ("load", "nodes", "pods", "hours"):
+        if recording is not None and context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise click.UsageError(f"--{name}: describes a made load: give it, or --recording")
 
 
 def _read(recording: Path) -> Load:

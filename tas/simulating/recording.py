@@ -95,9 +95,10 @@ class _Reader:
 
     def load(self) -> Load:
         """The load of all lines."""
-        if not self._nodes or not self._pods:
-            self._at += 1
-            raise self._mistake("line", None, "a recording must have a node and a pod")
+        for kind, found in (("node", self._nodes), ("pod", self._pods)):
+            if not found:
+                self._at += 1
+                raise self._mistake(kind, "", "a recording must have a line with a node and one with a pod")
         for name, pod in self._pods.items():
             if not pod.uses:
                 self._at = pod.line

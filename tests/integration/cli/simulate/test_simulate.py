@@ -110,9 +110,22 @@ async def test_bad_input_is_named(tas: Tas, tmp_path: Path, flag: str, content: 
     file = tmp_path / "file"
     if content is not None:
         file.write_text(content)
-    done = await tas(*SMALL, flag, "nowhere/file" if content is None else str(file), "--only", "default")
+    load = ("simulate",) if flag == "--recording" else SMALL
+    done = await tas(*load, flag, "nowhere/file" if content is None else str(file), "--only", "default")
     assert done.code != 0
     assert message in " ".join(done.err.split())
+    assert done.out == ""
+
+
+@pytest.mark.parametrize("of_a_made_load", [("--load", "steady"), ("--nodes", "4"), ("--pods", "2"), ("--hours", "1")])
+async def test_what_describes_a_made_load_is_refused_beside_a_recording(
+    tas: Tas, tmp_path: Path, of_a_made_load: tuple[str, str]
+) -> None:
+    """It would have no effect."""
+    (tmp_path / "own.jsonl").write_text(RECORDING)
+    done = await tas("simulate", "--recording", str(tmp_path / "own.jsonl"), *of_a_made_load)
+    assert done.code == 2
+    assert f"{of_a_made_load[0]}: describes a made load: give it, or --recording" in done.err
     assert done.out == ""
 
 

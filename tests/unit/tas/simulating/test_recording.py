@@ -98,8 +98,8 @@ BAD = {
     "use of a list": ([HEAD, USE.replace('"default/web"', "[]")], "file.jsonl:2: use = []: must be a pod"),
     "use out of order": ([HEAD, POD, USE, USE], "file.jsonl:4: at = 1000.0: must be after"),
     "a pod without use": ([HEAD, NODE, POD], "file.jsonl:3: pod = 'default/web': has no line"),
-    "no pods": ([HEAD, NODE], "file.jsonl:3: line = None: a recording must have a node and a pod"),
-    "nothing": ([], "file.jsonl:1: line = None: a recording must have"),
+    "no pods": ([HEAD, NODE], "file.jsonl:3: pod = '': a recording must have a line with a node and one with a pod"),
+    "nothing": ([], "file.jsonl:1: node = '': a recording must have"),
     "a time beyond all times": ([HEAD, POD.replace("1000", "-1e308")], "file.jsonl:2: arrives = -1e+308: must be a"),
     "a use beyond all times": (
         [HEAD, POD, USE.replace("1000", "1e308")],
