@@ -21,7 +21,7 @@ from bus.errors import (
 )
 from bus.kinds import LEASE_RECORDS, SOURCE_STATES
 from bus.record_kind import Entry, RecordKind
-from bus.rights.access import Access
+from bus.rights.access import Access, is_refused
 from cli.discovery import bus_access, bus_url
 from cli.loop import run_to_end
 from cli.output import echo
@@ -82,22 +82,34 @@ async def _asked(
                     raise click.ClickException(f"{_no_majority(bus)} ({error})") from error
                 if isinstance(error, NobodyListensError) or error.code in (STREAM_NOT_FOUND, *NO_JETSTREAM):
                     raise click.ClickException(f"{await _what_is_missing(bus)} ({error})") from error
+                if bus.connected and error.code is None:
+                    raise click.ClickException(f"{_no_answer(bus)} ({error})") from error
                 raise
     except _NoBusError as error:
         code = None if without_bus is None else await without_bus(str(error))
         if code is not None:
             return code
-        what = "Start one (tas run all), or give its address with"
-        raise click.ClickException(f"{error}. {what} {flag('bus')} or {variable('bus')}{error.credentials}") from None
+        raise click.ClickException(f"{error}. {error.mend}") from None
 
 
 class _NoBusError(Exception):
-    """No server answers in time, or it refuses this user: `credentials` says then how to give others."""
+    """No server answers in time, or it refuses this user."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        self._is_refused = is_refused(reason)
+        within = f"within {CONNECT_SECONDS:g} s"
+        fails = f"the bus at {address} refuses" if self._is_refused else f"no bus answers at {address} {within}"
+        super().__init__(f"{fails}: {reason}")
 
     @property
-    def credentials(self) -> str:
-        refused = "Authorization Violation" in str(self)
-        return f", and its credentials with {flag('bus_credentials')} or {flag('bus_token')}" if refused else ""
+    def mend(self) -> str:
+        """What to do."""
+        if self._is_refused:
+            return (
+                f"Give credentials that it accepts with {flag('bus_credentials')} or {flag('bus_token')}, "
+                f"or the address of another bus with {flag('bus')} or {variable('bus')}"
+            )
+        return f"Start one (tas run all), or give its address with {flag('bus')} or {variable('bus')}"
 
 
 async def _lacks_majority(bus: Bus, error: UnavailableError) -> bool:
@@ -136,6 +148,13 @@ def _no_majority(bus: Bus) -> str:
     )
 
 
+def _no_answer(bus: Bus) -> str:
+    return (
+        f"the nats-server at {bus.address} is connected, and does not answer: is it overloaded, or has its JetStream "
+        "ended? Its log says so; after a full disk, free space and start nats-server again"
+    )
+
+
 async def _what_is_missing(bus: Bus) -> str:
     """What to do about a server without our streams: it may belong to another program."""
     elsewhere = f"give the address of your bus with {flag('bus')} or {variable('bus')}"
@@ -146,7 +165,10 @@ async def _what_is_missing(bus: Bus) -> str:
             return f"the nats-server at {bus.address} has no JetStream: start it with --jetstream, or {elsewhere}"
     command = f"tas run all --bus {bus.address} --policies DIR"
     few = "with several servers: do most of them run, and see each other?"
-    return f"nothing of TAS is on the bus at {bus.address}: start `{command}`, or {elsewhere}; {few}"
+    full = (
+        "if workers run: the field `bus` of their /readyz says why it is missing, such as a store without room"
+    )
+    return f"nothing of TAS is on the bus at {bus.address}: start `{command}`, or {elsewhere}; {full}; {few}"
 
 
 @asynccontextmanager
@@ -158,9 +180,8 @@ async def _connected(url: str, access: Access) -> AsyncIterator[tuple[Bus, str]]
                 async with asyncio.timeout(CONNECT_SECONDS):
                     await bus.wait_connected()
             except TimeoutError:
-                raise _NoBusError(
-                    f"no bus answers at {bus.address} within {CONNECT_SECONDS:g} s: {bus.last_error}"
-                ) from None
+                access.load()  # raises AccessError if a file is the reason
+                raise _NoBusError(bus.address, bus.last_error) from None
             yield bus, bus.address
     except MisconfiguredError as error:
         raise click.ClickException(f"{error} ({flag('bus')}, {variable('bus')})") from error

@@ -316,6 +316,57 @@ async def test_the_error_for_a_server_without_jetstream_says_what_to_do(tmp_path
         await server.wait()
 
 
+async def test_the_error_for_a_server_whose_jetstream_has_ended_says_what_to_do(tmp_path: Path) -> None:
+    """After a full disk nats-server goes on without JetStream: its connections stay, and no call gets an answer."""
+    (port,) = free_ports(1)
+    url = f"nats://127.0.0.1:{port}"
+    server = await asyncio.create_subprocess_exec(await find_binary(), "--addr", "127.0.0.1", "--port", str(port))
+
+    async def give_no_answer(_: object) -> None:
+        pass
+
+    try:
+        async with Bus.connect(url, name="silent", streams=()) as bus:
+            await asyncio.wait_for(bus.wait_connected(), 120)
+            await bus.link.subscribe("$JS.API.>", give_no_answer)
+            tas = Tas(tmp_path / "home")
+            tas.long_limits = False
+            done = await tas("get", "nodes", "--bus", url)
+        assert done.code == 1
+        assert done.err.startswith(f"Error: the nats-server at {url} is connected, and does not answer: ")
+        assert "after a full disk, free space and start nats-server again" in done.err
+    finally:
+        server.terminate()
+        await server.wait()
+
+
+async def test_credentials_that_are_refused_or_cannot_be_read_are_not_called_a_missing_bus(
+    tas: Tas, server: Server, tmp_path: Path
+) -> None:
+    file = tmp_path / "no.creds"
+    file.write_text("agents: {}")
+    unread = await tas("get", "nodes", "--bus-credentials", str(file))
+    assert unread.code == 1
+    assert unread.err.startswith(f"Error: {file}: must have the blocks NATS USER JWT")
+    assert "Start one" not in unread.err
+
+    (port,) = free_ports(1)
+    url = f"nats://127.0.0.1:{port}"
+    command = (await find_binary(), "--addr", "127.0.0.1", "--port", str(port), "--auth", "a-token")
+    closed = await asyncio.create_subprocess_exec(*command)
+    try:
+        async with Bus.connect(f"nats://a-token@127.0.0.1:{port}", name="test", streams=()) as bus:
+            await asyncio.wait_for(bus.wait_connected(), 120)
+        refused = await tas("get", "nodes", "--bus", url)
+    finally:
+        closed.terminate()
+        await closed.wait()
+    assert refused.code == 1
+    assert refused.err.startswith(f"Error: the bus at {url} refuses: no connection: ")
+    assert "Give credentials that it accepts with --bus-credentials or --bus-token" in refused.err
+    assert "Start one" not in refused.err
+
+
 async def test_get_verdicts_shows_state_and_labels_of_each_strategy_for_each_node(tas: Tas, bus: Bus) -> None:
     label = LabelVerdict(
         state=State.VIOLATED, desired=DesiredLabel(DesiredKind.SET, "violating"), violated_since=time.time() - 100
