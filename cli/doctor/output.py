@@ -16,8 +16,8 @@ COLOURS = {
 INDENT = max(map(len, Severity)) + 2
 
 
-def print_findings(findings: Sequence[Finding], *, with_ok: bool) -> None:
-    """Prints the findings, the worst first, and how many there are of each severity."""
+def print_findings(findings: Sequence[Finding], *, with_ok: bool, about: str = "") -> None:
+    """Prints the findings, the worst first, and how many there are of each severity, after `about`."""
     order = list(Severity)
     shown = [each for each in findings if with_ok or each.severity is not Severity.OK]
     rows = [
@@ -30,7 +30,7 @@ def print_findings(findings: Sequence[Finding], *, with_ok: bool) -> None:
         for names, together in rows:
             _print_row(names, together[0], _texts(together), width)
     counts = Counter(each.severity for each in findings)
-    echo(", ".join(_counted(counts[severity], severity) for severity in reversed(order) if counts[severity]))
+    echo(about + ", ".join(_counted(counts[severity], severity) for severity in reversed(order) if counts[severity]))
 
 
 def _print_row(names: Sequence[str], found: Finding, texts: Sequence[str], width: int) -> None:

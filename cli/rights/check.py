@@ -115,7 +115,7 @@ async def _checked(settings: Settings, folder: OperatorFolder) -> int:
             return 1
         facts = await inspected(bus)
     findings = list(check_bus(facts if isinstance(facts, Missing) else with_servers(facts[0], seen)))
-    print_findings(findings, with_ok=False)
+    print_findings(findings, with_ok=False, about="server and streams: ")
     return code | exit_code(findings)
 
 

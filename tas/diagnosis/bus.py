@@ -126,7 +126,8 @@ def _streams(facts: BusFacts) -> Iterator[Finding]:
     if facts.absent:
         what = f"without {some(facts.absent)}: no worker has used this bus yet, or it was wiped"
         run = command("tas", "run", "all", "--bus", facts.address, "--kubeconfig", "FILE")
-        mend = "start a worker; on a closed bus the keeper, with its credentials: tas run keeper"
+        mend = "start a worker; on a closed bus the keeper, with its credentials: tas run keeper. If workers run, the "
+        mend += "field bus of their /readyz says why they cannot create it, such as a store without room"
         yield finding("bus.streams", Severity.ERROR, what, mend, run=run)
     if facts.silent:
         yield unknown("bus.streams", Missing(f"no server answers for {some(facts.silent)}"))

@@ -31,8 +31,8 @@ def test_an_error_that_lasts_is_logged_at_once_and_then_once_a_minute(clock: lis
         ("consumer-120: no answer", 59),
     ]
     assert REPEAT_SECONDS == 60.0
-    event = {"event": "watch_interrupted", "log_level": "info", "bucket": "NODES", "applied": 7}
-    assert [line | event for line in logs] == logs
+    fields = [(line["event"], line["log_level"], line["bucket"], line["applied"]) for line in logs]
+    assert set(fields) == {("watch_interrupted", "info", "NODES", 7)}
 
 
 def test_another_kind_of_error_is_logged_at_once(clock: list[float]) -> None:
