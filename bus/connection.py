@@ -78,6 +78,9 @@ REASON_SECONDS = 10.0
 REFUSED_SECONDS = 30.0
 """How often the same changed credentials are tried again: the server may have refused them for a while only."""
 
+CREDENTIALS = "credentials"
+"""The name of the problem that changed files of credentials cannot be used."""
+
 FOLLOW_SECONDS = 1.0
 """How often the files of credentials are read. Polling also works for mounted secrets and replaced links."""
 
@@ -177,7 +180,7 @@ class Bus:
 
     @property
     def problem(self) -> BusError | None:
-        """What is wrong with a stream, a consumer or a lease, or None. Everything else continues to work."""
+        """What is wrong with a stream, a consumer, a lease or new credentials, or None. All else continues to work."""
         return next(iter(self._problems.values()), None)
 
     @property
@@ -187,7 +190,7 @@ class Bus:
 
     @property
     def refusing(self) -> bool:
-        """Whether the bus refuses a stream, a consumer or a lease, or has a stream with other settings."""
+        """Whether the bus refuses a stream, a consumer, a lease or new credentials, or a stream has other settings."""
         return any(not isinstance(problem, UnavailableError) for problem in self._problems.values())
 
     async def wait_connected(self) -> None:
@@ -440,10 +443,14 @@ class Bus:
         """
         clock = asyncio.get_running_loop().time
         settled, refused, reported, again_at = link.loaded.contents, None, "", 0.0
+        self.report(CREDENTIALS, None)
         while True:
             await asyncio.sleep(FOLLOW_SECONDS)
             try:
                 contents = await asyncio.to_thread(self._access.read)
+                if contents == link.loaded.contents:
+                    reported = ""
+                    self.report(CREDENTIALS, None)
                 if contents != settled:  # a file may still be being written: contents count once read twice
                     settled = contents
                 elif contents != link.loaded.contents and (contents != refused or clock() >= again_at):
@@ -462,6 +469,9 @@ class Bus:
                         error=reported,
                         in_force="the last accepted ones",
                     )
+                    # Not by `report`, which would log it again. The next connection will be refused.
+                    until = "the last accepted ones are in force until the connection is lost"
+                    self._problems[CREDENTIALS] = RefusedError(f"new credentials: {reported}; {until}")
 
     async def _serve(self, link: Link) -> None:
         """Creates missing streams, and again when needed, until the link is lost."""

@@ -294,7 +294,7 @@ class Process:
         )
         self._refusing = Gauge(
             "tas_bus_refusing",
-            "1 while a connection to the bus is open, and the bus refuses a stream, a consumer or a lease, else 0.",
+            "1 while a connection is open and the bus refuses a stream, consumer, lease or new credentials, else 0.",
             ["connection"],
             registry=self.registry,
         )

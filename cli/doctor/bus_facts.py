@@ -79,9 +79,7 @@ async def read_bus(bus: Bus, *, monitors: Sequence[str], embedded: bool) -> BusR
 async def inspected(bus: Bus) -> tuple[BusFacts, Offset | Missing] | Missing:
     """The bus and its clock, as every user sees them."""
     mend = f"start nats-server with --jetstream; give this user the rights of docs/bus.md; is {bus.address} your bus? "
-    mend += (
-        "Its log says whether its JetStream has ended: after a full disk, free space and start it again"
-    )
+    mend += "Its log says whether its JetStream has ended: after a full disk, free space and start it again"
     return await probed(_patient(partial(inspect, bus)), mend=mend)
 
 

@@ -110,9 +110,13 @@ async def test_changed_credentials_are_used_at_once_and_bad_ones_change_nothing(
             await eventually(lambda: "bus_credentials_refused" in capsys.readouterr().out)
             assert bus.link is first
             await bus.get(NODES, "a.facts")
+            assert bus.refusing  # so that somebody is alerted before the connection is lost
+            assert not bus.unavailable
+            assert "new credentials: " in str(bus.problem)
         written(file, operator.credentials("tas-second"))
         await eventually(lambda: bus.connected and bus.link.loaded.name == "tas-second")
         assert first.lost.is_set()
+        await eventually(lambda: not bus.refusing)
         await bus.put(NODES, "a.facts", b"1", revision=0, read_at=now())
         await server.stop()
         await eventually(lambda: not bus.connected)
