@@ -6,6 +6,7 @@ import importlib
 import io
 import os
 import sys
+from difflib import get_close_matches
 from typing import NamedTuple
 
 import click
@@ -74,6 +75,16 @@ class _Commands(click.Group):
         module = importlib.import_module(f"{__name__}.{COMMANDS[cmd_name].module}")
         command: click.Command = getattr(module, cmd_name)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that `args` begin with. click suggests only names of loaded ones."""
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+            close = get_close_matches(name, COMMANDS)
+            ctx.fail(f"No such command {name!r}." + (f" Did you mean {close[0]!r}?" if close else ""))
+        return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """The commands and options that begin with `incomplete`, without importing the modules of the commands."""

@@ -294,7 +294,10 @@ async def _answered(key: PodKey, health: Address) -> list[Answer] | None:
         answers = await _of_extender(health, "/answers", list[Answer])
     except EXTENDER_ERRORS as error:
         setting = f"{flag('extender_health')}, {variable('extender_health')}"
-        echo(f"no last answers: {health} ({setting}): {failed_request(error)}", err=True)
+        # Something else listens there, such as the port that the scheduler calls.
+        is_other = isinstance(error, (aiohttp.ClientResponseError, msgspec.MsgspecError))
+        hint = ": give the health port of the extender, by default 127.0.0.1:9002" if is_other else ""
+        echo(f"no last answers: {health} ({setting}): {failed_request(error)}{hint}", err=True)
         return None
     return [each for each in reversed(answers) if (each.namespace, each.pod) == (key.namespace, key.name)]
 

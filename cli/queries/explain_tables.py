@@ -10,6 +10,7 @@ from rich.text import Text
 from cli.output import counted, echo
 from cli.queries.query import age_text, value_text
 from cli.queries.tables import new_table, print_table
+from cli.settings import flag
 from tas.explain.explain import (
     NodeExplanation,
     PodExplanation,
@@ -227,7 +228,8 @@ def _notes(explanation: PolicyExplanation, *, of_policy: bool = True, of_nodes: 
 def _print_limits(policies: Iterable[PolicyExplanation]) -> None:
     limits = {each.policy: format_duration(each.stale_after_seconds) for each in policies}
     limits_text = ", ".join(f"{limit} ({name})" for name, limit in limits.items())
-    echo(f"samples are stale after {limits_text}; without staleAfter in the policy: --stale-after, as of the extender")
+    default = f"a policy without staleAfter has the limit of {flag('stale_after')}: give that of the extender"
+    echo(f"a sample is stale after {limits_text}; {default}")
 
 
 def _verdict(strategy: StrategyExplanation) -> Text:

@@ -165,9 +165,7 @@ async def _what_is_missing(bus: Bus) -> str:
             return f"the nats-server at {bus.address} has no JetStream: start it with --jetstream, or {elsewhere}"
     command = f"tas run all --bus {bus.address} --policies DIR"
     few = "with several servers: do most of them run, and see each other?"
-    full = (
-        "if workers run: the field `bus` of their /readyz says why it is missing, such as a store without room"
-    )
+    full = "if workers run: the field `bus` of their /readyz says why it is missing, such as a store without room"
     return f"nothing of TAS is on the bus at {bus.address}: start `{command}`, or {elsewhere}; {full}; {few}"
 
 

@@ -20,7 +20,7 @@ from sandbox.fitting import meets_affinity
 from sandbox.resources import NODES, PODS, TASPOLICIES
 from sandbox.store import key_of
 from tas.enforcing.pod import PodKey
-from tas.policy.policy import POD_LABEL
+from tas.policy.policy import POD_LABEL, StrategyType
 from tas.samples.freshness import is_fresh
 from tas.samples.sample import NodeSamples, Scrape, newest
 from tas.values.quantity import Quantity, parse_quantity
@@ -37,6 +37,13 @@ MAX_PODS = 6
 
 DESCHEDULE_SECONDS = 0.25
 """How often pods are checked for a violated node affinity."""
+
+
+def _avoiding(policy: str) -> dict[str, object]:
+    """The fields of a pod that may not be on a node with the label of a policy."""
+    avoids = {"key": policy, "operator": "NotIn", "values": [VIOLATING]}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [avoids]}]}
+    return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}}
 
 
 class SimulatedNodes:
@@ -152,14 +159,15 @@ class SimulatedPods:
     def _create(self, namespace: str, policy: str) -> None:
         self._number += 1
         key = PodKey(namespace, f"simulated-{self._number}")
-        avoids = {"key": policy, "operator": "NotIn", "values": [VIOLATING]}
-        affinity = {"nodeSelectorTerms": [{"matchExpressions": [avoids]}]}
+        of = self._cluster.store.get(TASPOLICIES, namespace, policy)
+        # Without `deschedule` no node gets the label: an affinity for it is a mistake that `tas doctor` finds.
+        labels = of is not None and StrategyType.DESCHEDULE in of["spec"].get("strategies", {})
         container = {"name": "main", "image": "pause", "resources": {"limits": {"telemetry/scheduling": "1"}}}
         pod = {
             "metadata": {"name": key.name, "labels": {POD_LABEL: policy}},
             "spec": {
                 "containers": [container],
-                "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": affinity}},
+                **(_avoiding(policy) if labels else {}),
             },
         }
         try:

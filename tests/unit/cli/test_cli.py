@@ -25,6 +25,8 @@ def tas(*arguments: str) -> Result:
         (("publish", "Node_1", "m=1"), ["NODE = 'Node_1'"]),
         (("publish", "n"), ["Missing argument 'METRIC=VALUE...'"]),
         (("run", "nothing"), ["No such command 'nothing'"]),
+        (("pubish", "n", "m=1"), ["No such command 'pubish'. Did you mean 'publish'?"]),
+        (("zzz",), ["No such command 'zzz'.\n"]),
         (("run", "all", "--nothing"), ["No such option"]),
         (("run", "all"), ["tas run all: --policies (TAS_POLICIES): must be given"]),
         (("run", "policies", "--policies", "/nowhere"), ["--policies (TAS_POLICIES) = '/nowhere'"]),

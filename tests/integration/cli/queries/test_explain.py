@@ -149,6 +149,14 @@ async def test_without_an_extender_the_rest_is_explained(tas: Tas, everything: R
     assert "node-2" in done.out
 
 
+async def test_another_port_than_the_health_port_of_the_extender_is_named(tas: Tas, everything: Running) -> None:
+    listen = (await everything.logged("extender_listening"))["url"].removeprefix("http://").partition("/")[0]
+    done = await tas("explain", "pod", "p", "--policy", "demo-policy", "--extender-health", listen)
+    assert done.code == 0
+    assert f"no last answers: {listen} (--extender-health, TAS_EXTENDER_HEALTH): 405" in done.err
+    assert "give the health port of the extender, by default 127.0.0.1:9002" in done.err
+
+
 async def test_the_explanation_of_a_policy_lists_violating_nodes_first(tas: Tas, everything: Running) -> None:
     done = await tas("explain", "policy", "demo-policy", "--json")
     assert done.json["total"] == 3

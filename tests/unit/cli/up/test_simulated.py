@@ -1,8 +1,11 @@
-"""Simulated nodes publish no metric for which another source has a fresh sample."""
+"""What the simulated nodes publish, and which pods the simulated cluster has."""
 
 import pytest
 
-from cli.up.simulated import SOURCE, unclaimed
+from cli.up.simulated import SOURCE, SimulatedPods, unclaimed
+from sandbox.resources import PODS, TASPOLICIES
+from sandbox.server import Sandbox
+from tas.policy.policy import POD_LABEL
 from tas.samples.sample import Scrape
 from tas.values.quantity import Quantity, parse_quantity
 
@@ -39,3 +42,19 @@ def test_a_newer_sample_of_ours_is_replaced_by_the_value_of_the_other_source() -
         scrape(SOURCE, 99.001, health_metric=HEALTHY, cpu_percent=CPU),
     )
     assert unclaimed(OURS, samples, stale_after=120.0, now=130.0) == {"health_metric": UNHEALTHY, "cpu_percent": CPU}
+
+
+async def test_only_pods_of_a_policy_that_labels_nodes_avoid_its_label() -> None:
+    """An affinity for a label that no policy sets is a mistake, and `tas doctor` warned a newcomer of it."""
+    rules = {"rules": [{"metricname": "m", "operator": "GreaterThan", "target": 1}]}
+    async with Sandbox.start() as sandbox:
+        for name, strategy in (("labels", "deschedule"), ("filters", "dontschedule")):
+            kind = {"apiVersion": "telemetry.intel.com/v1alpha1", "kind": "TASPolicy"}
+            policy = kind | {"metadata": {"name": name}, "spec": {"strategies": {strategy: rules}}}
+            sandbox.cluster.create(TASPOLICIES, "default", policy, manager="test")
+        pods = SimulatedPods(sandbox.cluster)
+        pods._create_and_delete()
+        pods._create_and_delete()
+        created = sandbox.cluster.store.items(PODS, "default")
+    avoids = {pod["metadata"]["labels"][POD_LABEL]: "affinity" in pod["spec"] for pod in created}
+    assert avoids == {"labels": True, "filters": False}
