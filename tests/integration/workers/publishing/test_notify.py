@@ -425,6 +425,7 @@ class TestOtherSinks:
             await world.acknowledged("chat")
         assert "node-1" in "".join(each.json["text"] for each in receiver.accepted)
 
+    @pytest.mark.usefixtures("long_limits")
     async def test_a_sink_that_hangs_or_has_a_bug_does_not_delay_another_sink(
         self, world: World, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
     ) -> None:
