@@ -191,8 +191,11 @@ class Cluster:
     @property
     def labelled(self) -> set[str]:
         """The nodes with the label of demo-policy."""
+        return self.with_label("demo-policy")
+
+    def with_label(self, key: str) -> set[str]:
         nodes = self.sandbox.cluster.store.items(NODES)
-        return {each["metadata"]["name"] for each in nodes if "demo-policy" in each["metadata"]["labels"]}
+        return {each["metadata"]["name"] for each in nodes if key in each["metadata"]["labels"]}
 
     @property
     def tainted(self) -> set[str]:
@@ -261,7 +264,7 @@ async def certificate_is_not_loaded(cluster: Cluster) -> None:
         before = await stage.value(failed)
         await stage.is_at(failed, lambda count: count > before)
         during.append(await stage.scrape())
-        assert "tls.key" in (await cluster.product.logged("certificates_not_loaded"))["error"]
+        await cluster.product.has_logged("certificates_not_loaded", "error", "tls.key")
         (cluster.certs / "tls.key").write_text(key)
         await cluster.product.logged("certificates_recovered")
 
@@ -300,6 +303,9 @@ async def breaker_trips(cluster: Cluster) -> None:
         await eventually(cluster.none_violates)
         await cluster.said("reset", "default/few")
         await stage.is_at("tas_breakers_tripped", lambda count: count == 0)
+        # Else its removal would be one of the patches that later stories count.
+        await eventually(lambda: not cluster.with_label("few"))
+        await cluster.labels_are_written()
 
 
 async def labels_are_paused(cluster: Cluster) -> None:
@@ -326,7 +332,7 @@ async def labels_are_not_written(cluster: Cluster) -> None:
 
         await eventually(names_the_refusal)
         await cluster.status_says("LabelsNotWritten")
-        assert "(403)" in (await cluster.product.logged("node_patch_failed"))["error"]
+        await cluster.product.has_logged("node_patch_failed", "error", "(403)")
         cluster.sandbox.faults.clear()
         await eventually(lambda: cluster.labelled == {NAMES[0]})
         await cluster.labels_are_written()
@@ -346,7 +352,7 @@ async def marks_are_not_written(cluster: Cluster) -> None:
 
         await eventually(names_the_refusal)
         await cluster.status_says("MarksNotWritten")
-        assert "(403)" in (await cluster.product.logged("node_mark_failed"))["error"]
+        await cluster.product.has_logged("node_mark_failed", "error", "(403)")
         cluster.sandbox.faults.clear()
         await eventually(lambda: cluster.tainted == {NAMES[0]})
         await stage.is_at("tas_mark_nodes_failing", lambda count: count == 0)
@@ -369,11 +375,16 @@ async def labels_are_late(cluster: Cluster) -> None:
 
 
 async def samples_are_late(cluster: Cluster) -> None:
-    stage = cluster.stage
+    stage, written = cluster.stage, "tas_sample_write_seconds_bucket"
 
     async def late() -> float:
         """How many messages took more than a second until they were stored."""
-        everything, soon = [await stage.value(f'tas_sample_write_seconds_bucket{{le="{le}"') for le in ("+Inf", "1.0")]
+        # Of one scrape: between two of them more are stored.
+        found = (await stage.scrape()).series or {}
+        everything, soon = (
+            sum(value for name, value in found.items() if name.startswith(f'{written}{{le="{le}"'))
+            for le in ("+Inf", "1.0")
+        )
         return everything - soon
 
     async with stage.story("TasSamplesLate", minutes=3) as during:
@@ -416,18 +427,15 @@ async def samples_are_not_stored(cluster: Cluster) -> None:
         stage.story("TasNotStored", "TasSourceDry", "TasUnknownPassed", minutes=12) as during,
     ):
         await bus.wait_connected()
-        config = (await bus.api("STREAM.INFO.SAMPLES"))["config"]
-        await bus.api("STREAM.UPDATE.SAMPLES", config | {"max_msg_size": 1})
+        config = (await answered(lambda: bus.api("STREAM.INFO.SAMPLES")))["config"]
+        await answered(lambda: bus.api("STREAM.UPDATE.SAMPLES", config | {"max_msg_size": 1}))
         await stage.is_at("tas_source_metrics_missing", lambda count: count == len(METRICS))
         during.extend(await cluster.no_candidate_is_known())
         before = await stage.value(lost)
         await stage.is_at(lost, lambda count: count > before)
         during.append(await stage.scrape())
-        # On a busy machine the bus may have lost some before, without an answer.
-        await eventually(
-            lambda: any("message size" in line["error"] for line in cluster.product.events("source_samples_lost"))
-        )
-        await bus.api("STREAM.UPDATE.SAMPLES", config)
+        await cluster.product.has_logged("source_samples_lost", "error", "message size")
+        await answered(lambda: bus.api("STREAM.UPDATE.SAMPLES", config))
         await stage.is_at("tas_source_metrics_missing", lambda count: count == 0)
         await eventually(cluster.all_are_known)
 
@@ -441,7 +449,7 @@ async def sink_is_behind(cluster: Cluster) -> None:
         during.append(await stage.scrape())
         await stage.is_at("tas_notify_lag_seconds", lambda lag: lag > 1)
         during.append(await stage.scrape())
-        assert "(500)" in (await cluster.product.logged("sink_failed"))["error"]
+        await cluster.product.has_logged("sink_failed", "error", "(500)")
         cluster.receiver.behaviour = None
         cluster.measure(METRIC, 0, NAMES)
         await eventually(lambda: not cluster.labelled)
@@ -595,7 +603,8 @@ async def test_the_alert_of_a_bus_without_a_majority_fires_for_an_idle_process(
                 await stage.is_at("tas_bus_unavailable", lambda unavailable: unavailable == 1)
                 await stage.is_at("tas_view_lag", lambda lag: lag == -1)
                 during.extend(await stage.scrapes())
-                assert await stage.value("tas_bus_connected") == 1
+                # Perhaps it had a connection to one of the others, which all servers name.
+                await stage.is_at("tas_bus_connected", lambda connected: connected == 1)
                 status, reason = await running.health("/readyz")
                 assert (status, json.loads(reason)["bus"] is not None) == (200, True)
                 for process in servers.processes[:2]:
@@ -635,8 +644,7 @@ async def test_the_alerts_of_a_connection_to_the_bus_fire_and_end_as_their_rows_
                 await stage.is_at("tas_bus_refusing", lambda refusing: refusing == 1)
                 await stage.is_at("tas_view_lag", lambda lag: lag == 0)
                 during.extend(await stage.scrapes())
-                wrong = "max_msgs_per_subject is 2, must be 1"
-                await eventually(lambda: any(wrong in line["error"] for line in running.events("bus_problem")))
+                await running.has_logged("bus_problem", "error", "max_msgs_per_subject is 2, must be 1")
                 await answered(lambda: bus.api("STREAM.UPDATE.KV_NODES", config))
                 await stage.is_at("tas_bus_refusing", lambda refusing: refusing == 0)
     check(prometheus_binary.with_name("promtool"), stage.stories, tmp_path)

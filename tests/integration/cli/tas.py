@@ -125,6 +125,19 @@ class Running:
         await eventually(is_logged)
         return found()[0]
 
+    async def has_logged(self, event: str, field: str, text: str) -> None:
+        """Waits for a log line with this event and this text in a field.
+
+        It need not be the first line of the event: on a busy machine the same may have failed for another reason.
+        """
+
+        def is_logged() -> bool:
+            found = any(text in str(line[field]) for line in self.events(event))
+            assert found or not self._reading.done(), (self.log, self.noise)
+            return found
+
+        await eventually(is_logged)
+
     async def health(self, path: str) -> tuple[int, str]:
         url = (await self.logged("health_listening"))["url"]
         async with aiohttp.ClientSession() as session, session.get(f"{url}{path}") as response:
