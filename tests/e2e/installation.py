@@ -201,7 +201,7 @@ class Installation:
             )
 
         try:
-            await eventually(is_found, within=40.0, every=0.1)
+            await eventually(is_found, every=0.1)
         except AssertionError as error:
             raise AssertionError({check: [each["what"] for each in found] for check, found in last.items()}) from error
         return last

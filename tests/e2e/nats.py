@@ -8,6 +8,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from bus.connection import Bus
+from bus.errors import STREAM_NOT_FOUND, UnavailableError
+from tests.integration.servers import eventually
+
 from .binaries import cache_folder
 from .processes import Process, free_ports, running
 
@@ -37,6 +41,19 @@ def older_server(version: str) -> Path | None:
         unfinished.chmod(0o755)
         unfinished.rename(binary)
     return binary
+
+
+async def delete_stream(bus: Bus, stream: str) -> None:
+    """Deletes a stream, also if a busy server does not answer in time."""
+
+    async def is_deleted() -> bool:
+        try:
+            await bus.api(f"STREAM.DELETE.{stream}")
+        except UnavailableError as error:
+            return error.code == STREAM_NOT_FOUND
+        return True
+
+    await eventually(is_deleted)
 
 
 class Servers:

@@ -27,7 +27,7 @@ from bus.connection import Bus
 from cli.doctor.service import address_of
 from tas.diagnosis.service import NoService, ServiceName
 from tests.certificates import Authority
-from tests.integration.servers import eventually
+from tests.integration.servers import answered, eventually
 from tests.kubernetes.admin import Admin
 from workers.kubernetes.client import KubernetesClient
 
@@ -306,7 +306,7 @@ async def forget(site: Installation, source: str) -> None:
     await site.has("metrics.sources", saying={"metrics.sources": (unattended,)})
     async with Bus.connect(site.nats.url, name="test", streams=()) as bus:
         await bus.wait_connected()
-        await bus.api(f"STREAM.PURGE.{SOURCES.stream}", {"filter": SOURCES.subject(source)})
+        await answered(partial(bus.api, f"STREAM.PURGE.{SOURCES.stream}", {"filter": SOURCES.subject(source)}))
     await site.has()
 
 
