@@ -129,6 +129,10 @@ class Recorder:
         """The requests about one pod."""
         return [request for request in list(self.requests) if request.pod == pod and verb in (None, request.verb)]
 
+    def answered(self, pod: str, verb: str) -> int:
+        """How many requests about a pod have their answer; one that has only arrived may yet get another one."""
+        return sum(hasattr(request, "response") for request in self.about(pod, verb))
+
 
 @contextmanager
 def recording(answer: Answer) -> Iterator[Recorder]:

@@ -58,10 +58,10 @@ def test_a_pod_waits_while_all_nodes_are_rejected_and_facts_c29_is_retried_after
 
     with recording(answer) as recorder, cluster.scheduler(extender(recorder.url, names_only=True)):
         cluster.create_pod(namespace, "waiting")
-        assert "0/3 nodes are available: 3 Node violates demo." in cluster.rejected(namespace, "waiting")
+        cluster.rejected(namespace, "waiting", containing="0/3 nodes are available: 3 Node violates demo.")
         events = cluster.events(namespace, "waiting", reason="FailedScheduling")
         assert all("3 Node violates demo." in message for message in events)
-        until(lambda: len(recorder.about("waiting", FILTER)) >= 2, "the pod is retried because of its condition")
+        until(lambda: recorder.answered("waiting", FILTER) >= 2, "the pod is retried because of its condition")
         tried = len(recorder.about("waiting", FILTER))
         allowed.append("node-2")
         change = {"metadata": {"annotations": {"e2e/changed": namespace}}}
@@ -81,7 +81,7 @@ def test_facts_c33_the_condition_of_a_rejected_pod_has_the_whole_message_and_fac
 
     with recording(answer) as recorder, cluster.scheduler(extender(recorder.url, names_only=True)):
         cluster.create_pod(namespace, "waiting")
-        assert f"3 {reason}." in cluster.rejected(namespace, "waiting")
+        cluster.rejected(namespace, "waiting", containing=f"3 {reason}.")
         (event, *_) = cluster.events(namespace, "waiting", reason="FailedScheduling")
         assert len(event) == 1024 < len(reason)
 
@@ -155,7 +155,7 @@ def test_an_invalid_answer_to_filter_stops_the_pod_or_facts_c18_is_skipped_if_ig
         entry = extender(recorder.url, names_only=True)
         with cluster.scheduler(entry):
             cluster.create_pod(namespace, "stopped")
-            assert complaint in cluster.rejected(namespace, "stopped")
+            cluster.rejected(namespace, "stopped", containing=complaint)
             assert cluster.node_of(namespace, "stopped") is None
         cluster.delete_pods(namespace)
         with cluster.scheduler(entry | {"ignorable": True}):
@@ -171,7 +171,7 @@ def test_facts_c16_an_empty_object_rejects_every_node(cluster: Cluster, namespac
     with recording(lambda _: answer_with({})) as recorder:
         with cluster.scheduler(extender(recorder.url, names_only=names_only, **entry)):
             cluster.create_pod(namespace, "rejected")
-            assert "0/3 nodes are available" in cluster.rejected(namespace, "rejected")
+            cluster.rejected(namespace, "rejected", containing="0/3 nodes are available")
             assert cluster.node_of(namespace, "rejected") is None
         assert {request.verb for request in recorder.requests} == {FILTER}
 
@@ -191,7 +191,7 @@ def test_facts_c19_preemption_is_tried_for_failed_nodes_but_not_for_unresolvable
         cluster.scheduler(extender(recorder.url, names_only=True)),
     ):
         cluster.create_pod(namespace, "rejected")
-        assert verdict in cluster.rejected(namespace, "rejected")
+        cluster.rejected(namespace, "rejected", containing=verdict)
 
 
 def test_facts_c19_a_node_that_is_missing_in_the_answer_counts_as_unresolvable(
@@ -202,7 +202,7 @@ def test_facts_c19_a_node_that_is_missing_in_the_answer_counts_as_unresolvable(
         cluster.scheduler(extender(recorder.url, names_only=True)),
     ):
         cluster.create_pod(namespace, "rejected")
-        assert "3 Preemption is not helpful for scheduling." in cluster.rejected(namespace, "rejected")
+        cluster.rejected(namespace, "rejected", containing="3 Preemption is not helpful for scheduling.")
 
 
 def test_facts_c5_keys_of_an_answer_may_have_any_case(cluster: Cluster, namespace: str) -> None:
