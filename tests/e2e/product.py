@@ -6,18 +6,28 @@ import signal
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import aiohttp
 
 from .cluster import POLICY_LABEL, Cluster
 from .processes import Process, clean_environment, free_ports, running, until
+
+if TYPE_CHECKING:
+    from tests.integration.replicas import Replica
 
 PUBLISH_SECONDS = 100.0
 """Time limit of `tas publish`, on a busy machine."""
 
 CALL_SECONDS = 60.0
 """Time limit of a request to the extender, on a busy machine."""
+
+EXPLAINED = 100
+"""The most nodes that one answer explains."""
 
 TAS = [sys.executable, "-m", "cli"]
 
@@ -67,25 +77,40 @@ class Product:
         file.unlink()
 
     def publish(self, samples: Mapping[str, Mapping[str, float]]) -> None:
-        """Publishes samples, measured now: values by metric by node."""
+        """Publishes samples, measured now: values by metric by node.
+
+        A command that fails is repeated, as a person would do: a node may not be known yet, or a bus be too busy.
+        """
         commands = [
             [*TAS, "publish", node, *(f"{metric}={value}" for metric, value in metrics.items()), "--bus", self.bus]
             for node, metrics in samples.items()
         ]
+        deadline = time.monotonic() + PUBLISH_SECONDS
+        while failed := self._failed(commands):
+            if time.monotonic() > deadline:
+                raise RuntimeError("\n".join(failed.values()))
+            commands = [command for command in commands if " ".join(command[2:]) in failed]
+
+    def _failed(self, commands: Iterable[list[str]]) -> dict[str, str]:
+        """Runs commands of `tas`; what those say that fail, by command."""
         # In parallel, since each command spends most of its time on the start of Python.
-        children = [
-            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=self._env)
+        children = {
+            " ".join(command[2:]): subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=self._env
+            )
             for command in commands
-        ]
+        }
+        failed: dict[str, str] = {}
         try:
-            for command, child in zip(commands, children, strict=True):
+            for command, child in children.items():
                 output, _ = child.communicate(timeout=PUBLISH_SECONDS)
                 if child.returncode != 0:
-                    raise RuntimeError(f"{' '.join(command[2:])} ended with {child.returncode}: {output}")
+                    failed[command] = f"{command} ended with {child.returncode}: {output}"
         finally:
-            for child in children:
+            for child in children.values():
                 child.kill()
                 child.communicate()
+        return failed
 
     def tas(self, *arguments: str) -> str:
         """The output of a command of `tas` on the product's bus."""
@@ -189,6 +214,19 @@ def lone_extension(cluster: Cluster, tas: Product, name: str, site: Path, **envi
         cluster.processes.append(process)
         until(lambda: is_ready(process, health_port), f"{name} is ready")
         yield f"http://127.0.0.1:{port}"
+
+
+async def lets_pass(extender: "Replica", namespace: str, policy: str, nodes: Collection[str]) -> set[str]:
+    """The nodes that this extender passes for a pod of this policy, as its health port says: it may share the other."""
+    query = {"pod": f"{namespace}/asked", "policy": policy}
+    found: set[str] = set()
+    async with aiohttp.ClientSession() as session:
+        names = list(nodes)
+        for first in range(0, len(names), EXPLAINED):
+            some = {"nodes": ",".join(names[first : first + EXPLAINED])}
+            async with session.get(f"{extender.health_url()}/debug/explain", params=query | some) as answer:
+                found |= {each["node"] for each in (await answer.json())["candidates"] if each["passes"]}
+    return found
 
 
 def is_ready(process: Process, port: int) -> bool:

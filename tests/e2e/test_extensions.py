@@ -1,7 +1,9 @@
 """Extensions with a real scheduler: the example of the documentation, and an extension that binds."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -10,7 +12,7 @@ from tests.installed import EXAMPLES, install, write_package
 from .cluster import NODES, Cluster, extender
 from .controlplane import ADMIN_GROUP
 from .processes import until
-from .product import Product, lone_extension, product
+from .product import CALL_SECONDS, Product, lone_extension, product
 
 LABEL = "example.com/needs-mbps"
 OWN = '''
@@ -69,6 +71,15 @@ def tas(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield running
 
 
+def fitting(tas: Product, mbps: int) -> set[str]:
+    """The nodes on which the example lets a pod be placed that needs so much."""
+    pod = {"metadata": {"name": "asked", "labels": {LABEL: str(mbps)}}}
+    body = json.dumps({"Pod": pod, "Nodes": None, "NodeNames": NODES}).encode()
+    request = Request(f"{tas.url}/bandwidth/filter", body, {"Content-Type": "application/json"})
+    with urlopen(request, timeout=CALL_SECONDS) as response:
+        return set(json.load(response)["NodeNames"] or ())
+
+
 def test_the_example_and_the_telemetry_extender_together_place_a_pod(
     cluster: Cluster, namespace: str, tas: Product
 ) -> None:
@@ -86,12 +97,13 @@ def test_the_example_and_the_telemetry_extender_together_place_a_pod(
         tas.policy(namespace, "demo", {"dontschedule": {"rules": rules}}),
         cluster.scheduler(extender(tas.url, names_only=True), example),
     ):
+        until(lambda: fitting(tas, 30) == set(NODES) and fitting(tas, 150) == {"node-2"}, "it knows all values")
         cluster.create_pod(namespace, "best-fit", labels={LABEL: "50"})
         assert cluster.placed(namespace, "best-fit") == "node-3"
         cluster.create_pod(namespace, "only-fit", labels={LABEL: "150"})
         assert cluster.placed(namespace, "only-fit") == "node-2"
         cluster.create_pod(namespace, "too-much", labels={LABEL: "500"})
-        assert "3 Too little net_free_mbps." in cluster.rejected(namespace, "too-much")
+        cluster.rejected(namespace, "too-much", containing="3 Too little net_free_mbps.")
 
         tas.publish({"node-3": {"health_metric": 2}})
         until(lambda: tas.passes(namespace, "demo", NODES) == {"node-1", "node-2"}, "node-3 is rejected")

@@ -36,6 +36,7 @@ from workers.kubernetes.client import KubernetesClient
 
 from .cluster import NODES, POLICY_LABEL, RESOURCE, Cluster, extender
 from .processes import free_ports
+from .product import lets_pass
 
 POLICY = "replicated"
 VIOLATING = "violating"
@@ -253,6 +254,10 @@ async def under_load(
             violating_now = {node for node, value in load.health.items() if value}
             await eventually(lambda: reported(admin, key, len(violating_now)), every=0.1)
             await eventually(lambda: offered(admin, [*NODES, *ALL]), every=0.1)
+            # The scheduler asks either of them. A view may be behind that of the workers above.
+            met = {node for node, state in states.items() if state is State.MET}
+            for each in replicas["extender"]:
+                await eventually(partial(passes_exactly, each, key, met), every=0.1)
 
             last = [f"last-{number}" for number in range(10)]
             for name in last:
@@ -335,6 +340,11 @@ async def offered(admin: Admin, names: list[str]) -> bool:
     return all(
         found[name].get(field, {}).get(RESOURCE) == "1k" for name in names for field in ("capacity", "allocatable")
     )
+
+
+async def passes_exactly(one: Replica, key: PolicyKey, nodes: set[str]) -> bool:
+    """Whether this extender passes these nodes, and no others."""
+    return await lets_pass(one, key.namespace, key.name, [*NODES, *ALL]) == nodes
 
 
 async def caught_up(admin: Admin, history: Mapping[str, list[dict[str, str]]]) -> bool:

@@ -81,6 +81,8 @@ async def test_after_faults_of_every_kind_each_label_is_right_and_no_process_has
             async with Bus.connect(scene.server.url, name="fire", streams=()) as bus:
                 await bus.wait_connected()
                 await eventually(lambda: is_lag_zero(bus), within=SETTLED_SECONDS, every=0.2)
+            # The scheduler asks either extender. Its view may be behind that of the workers that write labels.
+            await eventually(observer.extenders_agree, within=SETTLED_SECONDS, every=0.2)
             policy_of = {name: users.a_policy() for name in LAST_PODS}
             for name, policy in policy_of.items():
                 await users.create_pod(name, policy)

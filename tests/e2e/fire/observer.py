@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import aiohttp
 
+from tests.e2e.product import lets_pass
 from tests.integration.replicas import Replica
 from tests.kubernetes.admin import AdminError
 
@@ -40,10 +41,10 @@ class Observer:
         self.wrong_labels: list[tuple[float, int]] = []
         self._stage = stage
         self._users = users
+        self._extenders = [each for each in stage.replicas if each.name.startswith("extender")]
 
     async def probe(self) -> None:
         """Asks the port of both extenders, as a second scheduler would. Runs until cancelled."""
-        extenders = [each for each in self._stage.replicas if each.name.startswith("extender")]
         url = f"http://127.0.0.1:{self._stage.port}/scheduler/filter"
         were_ready = False
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PROBE_LIMIT_SECONDS)) as session:
@@ -54,7 +55,7 @@ class Observer:
                     # A new connection each time, since the system chooses the replica for each connection.
                     async with session.post(url, json=body, headers={"Connection": "close"}) as answer:
                         status, text = answer.status, await answer.text()
-                are_ready = all([await _is_ready(session, each) for each in extenders])
+                are_ready = all([await _is_ready(session, each) for each in self._extenders])
                 self.statuses[status] += 1
                 if status >= SERVER_ERROR and were_ready and are_ready:
                     self.errors.append(f"{status}: {text[:200]}")
@@ -66,6 +67,16 @@ class Observer:
         wrong = len(await self._users.with_wrong_labels())
         self.wrong_labels.append((time.time(), wrong))
         return wrong
+
+    async def extenders_agree(self) -> bool:
+        """Whether each extender passes for each policy the nodes that it must pass."""
+        nodes = self._users.values.keys()
+        for each in self._extenders:
+            for policy in self._users.policies:
+                found = await lets_pass(each, NAMESPACE, policy, nodes)
+                if found != nodes - self._users.rejected(policy):
+                    return False
+        return True
 
     async def measure(self) -> None:
         """Measures memory and labels. Runs until cancelled."""
