@@ -4,6 +4,7 @@ On a control plane of kwok some parts are only objects: leases of kubelets, the 
 a control plane node shows it, and a Deployment of a descheduler.
 """
 
+import asyncio
 import base64
 import datetime as dt
 import json
@@ -11,8 +12,8 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 
@@ -46,6 +47,9 @@ SERVICE = "tas-service.telemetry-aware-scheduling.svc.cluster.local"
 
 UNREACHED = ("clocks.extender", "extender.ca", "extender.client", "proxy.extender")
 """What is not known of an extender that does not answer."""
+
+RENEW_SECONDS = 2.0
+"""A real kubelet renews its lease every 10 s."""
 
 Findings = dict[str, list[dict[str, str]]]
 """The findings of each check that are not ok."""
@@ -169,7 +173,8 @@ class Installation:
         words = [word for pair in arguments.items() for word in pair]
         # A library that the environment names is loaded only by a new process.
         run = self._tas.process if "LD_PRELOAD" in environment else self._tas
-        done = await run("doctor", "--json", *words, **environment)
+        async with self.kubelets():
+            done = await run("doctor", "--json", *words, **environment)
         findings = done.json
         bad = [each for each in findings if each["severity"] != "ok"]
         assert done.code == int(any(each["severity"] != "hint" for each in bad)), done.err
@@ -194,7 +199,6 @@ class Installation:
 
         async def is_found() -> bool:
             nonlocal last
-            self.renew_leases()
             last = await self.doctor(*flags, **environment)
             return set(last) == set(checks) and all(
                 text in last[check][0]["what"] for check, texts in saying.items() for text in texts
@@ -292,8 +296,25 @@ class Installation:
             status = {"capacity": {RESOURCE: amount}, "allocatable": {RESOURCE: amount}}
             self.cluster.api.patch(f"/api/v1/nodes/{node}/status", {"status": status})
 
-    def renew_leases(self) -> None:
-        """Renews the lease of each node, as its kubelet does every 10 s."""
+    @asynccontextmanager
+    async def kubelets(self) -> AsyncIterator[None]:
+        """Renews the lease of each node all the time, as its kubelet does: a command takes long on a busy machine."""
+
+        async def renew() -> None:
+            while True:
+                await asyncio.sleep(RENEW_SECONDS)
+                await asyncio.to_thread(self._renew_leases)
+
+        await asyncio.to_thread(self._renew_leases)
+        renewing = asyncio.create_task(renew())
+        try:
+            yield
+        finally:
+            renewing.cancel()
+            with suppress(asyncio.CancelledError):
+                await renewing
+
+    def _renew_leases(self) -> None:
         for node in NODES:
             now = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=self.ahead.get(node, 0.0))
             spec = {"holderIdentity": node, "renewTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")}
