@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,9 @@ from .conftest import find_binaries
 from .processes import clean_environment
 
 POLICY = Path(__file__).parents[2] / "deploy" / "policies" / "demo-policy.yaml"
+SECONDS = 100.0
+"""Time limit of a command, on a busy machine."""
+
 POD = """
 apiVersion: v1
 kind: Pod
@@ -42,7 +46,32 @@ class Kubectl:
         Raises:
             RuntimeError: With its error output.
         """
-        process = await asyncio.create_subprocess_exec(
+        process = await self._started(*arguments)
+        async with asyncio.timeout(SECONDS):
+            output, errors = await process.communicate(stdin.encode())
+        if process.returncode:
+            raise RuntimeError(errors.decode())
+        return output.decode()
+
+    @asynccontextmanager
+    async def lines(self, *arguments: str) -> AsyncIterator[AsyncIterator[str]]:
+        """The lines of kubectl, which is ended with the body."""
+        process = await self._started(*arguments)
+
+        async def read() -> AsyncIterator[str]:
+            assert process.stdout is not None
+            async with asyncio.timeout(SECONDS):
+                while line := await process.stdout.readline():
+                    yield line.decode()
+
+        try:
+            yield read()
+        finally:
+            process.kill()
+            await process.communicate()
+
+    async def _started(self, *arguments: str) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
             str(self.binary),
             *arguments,
             stdin=asyncio.subprocess.PIPE,
@@ -50,11 +79,6 @@ class Kubectl:
             stderr=asyncio.subprocess.PIPE,
             env=clean_environment(HOME=str(self.home), KUBECONFIG=str(self.kubeconfig)),
         )
-        async with asyncio.timeout(100):
-            output, errors = await process.communicate(stdin.encode())
-        if process.returncode:
-            raise RuntimeError(errors.decode())
-        return output.decode()
 
 
 @pytest.fixture
@@ -116,10 +140,10 @@ async def test_lists_have_the_columns_of_a_real_cluster(kubectl: Kubectl) -> Non
 
 
 async def test_a_watch_has_the_columns_of_a_list(kubectl: Kubectl) -> None:
-    watching = asyncio.create_task(kubectl("get", "nodes", "--watch", "--request-timeout=5s"))
-    await eventually(lambda: kubectl.sandbox.watches > 0, within=30)
-    kubectl.sandbox.cluster.patch(NODES, "", "node-2", {"spec": {"unschedulable": True}}, manager="test")
-    head, *rows = [line.split() for line in (await watching).splitlines()]
+    async with kubectl.lines("get", "nodes", "--watch") as lines:
+        await eventually(lambda: kubectl.sandbox.watches > 0)
+        kubectl.sandbox.cluster.patch(NODES, "", "node-2", {"spec": {"unschedulable": True}}, manager="test")
+        head, *rows = [(await anext(lines)).split() for _ in range(4)]
     assert head == ["NAME", "STATUS", "ROLES", "AGE", "VERSION"]
     assert [row[:2] for row in rows] == [
         ["node-1", "Ready"],
