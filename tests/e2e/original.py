@@ -91,7 +91,8 @@ class Original:
             connection.close()
 
     def logged(self, event: str) -> list[dict[str, Any]]:
-        lines = map(json.loads, self._process.log.read_text().splitlines())
+        complete, _, _ = self._process.log.read_text().rpartition("\n")  # the last line may still be written
+        lines = map(json.loads, complete.splitlines())
         return [line for line in lines if line["event"] == event]
 
 
