@@ -100,11 +100,11 @@ class RealApi:
         def seen() -> bool:
             return _version(self._current.get((kind, key))) >= _version(written)
 
-        await eventually(seen, within=30)
+        await eventually(seen)
 
     async def _gone(self, kind: str, key: Key, path: str) -> None:
         await self._admin.delete(path)
-        await eventually(lambda: (kind, key) not in self._current, within=30)
+        await eventually(lambda: (kind, key) not in self._current)
 
     # Faults
 
@@ -283,7 +283,7 @@ async def _listed(admin: Admin, path: str) -> dict[str, Any]:
                 raise
         return bool(found)
 
-    await eventually(answered, within=30, every=0.2)
+    await eventually(answered, every=0.2)
     return found
 
 

@@ -105,8 +105,9 @@ async def test_the_alerts_about_agents_fire_and_end_as_their_rows_say(
             await answered(lambda: publish_outcomes(bus, events))
             await stage.is_at('tas_agent_learning{agent="slow"', lambda learning: learning == 0)
             during.extend(await stage.scrapes())
-            stopped = await agents.logged("agent_learning_stopped")
-            assert (stopped["agent"], "3 times in a row" in stopped["error"]) == ("slow", True)
+            # On a busy machine another agent may have stopped before.
+            stopped = await agents.logged("agent_learning_stopped", agent="slow")
+            assert "3 times in a row" in stopped["error"]
             replace_file(file, GOOD)
 
             async def is_gone() -> bool:

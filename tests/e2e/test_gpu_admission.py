@@ -220,7 +220,8 @@ async def test_a_deployment_replaces_its_pod_that_has_cards_and_the_label(
     await admin.create(pods(namespace, first, "eviction"), eviction)
 
     async def is_replaced() -> bool:
-        return len(await names()) == 1 and await names() != [first]
+        found = await names()
+        return len(found) == 1 and found != [first]
 
     await eventually(is_replaced)
     (second,) = await names()

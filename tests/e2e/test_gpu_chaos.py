@@ -170,7 +170,14 @@ class Scene:
         tasks = [asyncio.create_task(torment(one, random.Random(chance.random()))) for one in self.binders]
         creating = asyncio.create_task(self.create(shapes))
         await asyncio.sleep(HISTORY_SECONDS * chance.uniform(0.2, 0.5))
-        before = sum("nodeName" in pod["spec"] for pod in await self.pods())
+        before = 0
+
+        async def some_are_placed() -> bool:
+            nonlocal before
+            before = sum("nodeName" in pod["spec"] for pod in await self.pods())
+            return before > 0
+
+        await eventually(some_are_placed)
         await self.server.restart(wiped=True)
         self.inventories[0].kill()  # perhaps the one that holds the lease
         self.inventories[0].start()

@@ -6,6 +6,7 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from bus.buckets import SAMPLES
 from bus.connection import Bus
 from bus.subjects import samples_subject
+from tests.integration.servers import answered
 
 from .cluster import Cluster, extender
 from .processes import until
@@ -74,9 +76,8 @@ def publish(tas: Product) -> None:
             await bus.wait_connected()
             for place, nodes in enumerate(zip(FREE, COSTED, strict=True)):
                 for node in nodes:
-                    await bus.publish(
-                        SAMPLES, samples_subject(node, "cli"), json.dumps({"metrics": {METRIC: place}}).encode()
-                    )
+                    sample = json.dumps({"metrics": {METRIC: place}}).encode()
+                    await answered(partial(bus.publish, SAMPLES, samples_subject(node, "cli"), sample))
 
     asyncio.run(published())
 

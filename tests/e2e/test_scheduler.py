@@ -97,7 +97,7 @@ def test_a_pod_waits_with_the_reason_while_all_nodes_are_rejected_and_is_placed_
     until(lambda: not tas.passes(namespace, POLICY, NODES), "all nodes are rejected")
     with cluster.scheduler(extender(tas.url, names_only=names_only)):
         cluster.create_pod(namespace, "waiting", policy=POLICY)
-        condition = cluster.rejected(namespace, "waiting")
+        condition = cluster.rejected(namespace, "waiting", containing="3 Preemption is not helpful for scheduling.")
         for message in (condition, *cluster.events(namespace, "waiting", reason="FailedScheduling")):
             # One reason for all three nodes, which is counted; evictions would not help (facts.md c19, c20).
             assert message.startswith("0/3 nodes are available: 3 Node violates")

@@ -3,6 +3,7 @@
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from http import HTTPStatus
 from pathlib import Path
 
 import aiohttp
@@ -225,8 +226,7 @@ class Stand:
         body = {"Pod": {"metadata": metadata}, "Nodes": None, "NodeNames": NODES}
         url = f"{self._extender_url}/scheduler/filter"
         async with aiohttp.ClientSession() as session, session.post(url, json=body) as response:
-            answer = await response.json()
-        return not answer["NodeNames"]
+            return response.status == HTTPStatus.OK and not (await response.json())["NodeNames"]
 
     async def agreed(self, name: str, expected: set[str]) -> None:
         """Waits until the verdicts reject these nodes."""
