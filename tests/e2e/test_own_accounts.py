@@ -27,7 +27,7 @@ from .cluster import POLICY_LABEL, RESOURCE, Cluster, extender
 from .fire.stage import BRAKE_OFF
 from .processes import Process, free_ports, running, until
 from .product import TAS, environment, is_ready
-from .test_rights import NAMESPACE, granted, used
+from .test_rights import NAMESPACE, granted, used, wait_for_rights
 
 NODES = ("owned-1", "owned-2", "owned-3")
 FIRST, *OTHERS = NODES
@@ -59,6 +59,7 @@ def guarded(cluster: Cluster, crd: None, product_namespace: str) -> Iterator[Non
     """All roles and admission policies. Those of nodes name the label that `--overwrite-labels` names."""
     for file in sorted((FOLDER.parent / "rbac").glob("*.yaml")):
         cluster.apply(file)
+    wait_for_rights(cluster)
     nodes = (FOLDER / "nodes.yaml").read_text()
     assert nodes.count("\"['']\"") == 1
     manifests = [nodes.replace("\"['']\"", f"\"['{REPLACED}']\""), (FOLDER / "policies.yaml").read_text()]

@@ -119,7 +119,11 @@ def account(cluster: Cluster, name: str) -> Path:
 def rights(cluster: Cluster, product_namespace: str) -> None:
     for file in sorted(RBAC.glob("*.yaml")):
         cluster.apply(file)
-    # The API server applies new rights with a delay.
+    wait_for_rights(cluster)
+
+
+def wait_for_rights(cluster: Cluster) -> None:
+    """Waits until all accounts have the rights of the table: the API server applies new rights with a delay."""
     for name, rights in rights_in_table().items():
         for verb, resource, namespace in rights:
             plural, _, group = resource.partition(".")
