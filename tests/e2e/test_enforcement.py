@@ -146,6 +146,12 @@ def test_a_tripped_breaker_freezes_labels_until_a_reset(
             == "BreakerTripped"
         )
 
+    def is_observed() -> bool:
+        """Whether the status is that of the newest spec."""
+        found = cluster.api.get(f"/apis/telemetry.intel.com/v1alpha1/namespaces/{namespace}/taspolicies/{BRAKED}")
+        observed: bool = found["status"].get("observedGeneration") == found["metadata"]["generation"]
+        return observed
+
     with product(cluster, tmp_path, kubeconfig=kubeconfig) as tas:
         cluster.apply(BRAKED_MANIFEST.format(name=BRAKED, namespace=namespace, most=1))
         tas.publish({"node-1": {"braked_metric": 1}})
@@ -154,6 +160,7 @@ def test_a_tripped_breaker_freezes_labels_until_a_reset(
         until(is_tripped, "the status says that the breaker has tripped")
         assert len(braked()) <= 1
         cluster.apply(BRAKED_MANIFEST.format(name=BRAKED, namespace=namespace, most=2))
+        until(is_observed, "the new limit is in force, or the breaker would trip again")
         assert "is reset" in tas.tas("reset", f"{namespace}/{BRAKED}")
         until(lambda: braked() == {"node-2", "node-3"}, "after the reset labels follow the verdicts of now")
         cluster.kubectl("delete", "taspolicy", BRAKED, "--namespace", namespace)
