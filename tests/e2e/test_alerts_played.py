@@ -55,6 +55,11 @@ MOMENTS: Mapping[str, tuple[str, Callable[[float], bool]]] = {
     "TasBusLost": ("tas_bus_connected", lambda connected: connected == 0),
     "TasBusUnavailable": ("tas_bus_unavailable", lambda unavailable: unavailable == 1),
     "TasViewBehind": ("tas_view_lag", lambda lag: lag == -1),
+    "TasWorkerNotReady": ("tas_worker_ready", lambda ready: ready == 0),
+    "TasLabelsNotWritten": ("tas_label_nodes_failing", lambda count: count > 0),
+    "TasMarksNotWritten": ("tas_mark_nodes_failing", lambda count: count > 0),
+    "TasEvictionLabelsNotWritten": ("tas_eviction_nodes_failing", lambda count: count > 0),
+    "TasSinkBehind": ("tas_notify_lag_seconds", lambda lag: lag > 0),
 }
 """The state of an alert that a busy machine has for seconds, in which a source or a server does not answer."""
 
