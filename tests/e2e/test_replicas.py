@@ -46,7 +46,9 @@ LABELS = {POLICY: VIOLATING, CARD: "hot"}
 NO_LIMIT = ("--breaker", "100%,1", "--breaker-all", "100%,1", "--flap-budget", "0")
 """The brake admits every node: nearly half of the nodes are labelled, and some of them change all the time."""
 
-STALE_SECONDS = 15
+STALE_SECONDS = 60
+"""Several times longer than a busy bus needs for a sample of each node, one after the other: others must stay fresh."""
+
 SAMPLE_SECONDS = 0.02
 """The time between two samples; every second sample is of a node whose value does not change."""
 
