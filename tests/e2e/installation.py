@@ -210,6 +210,13 @@ class Installation:
             raise AssertionError({check: [each["what"] for each in found] for check, found in last.items()}) from error
         return last
 
+    async def sources(self) -> dict[str, str]:
+        """The state of each source, as `tas get sources` shows it."""
+        self._tas.long_limits = True
+        done = await self._tas("get", "sources", "--json", "--bus", self.nats.url)
+        assert done.code == 0, done.err
+        return {each["source"]: each["state"] for each in done.json}
+
     def run(self, command: str, *, editor: str = "true", folder: Path | None = None, code: int = 0) -> str:
         """Runs a command in a shell as it is printed. `editor` is the editor of `kubectl edit`."""
         programs = self.folder / "bin"

@@ -29,6 +29,9 @@ CALL_SECONDS = 60.0
 EXPLAINED = 100
 """The most nodes that one answer explains."""
 
+READING = {"get", "explain"}
+"""Commands that change nothing."""
+
 TAS = [sys.executable, "-m", "cli"]
 
 
@@ -113,11 +116,20 @@ class Product:
         return failed
 
     def tas(self, *arguments: str) -> str:
-        """The output of a command of `tas` on the product's bus."""
+        """The output of a command of `tas` on the product's bus; one that only reads is repeated if it fails.
+
+        A busy bus does not answer within the time that the command gives it.
+        """
         command = [*TAS, *arguments, "--bus", self.bus]
-        return subprocess.run(
-            command, check=True, capture_output=True, text=True, env=self._env, timeout=PUBLISH_SECONDS
-        ).stdout
+        deadline = time.monotonic() + (PUBLISH_SECONDS if arguments[0] in READING else 0.0)
+        while True:
+            done = subprocess.run(
+                command, check=False, capture_output=True, text=True, env=self._env, timeout=PUBLISH_SECONDS
+            )
+            if done.returncode == 0:
+                return done.stdout
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"tas {' '.join(arguments)} ended with {done.returncode}: {done.stderr}")
 
     def passes(self, namespace: str, policy: str, names: Iterable[str]) -> set[str]:
         """The nodes that pass the filter for a pod of this policy."""

@@ -311,8 +311,7 @@ async def forget(site: Installation, source: str) -> None:
 
 
 async def is_healthy(site: Installation, source: str) -> bool:
-    sources = json.loads(await asyncio.to_thread(site.run, "tas get sources --json"))
-    return [each["state"] for each in sources if each["source"] == source] == ["healthy"]
+    return (await site.sources()).get(source) == "healthy"
 
 
 async def test_a_prometheus_that_fails_hangs_or_is_dry(site: Installation) -> None:
