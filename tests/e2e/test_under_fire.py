@@ -95,7 +95,7 @@ async def test_after_faults_of_every_kind_each_label_is_right_and_no_process_has
     assert any(request.endswith(" 429") for request in report.requests), "no request was refused"
     assert report.events["kubernetes_watch_expired"], "no watch has expired"
     assert report.events["source_failed"], "no poll of the adapter has failed"
-    assert observer.statuses[200] > lasted
+    assert observer.statuses[200] > observer.statuses.total() / 2, observer.statuses
     assert not observer.errors
     assert not {name for name in LAST_PODS if placed[name] in users.rejected(policy_of[name])}
     assert grown(report.growth) == {}
