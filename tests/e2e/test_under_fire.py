@@ -77,7 +77,11 @@ async def test_after_faults_of_every_kind_each_label_is_right_and_no_process_has
                 await faults.go_on()
             lasted = time.time() - began
 
-            settled = await eventually(labels_are_right, within=SETTLED_SECONDS, every=SIZE.measure_seconds / 2)
+            try:
+                settled = await eventually(labels_are_right, within=SETTLED_SECONDS, every=SIZE.measure_seconds / 2)
+            except AssertionError as error:
+                must = users.labels()
+                raise AssertionError({node: must[node] for node in await users.with_wrong_labels()}) from error
             async with Bus.connect(scene.server.url, name="fire", streams=()) as bus:
                 await bus.wait_connected()
                 await eventually(lambda: is_lag_zero(bus), within=SETTLED_SECONDS, every=0.2)
