@@ -130,11 +130,10 @@ class Load:
         await self._admin.create(f"/api/v1/namespaces/{self._namespace}/pods", body)
         self.pods.append(name)
 
-    async def placed(self) -> dict[str, str]:
-        """The node of every pod that has one."""
+    async def nodes(self) -> dict[str, str | None]:
+        """The node of every pod; None: it has none yet."""
         found = await self._admin.get(f"/api/v1/namespaces/{self._namespace}/pods")
-        nodes = {pod["metadata"]["name"]: pod["spec"].get("nodeName") for pod in found["items"]}
-        return {name: node for name, node in nodes.items() if node}
+        return {pod["metadata"]["name"]: pod["spec"].get("nodeName") for pod in found["items"]}
 
     async def is_placed(self, name: str) -> bool:
         pod = await self._admin.get(f"/api/v1/namespaces/{self._namespace}/pods/{name}")
@@ -265,13 +264,18 @@ async def under_load(
             for name in last:
                 await load.create_pod(name)
 
+            placed: dict[str, str | None] = {}
+
             async def all_placed() -> bool:
-                return set(await load.placed()) == set(load.pods)
+                """Also one that is not noted: the load may have ended between its creation and the answer."""
+                nonlocal placed
+                placed = await load.nodes()
+                return all(placed.values()) and set(load.pods) <= placed.keys()
 
             await eventually(all_placed, every=0.1)
-            placed = await load.placed()
         assert not {name: node for name, node in placed.items() if node in {*VIOLATED, *STALE, *NODES}}
-        assert not {name: placed[name] for name in last if load.health[placed[name]]}
+        violating_nodes = {node for node, value in load.health.items() if value}
+        assert not {name: placed[name] for name in last if placed[name] in violating_nodes}
         for each in itertools.chain(*replicas.values()):
             each.must_run()
         # Before the policy is deleted, since its labels are then removed.
