@@ -103,7 +103,9 @@ class NodeColumns:
     def placed(self, resource: str, metric: str) -> FloatArray:
         """The requests of pods that the value of the metric does not show yet. Raises ValueError as `metric`."""
         column = self._metric(metric)
-        return self._column(("placed", resource, metric), lambda: self._placed(resource, column))
+        return self._column(
+            ("placed", resource, metric), lambda: self._placed(resource, column, self._rows, self._names)
+        )
 
     def derived(self, key: Hashable, compute: Callable[["NodeColumns"], FloatArray]) -> FloatArray:
         """The rows that `compute` returns, computed only for nodes that have changed. Raises what `compute` raises.
@@ -154,29 +156,30 @@ class NodeColumns:
             raise ValueError(f"derived values have the shape {values.shape}, must be rows with {len(rows)} numbers")
         return values, nodes._read | dict.fromkeys(each for each in nodes._made if each[0] != "metric")
 
-    def amounts(self) -> Iterator[tuple[str, FloatArray]]:
+    def amounts(self, chosen: Sequence[int]) -> Iterator[tuple[str, FloatArray]]:
         """The amounts that the agent has read, each with a name such as `cpu capacity`; of new pods only those > 0.
 
-        What was read for derived values is read again here: of nodes that have changed since, NaN.
+        Only those of the nodes at these places of `names`: they are for people, who read a few. What was read for
+        derived values is read again here: of nodes that have changed since, NaN.
         """
-        for key in dict.fromkeys((*self._made, *self._read)):
-            of, what, *_ = key
-            if of == "metric":
-                continue
-            column = self._made[key] if key in self._made else self._read_again(*key)
+        keys = dict.fromkeys(key for key in (*self._made, *self._read) if key[0] != "metric")
+        if not (keys and len(chosen)):
+            return
+        kept, places = self._known.kept, np.asarray(chosen, dtype=np.intp)
+        rows, names = self._rows.take(places), [self._names[at] for at in chosen]
+        changed = kept.changed_at(rows) > self._asked_at
+        for key in keys:
+            of, what, *metrics = key
+            if key in self._made:
+                column = self._made[key].take(places)
+            elif of == "placed":
+                column = np.where(changed, np.nan, self._placed(what, self._metric(*metrics), rows, names))
+            else:
+                column = np.where(changed, np.nan, self._picked(cast("Amounts", of), what, rows))
             if of == "placed":
                 yield f"{what} of new pods", np.where(column > 0, column, np.nan)
             else:
                 yield f"{what} {of}", column
-
-    def _read_again(self, of: str, what: str, *metrics: str) -> FloatArray:
-        """A column that was read for derived values; NaN for nodes that have changed since the request."""
-        if of == "placed":
-            column = self._placed(what, self._metric(*metrics))
-        else:
-            column = self._picked(cast("Amounts", of), what)
-        changed = self._known.kept.changed_after(self._asked_at)
-        return np.where(np.isin(self._rows, changed), np.nan, column)
 
     @property
     def _rows(self) -> Rows:
@@ -199,20 +202,20 @@ class NodeColumns:
         return column
 
     def _amounts(self, of: Amounts, resource: str) -> FloatArray:
-        return self._column((of, resource), lambda: self._picked(of, resource))
+        return self._column((of, resource), lambda: self._picked(of, resource, self._rows))
 
-    def _picked(self, of: Amounts, resource: str) -> FloatArray:
+    def _picked(self, of: Amounts, resource: str, rows: Rows) -> FloatArray:
         if not self._known.allocations:
-            return np.full(len(self._names), np.nan)
-        return self._known.kept.amounts(of, resource).take(self._rows)
+            return np.full(len(rows), np.nan)
+        return self._known.kept.amounts(of, resource).take(rows)
 
-    def _placed(self, resource: str, metric: MetricColumn) -> FloatArray:
+    def _placed(self, resource: str, metric: MetricColumn, rows: Rows, names: Sequence[str]) -> FloatArray:
         """Only of a node whose newest pod the metric does not show the pods are searched: few nodes have one."""
-        column = np.zeros(len(self._names))
+        column = np.zeros(len(rows))
         if self._known.allocations:
-            since = metric.times.take(self._rows) - SHOWN_SECONDS
-            for number in np.flatnonzero(self._known.kept.newest(self._rows) > since).tolist():
-                allocation = self._known.kept.allocation(self._names[number])
+            since = metric.times.take(rows) - SHOWN_SECONDS
+            for number in np.flatnonzero(self._known.kept.newest(rows) > since).tolist():
+                allocation = self._known.kept.allocation(names[number])
                 if allocation is not None:  # else the row is of another node since
                     column[number] = in_flight(allocation.recent, resource, since[number])
         return column

@@ -6,10 +6,7 @@ name, and the request gets an error.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from heapq import nlargest
-from itertools import compress
-from math import fsum
-from operator import itemgetter
+from math import fsum, isfinite
 
 import numpy as np
 
@@ -79,7 +76,8 @@ class AgentHooks:
         names = tuple(candidates)
         nodes = self._candidates(names, now)
         passes = self._passes(pod, nodes)
-        rejected = dict.fromkeys(_chosen(names, passes.known & ~passes.passed), f"{self._name}: {passes.reason}")
+        failed = passes.known & ~passes.passed
+        rejected = dict.fromkeys(_chosen(names, failed), f"{self._name}: {passes.reason}")
         unknown = int(np.count_nonzero(~passes.known))
         rejects = self._missing is Missing.REJECT
         if rejects and unknown:
@@ -93,7 +91,7 @@ class AgentHooks:
             unknown_rejected=unknown if rejects else 0,
             list_values=lambda: (
                 *self._missing_values(names, passes.known),
-                *self._values(tuple(rejected), nodes, passes.terms),
+                *self._values(_first(failed, ~passes.known & rejects), nodes, passes.terms),
             ),
         )
 
@@ -109,7 +107,7 @@ class AgentHooks:
             unknown=unknown,
             list_values=lambda: (
                 *self._missing_values(names, scores.known),
-                *self._values(_best(names, points, scores.known), nodes, scores.terms),
+                *self._values(_best(points, scores.known), nodes, scores.terms),
             ),
         )
 
@@ -122,14 +120,19 @@ class AgentHooks:
         return checked_scores(self._agent.score(demand_of(pod, amounts=self._needs.pod), nodes), nodes.names)
 
     def _values(
-        self, chosen: Sequence[str], nodes: RequestCandidates, terms: Mapping[str, FloatArray]
+        self, chosen: Sequence[int], nodes: RequestCandidates, terms: Mapping[str, FloatArray]
     ) -> Iterator[RejectingValue]:
-        """The terms of the formula for some nodes, and what is behind them: amounts, and metrics with their ages."""
-        for node in chosen[:MAX_EXPLAINED]:
-            at = nodes.names.index(node)
-            for term, column in (*terms.items(), *nodes.amounts()):
-                if np.shape(column) == (len(nodes.names),) and np.isfinite(column[at]):
-                    yield RejectingValue(node=node, rule=term, value=f"{column[at]:.6g}")
+        """The terms of the formula for some nodes, and what is behind them: amounts, and metrics with their ages.
+
+        `chosen` are their places. An answer waits for what is made here of the answer before, so it is little.
+        """
+        shape = (len(nodes.names),)
+        columns = [(term, np.asarray(column)[chosen]) for term, column in terms.items() if np.shape(column) == shape]
+        columns += nodes.amounts(chosen)
+        for number, node in enumerate(nodes.names[at] for at in chosen):
+            for term, column in columns:
+                if isfinite(column[number]):
+                    yield RejectingValue(node=node, rule=term, value=f"{column[number]:.6g}")
             for metric, values in self._metrics.items():
                 if (value := values.get(node)) is not None:
                     measured_at = self._nodes.measured_at(node, metric)
@@ -138,7 +141,7 @@ class AgentHooks:
 
     def _missing_values(self, names: Sequence[str], known: BoolArray) -> Iterator[RejectingValue]:
         """What is unknown of some of the nodes of which the agent has no opinion."""
-        for node in _chosen(names, ~known)[:MAX_EXPLAINED]:
+        for node in (names[at] for at in _first(~known)):
             missing = ["allocation"] if self._needs.allocations and node not in self._nodes.allocations() else []
             missing += [metric for metric, values in self._metrics.items() if node not in values]
             more = [f"{len(missing) - MAX_MISSING} more"] if len(missing) > MAX_MISSING else []
@@ -177,10 +180,17 @@ def to_points(scores: Scores, missing: Missing, rounding: Rounding = Rounding.NE
     return listed
 
 
-def _best(names: Sequence[str], points: Sequence[int], known: BoolArray) -> list[str]:
-    """The nodes with the best scores of those of which the agent has an opinion."""
-    scored = compress(zip(points, names, strict=True), known)
-    return [name for _, name in nlargest(MAX_EXPLAINED, scored, key=itemgetter(0))]
+def _best(points: Sequence[int], known: BoolArray) -> list[int]:
+    """The places of the nodes with the best scores of those of which the agent has an opinion."""
+    scores = np.where(known, points, -1)
+    best: list[int] = np.argsort(-scores, kind="stable")[:MAX_EXPLAINED].tolist()
+    return [at for at in best if known[at]]
+
+
+def _first(*masks: BoolArray) -> list[int]:
+    """The first places that are in one of the masks: those of the first mask, then of the next."""
+    found = [at for mask in masks for at in np.flatnonzero(mask)[:MAX_EXPLAINED].tolist()]
+    return found[:MAX_EXPLAINED]
 
 
 def _chosen(names: Sequence[str], mask: BoolArray) -> list[str]:

@@ -24,7 +24,7 @@ from tas.extender.decision import (
 )
 from tas.extender.preemption import PreemptionArgs, decode_preemption_args, preempt_decision, preemption_result
 from tas.extender.wire import ExtenderArgs, decode_args
-from tas.scoring.score import MAX_SCORE, Ranking
+from tas.scoring.score import Ranking
 
 A = TypeVar("A")
 D = TypeVar("D")
@@ -196,9 +196,13 @@ def _record_score(args: ExtenderArgs, decision: ScoreDecision, now: float) -> An
 def _best(scores: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
     if isinstance(scores, Ranking):
         return scores.best(MAX_BEST)
-    # With many nodes, several share the highest score, and these are found after a few steps.
-    best = list(islice((host for host in scores.items() if host[1] == MAX_SCORE), MAX_BEST))
-    return tuple(best if len(best) == MAX_BEST else nlargest(MAX_BEST, scores.items(), key=itemgetter(1)))
+    # With many nodes, several share one of the few scores, and these are found after a few steps.
+    best: list[tuple[str, int]] = []
+    for score in sorted(set(scores.values()), reverse=True):
+        best += islice((host for host in scores.items() if host[1] == score), MAX_BEST - len(best))
+        if len(best) == MAX_BEST:
+            break
+    return tuple(best)
 
 
 def _decide_preempt(decider: Decider, args: PreemptionArgs, now: float) -> PreemptDecision:

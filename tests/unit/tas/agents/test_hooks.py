@@ -1,6 +1,7 @@
 """An agent as an extension: integers from scores, unknown nodes, and the answers that are refused."""
 
 from collections.abc import Sequence
+from heapq import nlargest
 from typing import Any
 
 import numpy as np
@@ -347,3 +348,27 @@ def test_points_are_from_0_to_10_and_the_order_of_nodes_does_not_matter(
     found = points(pairs)
     assert all(0 <= each <= 10 for each in found)
     assert points([pairs[at] for at in order]) == [found[at] for at in order]
+
+
+@given(st.lists(st.tuples(st.integers(0, 10), st.sampled_from([None, "pass", "reject"])), max_size=12))
+def test_of_an_answer_the_best_and_the_first_rejected_nodes_are_explained(
+    nodes: Sequence[tuple[int, str | None]],
+) -> None:
+    names = [f"n{number}" for number in range(len(nodes))]
+    known = np.array([verdict is not None for _, verdict in nodes], dtype=np.bool_)
+    passed = np.array([verdict == "pass" for _, verdict in nodes], dtype=np.bool_)
+    values = np.array([points for points, _ in nodes], dtype=np.float64) / 10
+    terms = {"term": values}
+    scores = hooks_of(Returns(Scores(values=values, known=known, terms=terms)), NodeView(View())).score(POD, names, 1.0)
+    best = nlargest(3, (at for at in range(len(nodes)) if known[at]), key=lambda at: nodes[at][0])
+    explained = [(each.node, each.value) for each in scores.list_values() if each.rule == "term"]
+    assert explained == [(names[at], f"{values[at]:.6g}") for at in best]
+    for missing in Missing:
+        found = Passes(passed=passed, known=known, reason="no", terms=terms)
+        decision = hooks_of(Returns(found), NodeView(View()), missing=missing).filter(POD, names, 1.0)
+        first = [at for at in range(len(nodes)) if known[at] and not passed[at]]
+        first += [at for at in range(len(nodes)) if not known[at] and missing is Missing.REJECT]
+        explained = [(each.node, each.value) for each in decision.list_values() if each.rule == "term"]
+        assert explained == [(names[at], f"{values[at]:.6g}") for at in first[:3]]
+        unknown = [each.node for each in decision.list_values() if each.rule == NO_OPINION]
+        assert unknown == [name for name, is_known in zip(names, known, strict=True) if not is_known][:3]

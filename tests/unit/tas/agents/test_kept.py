@@ -472,7 +472,7 @@ def test_an_explanation_has_the_amounts_of_the_decision_or_none() -> None:
     columns = NodeColumns(NODES, known)
     columns.derived("all", everything)
     columns.limited("cpu")
-    before = [(name, column.tolist()) for name, column in columns.amounts()]
+    before = [(name, column.tolist()) for name, column in columns.amounts(range(len(NODES)))]
     assert ("cpu capacity", [3.0] * len(NODES)) in before
     assert ("cpu of new pods", [100.0] * len(NODES)) in before
     world.allocate("a", 2, 0, [])
@@ -482,7 +482,7 @@ def test_an_explanation_has_the_amounts_of_the_decision_or_none() -> None:
     world.allocate("other", 1, 0, [0.0])
     assert world.kept.known_row("other") == columns._rows[1], "the row of b"
     for _ in range(2):
-        after = [(name, column.tolist()) for name, column in columns.amounts()]
+        after = [(name, column.tolist()) for name, column in columns.amounts(range(len(NODES)))]
         for (name, found), (same_name, then) in zip(after, before, strict=True):
             assert name == same_name
             if name == "cpu limited":
@@ -535,7 +535,7 @@ def test_an_explanation_has_what_a_derivation_within_another_one_has_read() -> N
         return nodes.derived("inner", lambda found: found.capacity("cpu").reshape(1, -1)) + nodes.limited("cpu")
 
     assert columns.derived("outer", outer).tolist() == [[9.0]]
-    assert {name: column.tolist() for name, column in columns.amounts()} == {
+    assert {name: column.tolist() for name, column in columns.amounts([0])} == {
         "cpu capacity": [3.0],
         "cpu limited": [6.0],
     }

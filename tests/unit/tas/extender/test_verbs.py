@@ -1,6 +1,7 @@
 """Verbs: the calls of a decider, and the records of its answers."""
 
 import json
+from heapq import nlargest
 from typing import Any
 
 import pytest
@@ -10,10 +11,12 @@ from hypothesis import strategies as st
 from tas.errors import MAX_TEXT, InvalidInputError
 from tas.extender.decision import MAX_REJECTED, Outcome, Pod, RejectingValue
 from tas.extender.verbs import (
+    MAX_BEST,
     MAX_NAME,
     MAX_REASONS,
     VERBS,
     Answer,
+    _best,
     answer_filter,
     answer_prioritize,
     within_limits,
@@ -102,6 +105,12 @@ def test_prioritize_is_recorded_with_the_best() -> None:
         unknown=1,
         best=(("d", 10), ("b", 9), ("e", 7), ("f", 5), ("a", 3)),
     )
+
+
+@given(st.lists(st.integers(0, 10), max_size=30))
+def test_the_best_are_the_first_of_the_highest_scores(found: list[int]) -> None:
+    scores = {f"n{number}": score for number, score in enumerate(found)}
+    assert _best(scores) == tuple(nlargest(MAX_BEST, scores.items(), key=lambda host: host[1]))
 
 
 def test_among_many_best_some_are_recorded() -> None:
