@@ -75,7 +75,9 @@ def algorithms(*, agents: Path | None, policies: Path | None, weight: int, only:
         if name not in makers and all(part in loaded for part in parts):
             makers[name] = _agents_maker({part: loaded[part] for part in parts}, weights)
         if name not in makers:
-            raise click.UsageError(f"--only = {name}: must be of {', '.join(makers)}, or agents joined by {TOGETHER}")
+            own = "" if agents is not None else "; an agent of your own needs --agents FILE"
+            known = f"must be of {', '.join(makers)}, or agents joined by {TOGETHER}{own}"
+            raise click.UsageError(f"--only = {name}: {known}")
     return {name: makers[name] for name in names}
 
 

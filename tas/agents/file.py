@@ -99,12 +99,18 @@ def kinds_of(document: object) -> frozenset[str]:
 
 
 def parse_agents(
-    origin: str, document: object, kinds: Kinds, fallbacks: Mapping[str, Mapping[str, Any]] | None = None
+    origin: str,
+    document: object,
+    kinds: Kinds,
+    fallbacks: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    installed: Iterable[str] = (),
 ) -> dict[str, AgentConfig]:
     """The agents of a document, as decoded from YAML, by name. `origin` is the name of the document in errors.
 
-    `fallbacks` has options by kind that count where the document does not give them. Raises AgentsFileError with the
-    first mistake of each agent. A document without an agent is a mistake.
+    `fallbacks` has options by kind that count where the document does not give them. `installed` are the names of more
+    kinds that the document could use. Raises AgentsFileError with the first mistake of each agent. A document without
+    an agent is a mistake.
     """
     reader = DocumentReader(origin)
     value: Any = reader.known(document, ("agents",)).get("agents")
@@ -116,7 +122,10 @@ def parse_agents(
     otherwise = f"must be of a-z, 0-9 and -, at most 63, and not {', '.join(sorted(RESERVED))}"
     found = {}
     for name, entry in reader.entries("agents", value, AgentEntry, _is_agent_name, otherwise):
-        if (config := _config(reader, name, entry, kinds, fallbacks or {})) is not None:
+        if (kind := entry.agent or name) not in kinds:
+            others = ", ".join(sorted({*kinds, *installed}))
+            reader.add_mistake(f"agents.{name}.agent", kind, f"is not installed: must be one of {others}")
+        elif (config := _config(reader, name, entry, kinds, fallbacks or {})) is not None:
             found[name] = config
     if not found and not reader.mistakes:
         reader.add_mistake("agents", value, "must have at least one agent")
@@ -150,10 +159,7 @@ def _config(
     reader: DocumentReader, name: str, entry: AgentEntry, kinds: Kinds, fallbacks: Mapping[str, Mapping[str, Any]]
 ) -> AgentConfig | None:
     field, kind = f"agents.{name}", entry.agent or name
-    agent = kinds.get(kind)
-    if agent is None:
-        reader.add_mistake(f"{field}.agent", kind, f"is not installed: must be one of {', '.join(sorted(kinds))}")
-        return None
+    agent = kinds[kind]
     able = verbs_of(agent)
     for verb in entry.verbs or ():
         if verb not in able:

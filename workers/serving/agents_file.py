@@ -120,7 +120,7 @@ class AgentsFile:
         origin = self._file.origin
         kinds = await asyncio.to_thread(self._kinds, origin, kinds_of(document))
         try:
-            return self._built(parse_agents(origin, document, kinds, self._fallbacks), kinds)
+            return self._built(parse_agents(origin, document, kinds, self._fallbacks, installed=self._points), kinds)
         except AgentsFileError as error:
             raise StartError(str(error)) from error
 

@@ -344,7 +344,10 @@ async def test_an_agent_with_new_options_keeps_what_it_has_learned(
         ),
         ("agents: {no-agent: }", "must be a subclass of tas.agent.Agent"),
         ("agents: {unmakeable: }", "OSError: no licence"),
-        ("agents: {a: {agent: none}}", "agents.a.agent = 'none': is not installed: must be one of fixed"),
+        (
+            "agents: {a: {agent: none}}",
+            "agents.a.agent = 'none': is not installed: must be one of broken, eleven, exits, fixed, ",
+        ),
         ("agents: {fixed: {options: {level: x}}}", "agents.fixed.options.level = 'x': must be a whole number"),
         ("agents: [", "no YAML: line 2"),
         ("", "agents = None: must have at least one agent"),
