@@ -215,7 +215,10 @@ class Link:
             # A refused certificate ends the connection after the handshake, often without a word.
             was_shown = client._server_info.get("tls_verify") and type(error) is not ssl.SSLCertVerificationError
             after = " after it got a certificate" if was_shown and isinstance(error, OSError) else ""
-            raise UnavailableError(f"no connection: {str(error) or type(error).__name__}{after}") from error
+            reason = str(error) or type(error).__name__
+            if isinstance(error, TimeoutError) and not client._server_info:
+                reason = f"nobody has answered as a nats-server within {CONNECT_SECONDS:g} s: is the port right?"
+            raise UnavailableError(f"no connection: {reason}{after}") from error
         except BaseException:
             await client.drop()
             raise
