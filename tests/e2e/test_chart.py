@@ -327,7 +327,7 @@ def test_the_defaults_run_on_a_closed_bus_of_three_servers(
         checked = installed.tas("get", "nodes", "--json", *person)
         assert {each["node"] for each in json.loads(checked)} >= set(NODES)
         checked = installed.tas("bus", "check", tmp_path / "operator", "--bus", installed.url, *flags[2:])
-        servers = [line for line in checked.splitlines() if line.startswith("server ")]
+        servers = [line for line in checked.splitlines() if line.startswith("server tas-nats-")]
         assert servers == [f"server tas-nats-{number}: ok" for number in range(3)]
     cluster.delete_nodes(*NODES)
     cluster.remove_resource()
