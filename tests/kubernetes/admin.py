@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from aiohttp.connector import NEEDS_CLEANUP_CLOSED
 
 from tests.integration.servers import eventually
 from workers.kubernetes.credentials import Credentials
@@ -42,7 +43,8 @@ class Admin:
     @asynccontextmanager
     async def connect(cls, kubeconfig: Path) -> AsyncIterator["Admin"]:
         credentials = await Credentials.load(kubeconfig)
-        connector = aiohttp.TCPConnector(ssl=credentials.tls if credentials.tls is not None else True)
+        tls = credentials.tls if credentials.tls is not None else True
+        connector = aiohttp.TCPConnector(ssl=tls, enable_cleanup_closed=NEEDS_CLEANUP_CLOSED)
         async with aiohttp.ClientSession(connector=connector) as session:
             yield cls(kubeconfig, credentials, session)
 

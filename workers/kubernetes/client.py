@@ -12,6 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import aiohttp
 import msgspec
+from aiohttp.connector import NEEDS_CLEANUP_CLOSED
 from prometheus_client import CollectorRegistry, Counter
 
 from tas.enforcing.removal import READ_AGE_SECONDS
@@ -199,7 +200,11 @@ class KubernetesClient:
         """
         credentials = await Credentials.load(kubeconfig)
         session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=credentials.tls if credentials.tls is not None else True),
+            # Before Python 3.12.8 a TLS connection that is closed during a watch may stay open: aiohttp then ends it.
+            connector=aiohttp.TCPConnector(
+                ssl=credentials.tls if credentials.tls is not None else True,
+                enable_cleanup_closed=NEEDS_CLEANUP_CLOSED,
+            ),
             headers={"User-Agent": f"tas-on-nats/{worker}"},
             trust_env=not credentials.is_loopback,
         )
