@@ -190,11 +190,12 @@ class Pigeon(Agent):
         options, demand = self._options, self._demand(pod.requests)
         if options.candidates_only:
             self._history.add(demand, pod.namespace)
-        known, fits, *use = nodes.derived(("use", *demand), partial(self._use, demand=demand))
+        known, has_room, *use = nodes.derived(("use", *demand), partial(self._use, demand=demand))
+        fits = has_room > 0
         everywhere = self._candidates(nodes) if options.candidates_only else self._cluster(nodes.cluster)
-        values = self._objectives(np.reshape(use, (2, len(use) // 2, len(known))), fits > 0, everywhere)
+        values = self._objectives(np.reshape(use, (2, len(use) // 2, len(known))), fits, everywhere)
         smallest_span = options.smallest_span / max(len(everywhere.known), 1)
-        scores = np.where(fits > 0, stretched(values, fits > 0, smallest_span, whole=options.candidates_only), 0.0)
+        scores = np.where(fits, stretched(values, fits, smallest_span, whole=options.candidates_only), 0.0)
         return Scores(values=scores, known=known > 0, terms={"objective": values})
 
     def _use(self, nodes: Columns, *, demand: Demand) -> FloatArray:
