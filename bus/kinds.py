@@ -73,7 +73,7 @@ from tas.sources.state import SourceState
 from tas.verdict.brake import Breaker, Pause
 from tas.verdict.refused import RefusedLabel
 from tas.verdict.verdict import NodeVerdict
-from tas.windows.series import StoredSeries
+from tas.windows.key import StoredSeries
 
 K = TypeVar("K")
 

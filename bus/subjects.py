@@ -14,7 +14,7 @@ from tas.events.selection import Selection
 from tas.policy.policy import PolicyKey
 from tas.values.names import is_dns_label, is_metric_name, is_source_name, is_subdomain
 from tas.verdict.brake import ALL
-from tas.windows.series import Family, SeriesKey
+from tas.windows.key import Family, SeriesKey
 
 SAMPLES = "tas.samples"
 EVENTS = "tas.events"

@@ -8,7 +8,6 @@ import click
 import orjson
 
 from bus.asyncapi import asyncapi, schemas
-from cli.agents_page import agents_page
 from cli.commands_page import commands_page
 from cli.output import echo
 from cli.settings import settings_page
@@ -42,6 +41,8 @@ def docs(*, check: bool, folder: Path) -> None:
 
 def _generated() -> Iterator[tuple[Path, bytes]]:
     """Each file, by its path below the folder."""
+    from cli.agents_page import agents_page  # with numpy
+
     yield Path("settings.md"), settings_page().encode()
     yield Path("agent-options.md"), agents_page().encode()
     yield Path("commands.md"), commands_page(click.get_current_context().find_root().command).encode()

@@ -20,7 +20,6 @@ from bus.errors import MisconfiguredError, UnavailableError
 from bus.rights.access import Access
 from bus.rights.roles import streams_of
 from bus.server import EmbeddedServer
-from cli.agents import agents_file, hooks_of
 from cli.discovery import SHARED_MEMORY, announced, bus_access, bus_url, temporary_directory
 from cli.loop import run_to_end
 from cli.settings import (
@@ -48,7 +47,6 @@ from workers.ingest.annotations import Annotations
 from workers.ingest.collect import Collect, SourceMetrics
 from workers.ingest.machine import Machine
 from workers.ingest.materialize import Materialize
-from workers.ingest.windows import Windows
 from workers.kubernetes.client import KubernetesClient, RequestMetrics
 from workers.kubernetes.errors import ConfigurationError
 from workers.kubernetes.resources import GPU_NODES, annotated_nodes
@@ -63,7 +61,6 @@ from workers.process.tls import TlsError, TlsFiles
 from workers.publishing.events import EventPublisher
 from workers.publishing.notify import Notify
 from workers.publishing.sinks.base import SinkMetrics
-from workers.serving.agents import AgentsWorker
 from workers.serving.extender import ExtenderWorker
 from workers.serving.extensions import installed
 from workers.serving.gpu import GpuExtender
@@ -133,6 +130,10 @@ def _gpu(
 
 
 async def _agents(bus: Bus, settings: Settings, registry: CollectorRegistry, tls: TlsMetrics) -> Worker:
+    # Only agents and windows compute with numpy, which takes other processes 0.1 s and 20 MB.
+    from cli.agents import agents_file, hooks_of
+    from workers.serving.agents import AgentsWorker
+
     source = agents_file(settings, registry)
     return AgentsWorker(
         bus,
@@ -388,6 +389,8 @@ class Process:
         )
 
     def _windows(self, bus: Bus) -> Worker:
+        from workers.ingest.windows import Windows  # with numpy
+
         return Windows(
             bus,
             default_stale_after=self.settings.stale_after,

@@ -3,7 +3,7 @@
 from bus.records.codec import reader
 from bus.subjects import WindowKey
 from tas.errors import InvalidInputError
-from tas.windows.series import Series, StoredSeries
+from tas.windows.key import StoredSeries
 
 SUBJECT = "series of a window"
 
@@ -12,6 +12,8 @@ _read = reader(SUBJECT, StoredSeries)
 
 def decode_series(key: WindowKey, data: bytes) -> StoredSeries:
     """The value of `<node>.<metric>.<seconds>.<family>` in WINDOWS. Raises InvalidInputError."""
+    from tas.windows.series import Series  # noqa: PLC0415 - only who reads series loads numpy: 0.1 s and 20 MB
+
     stored = _read(data)
     try:
         Series.restored(key.series, stored)

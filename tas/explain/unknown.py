@@ -8,7 +8,7 @@ from tas.sources.state import Health, SourceState, health
 from tas.values.window import near_window, window_of
 from tas.verdict.status import MetricUse, metrics_of
 from tas.view.view import View
-from tas.windows.series import COVERED
+from tas.windows.key import COVERED
 
 
 def why_unknown(

@@ -1,64 +1,17 @@
 """One series of a node: what a metric was over a duration, as far as some of its statistics need it."""
 
 from collections.abc import Sequence
-from enum import StrEnum
 from math import isfinite
-from typing import Annotated
-
-import msgspec
 
 from tas.values.quantity import NANO, Quantity
-from tas.values.window import Kind, Window
+from tas.values.window import Window
 from tas.windows.average import Average
+from tas.windows.key import COVERED, Family, SeriesKey, StoredSeries
 from tas.windows.moments import Moments
 from tas.windows.quantiles import Quantiles
-from tas.windows.slots import SLOTS
 
 MAX_SOURCES = 8
 """Values of so many sources count in one series; those of others are left out."""
-
-COVERED = 0.5
-"""A statistic is known once the values in its window span this part of its duration."""
-
-
-class Family(StrEnum):
-    """Statistics that are computed from the same sums."""
-
-    MOMENTS = "moments"
-    QUANTILES = "quantiles"
-    AVERAGE = "average"
-
-
-_FAMILY = {Kind.PERCENTILE: Family.QUANTILES, Kind.EWMA: Family.AVERAGE}
-
-
-class SeriesKey(msgspec.Struct, frozen=True, gc=False):
-    """A series of a node: `cpu` over 300 seconds for percentiles."""
-
-    metric: str
-    seconds: float
-    family: Family
-
-
-def series_key(window: Window) -> SeriesKey:
-    """The series from which a statistic is computed."""
-    return SeriesKey(window.metric, window.seconds, _FAMILY.get(window.kind, Family.MOMENTS))
-
-
-_Number = Annotated[float, msgspec.Meta(ge=-1e100, le=1e100)]
-
-
-class StoredSeries(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """A series as it is stored, of the node with this uid (empty: unknown).
-
-    `times` has the time of the last value of each source. Of the others only the field of its family is given.
-    """
-
-    times: dict[str, _Number]
-    node_uid: str = ""
-    moments: Annotated[list[list[_Number]], msgspec.Meta(max_length=SLOTS + 1)] = []
-    quantiles: Annotated[list[tuple[int, _Number, list[_Number], bytes]], msgspec.Meta(max_length=SLOTS + 1)] = []
-    average: list[_Number] = []
 
 
 class Series:

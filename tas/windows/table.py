@@ -8,7 +8,8 @@ from tas.samples.sample import FUTURE_TOLERANCE, Scrape
 from tas.sources.result import Sample
 from tas.values.window import Window, window_of
 from tas.windows.admission import Names
-from tas.windows.series import COVERED, Family, Series, SeriesKey, StoredSeries, series_key
+from tas.windows.key import COVERED, Family, SeriesKey, StoredSeries, series_key
+from tas.windows.series import Series
 
 MAX_ROOM = 100_000
 """The room of all series together, in units of about 3 KB: six means of each node of a cluster with 15,000."""

@@ -31,8 +31,8 @@ from tas.samples.unknown_node import is_unknown_node
 from tas.sources.result import ResultBuilder, SourceResult
 from tas.values.window import window_of
 from tas.windows.admission import MAX_NAMES, Admission, Names
+from tas.windows.key import SeriesKey, series_key
 from tas.windows.past import has_read_as_far, pause_after
-from tas.windows.series import SeriesKey, series_key
 from tas.windows.table import WindowTable
 from workers.following.synced import SyncedWatch
 from workers.ingest.collect import ReceivingSource, SourceMetrics

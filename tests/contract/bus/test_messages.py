@@ -60,7 +60,7 @@ from tas.verdict.verdict import (
     PolicyVerdict,
     StrategyVerdict,
 )
-from tas.windows.series import StoredSeries
+from tas.windows.key import StoredSeries
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "bus"
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from tas.values.quantity import NANO, Quantity
 from tas.values.window import Window, window_of
+from tas.windows.key import COVERED, StoredSeries, series_key
 from tas.windows.moments import Moments
 from tas.windows.quantiles import CENTROIDS, MAX_VALUES, RANK_ERROR, Quantiles
-from tas.windows.series import COVERED, MAX_SOURCES, Series, StoredSeries, series_key
+from tas.windows.series import MAX_SOURCES, Series
 from tas.windows.slots import SLOTS
 
 START = 1_764_028_800.0

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from tas.samples.sample import FUTURE_TOLERANCE, Scrape
 from tas.values.quantity import NANO, Quantity
 from tas.windows import quantiles
-from tas.windows.series import Family, StoredSeries
+from tas.windows.key import Family, StoredSeries
 from tas.windows.table import MAX_ROOM, ROOM, Missing, WindowTable
 
 START = 1_764_028_800.0
