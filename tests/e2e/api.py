@@ -13,6 +13,9 @@ from urllib.parse import urlencode
 Object = dict[str, Any]
 MERGE_PATCH = "application/merge-patch+json"
 
+ANSWER_SECONDS = 120.0
+"""How long a busy machine may need for an answer, such as that to the deletion of hundreds of pods."""
+
 IDLE_SECONDS = 30.0
 """A connection that was idle for longer is opened again: the API server closes it after 90 s."""
 
@@ -32,7 +35,7 @@ class Api:
         context = ssl.create_default_context(cafile=str(authority))
         context.load_cert_chain(certificate, key)
         self._lock = threading.Lock()  # an extender under test may bind pods from its own thread
-        self._connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=context)
+        self._connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=ANSWER_SECONDS, context=context)
         self._used = time.monotonic()
 
     def get(self, path: str, **query: str) -> Object:
