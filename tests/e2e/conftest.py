@@ -102,6 +102,8 @@ def site(
     cluster: Cluster, crd: None, product_namespace: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Installation]:
     """An installation in which nothing is wrong; each test mends what it breaks."""
+    # It would find the metrics and workloads of the policies of other tests.
+    cluster.kubectl("delete", "taspolicies", "--all", "--all-namespaces")
     namespace = cluster.create_namespace()
     with installation(cluster, namespace, tmp_path_factory.mktemp("installation")) as found:
         yield found

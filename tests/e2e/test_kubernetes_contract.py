@@ -53,12 +53,13 @@ class RealServer(Server):
 
 @pytest.fixture(scope="module", autouse=True)
 def leave_definition_as_found(cluster: Cluster) -> Iterator[None]:
-    """Later tests find the CRD as before: it exists, or they create it. And they find no pods of these tests."""
+    """Later tests find the CRD as before: it exists, or they create it. And they find no pods or policies of these tests."""
     was_there = _is_there(cluster)
     yield
     for namespace in cluster.api.get("/api/v1/namespaces")["items"]:
         if (name := namespace["metadata"]["name"]).startswith("contract-"):
             cluster.delete_pods(name)
+            cluster.delete_policies(name)
     if not was_there and _is_there(cluster):
         cluster.api.delete(CRD)
 
