@@ -87,9 +87,9 @@ LEAST: Mapping[str, Least] = {
     REAL: {
         3: {
             Case.SAMPLE: 6,
-            Case.ORPHAN: 8,
+            Case.ORPHAN: 3,
             Case.WIPED: 1,
-            Case.TWIN: 4,
+            Case.TWIN: 3,
             Case.EQUALS: 3,
             Case.SOURCES: 5,
             Case.AHEAD: 2,
