@@ -72,7 +72,9 @@ def test_a_command_that_only_prints_imports_no_heavy_package(arguments: tuple[st
 def test_a_command_that_reads_the_bus_imports_its_client_and_no_http() -> None:
     modules = imported("get", "policies", "--help")
     assert "nats" in modules
-    assert modules.isdisjoint({"aiohttp", "cryptography", "kubernetes_asyncio", "numpy", "prometheus_client", "watchfiles"})
+    assert modules.isdisjoint(
+        {"aiohttp", "cryptography", "kubernetes_asyncio", "numpy", "prometheus_client", "watchfiles"}
+    )
 
 
 def test_the_builder_of_processes_loads_no_numpy_for_workers_that_do_not_compute_statistics() -> None:
