@@ -27,7 +27,8 @@ from tas.policy.selector import LabelSelector
 from tas.verdict.brake import ALL, Breaker, Trip
 
 MAX_SELECTORS = 1000
-"""Of so many selectors of policies the selected nodes are counted; one more takes the place of the oldest."""
+"""Of so many selectors of policies the selected nodes are counted; one more takes the place of the oldest. Those that
+no policy has any more are not kept: an author may give a policy another one as often as it likes."""
 
 
 def version_of(resource_version: str) -> int:
@@ -77,7 +78,7 @@ class LabelledNodes:
         self._labelled: dict[str, set[str]] = {}
         self._reasons: dict[str, int] = {}  # of the nodes that count for `ALL`: names of policies, 1 for the prefix
         self._unrecorded: dict[str, _Unrecorded] = {}
-        self._selected: dict[LabelSelector, _Selected] = {}
+        self._selected: dict[tuple[str, LabelSelector], _Selected] = {}  # by the name of the policy, too
 
     def begin_list(self, version: int) -> None:
         """Begins a complete list of the nodes at this version; `take_in` gets each of them."""
@@ -120,7 +121,9 @@ class LabelledNodes:
             self._count_selected(known.labels, -1)
 
     def set_policy(self, name: str, *, exists: bool) -> None:
-        """Applies whether there is a policy of a name."""
+        """Applies whether there is a policy of a name, after one of them has changed."""
+        for key in [each for each in self._selected if each[0] == name]:
+            del self._selected[key]
         if exists == (name in self._policies):
             return
         (self._policies.add if exists else self._policies.discard)(name)
@@ -171,27 +174,28 @@ class LabelledNodes:
         return 0 if known is None else known.version
 
     def selected(self, policy: Policy) -> int:
-        """The number of nodes that a policy selects. They are searched only the first time."""
+        """The number of nodes that a policy selects. They are searched only the first time after its change."""
         selector = policy.node_selector
         if selector is None:
             return len(self._nodes)
-        known = self._selected.get(selector)
+        key = policy.key.name, selector
+        known = self._selected.get(key)
         if known is None:
             while len(self._selected) >= MAX_SELECTORS:
                 del self._selected[next(iter(self._selected))]
             count = sum(selector.matches(node.labels) for node in self._nodes.values())
             known = _Selected(frozenset(each.key for each in selector.requirements), count)
-            self._selected[selector] = known
+            self._selected[key] = known
         return known.count
 
     def _count_selected(self, labels: Mapping[str, str], change: int) -> None:
         """Applies that a node with these labels has come, or has gone."""
-        for selector, known in self._selected.items():
+        for (_, selector), known in self._selected.items():
             known.count += change * selector.matches(labels)
 
     def _recount_selected(self, before: Mapping[str, str], after: Mapping[str, str], changed: Set[str]) -> None:
         """Applies that these labels of a node have changed: few selectors read them, and none reads ours."""
-        for selector, known in self._selected.items():
+        for (_, selector), known in self._selected.items():
             if not known.labels.isdisjoint(changed):
                 known.count += selector.matches(after) - selector.matches(before)
 

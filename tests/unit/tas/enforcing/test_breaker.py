@@ -137,6 +137,23 @@ def test_the_nodes_of_so_many_selectors_are_counted() -> None:
     assert len(seen._selected) == MAX_SELECTORS
 
 
+def test_the_selectors_that_a_policy_had_before_are_not_kept() -> None:
+    seen = seen_as(a=(1, {"pool": "a"}), b=(1, {"pool": "p3"}))
+    others = Policy(
+        key=PolicyKey("n", "q"), strategies={}, node_selector=parse_selector({"matchLabels": {"pool": "a"}})
+    )
+    assert seen.selected(others) == 1
+    for number in range(20):
+        selector = parse_selector({"matchLabels": {"pool": f"p{number}"}})
+        seen.set_policy(P, exists=True)
+        assert seen.selected(Policy(key=PolicyKey("n", P), strategies={}, node_selector=selector)) == (number == 3)
+        assert len(seen._selected) == 2
+    seen.set_policy(P, exists=False)
+    assert len(seen._selected) == 1
+    seen.take_in("b", 2, {"pool": "a"})
+    assert seen.selected(others) == 2
+
+
 def test_a_changed_state_names_the_policies_whose_labels_changed_and_an_earlier_state_changes_nothing() -> None:
     card = f"{LABEL_PREFIX}q/card"
     seen = seen_as(a=(5, OURS))
