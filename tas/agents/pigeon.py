@@ -96,41 +96,55 @@ Demand: TypeAlias = tuple[float, ...]
 """What a pod requests of each resource, in the units of the agent."""
 
 
+_Integers: TypeAlias = npt.NDArray[np.int64]
+
+
+class _Pods(NamedTuple):
+    """The pods of a history: of each a row of `demands`, its namespace, and the number of the namespace."""
+
+    demands: FloatArray
+    namespaces: Sequence[str]
+    numbers: _Integers
+
+
 class History:
     """What the last pods requested.
 
-    Attributes:
-        demands: A row for each pod, the last one at the end.
-        namespaces: The namespace of each pod.
+    The time limit of an agent may end its call anywhere: so a pod is added by one assignment.
     """
 
     def __init__(self, demands: FloatArray, namespaces: Sequence[str] = ()) -> None:
-        self.demands = demands
-        self.namespaces = list(namespaces) or [""] * len(demands)
-        self._counts = Counter(self.namespaces)
-        self._number_of = {namespace: number for number, namespace in enumerate(self._counts)}
-        self._next = len(self._number_of)
-        self._numbers = np.array([self._number_of[each] for each in self.namespaces], dtype=np.int64)
+        """A row of `demands` for each pod, the last one at the end."""
+        namespaces = list(namespaces) or [""] * len(demands)
+        number_of = {namespace: number for number, namespace in enumerate(dict.fromkeys(namespaces))}
+        numbers = np.array([number_of[each] for each in namespaces], dtype=np.int64)
+        self._pods = _Pods(demands, namespaces, numbers)
+
+    @property
+    def demands(self) -> FloatArray:
+        """A row for each pod, the last one at the end."""
+        return self._pods.demands
+
+    @property
+    def namespaces(self) -> Sequence[str]:
+        """The namespace of each pod."""
+        return self._pods.namespaces
 
     def add(self, demand: Demand | FloatArray, namespace: str = "") -> None:
         """Counts a pod. Of too many, the oldest of the namespace with the most is dropped: no one displaces others."""
-        self.demands = np.vstack((self.demands, demand))
-        self.namespaces.append(namespace)
-        self._counts[namespace] += 1
-        if namespace not in self._number_of:
-            self._number_of[namespace] = self._next
-            self._next += 1
-        self._numbers = np.append(self._numbers, self._number_of[namespace])
-        if len(self.namespaces) > MAX_DEMANDS:
+        before = self._pods
+        known = namespace in before.namespaces
+        number = before.numbers[before.namespaces.index(namespace)] if known else before.numbers.max(initial=-1) + 1
+        demands, numbers = np.vstack((before.demands, demand)), np.append(before.numbers, number)
+        namespaces = [*before.namespaces, namespace]
+        if len(namespaces) > MAX_DEMANDS:
+            counts = Counter(namespaces)
             # Of several the last by name, so that a replica which restores the history drops the same.
-            most = max(self._counts, key=lambda each: (self._counts[each], each))
-            oldest = self.namespaces.index(most)
-            self.demands = np.delete(self.demands, oldest, axis=0)
-            self._numbers = np.delete(self._numbers, oldest)
-            del self.namespaces[oldest]
-            self._counts[most] -= 1
-            if not self._counts[most]:
-                del self._counts[most], self._number_of[most]
+            most = max(counts, key=lambda each: (counts[each], each))
+            oldest = namespaces.index(most)
+            demands, numbers = np.delete(demands, oldest, axis=0), np.delete(numbers, oldest)
+            del namespaces[oldest]
+        self._pods = _Pods(demands, namespaces, numbers)
 
     def moments(self, largest: FloatArray) -> tuple[FloatArray, FloatArray]:
         """The mean and the second moment: an average of the first hundred pods, and from then on an exponential one.
@@ -140,16 +154,14 @@ class History:
         A pod that requests more than `largest` counts for nothing. Whoever names the node in a pod can create such a
         pod, which no node then runs.
         """
-        kept = np.all(self.demands <= largest, axis=1)
-        demands, later, counts = self.demands[kept], *_places(self._numbers[kept])
+        all_demands, _, numbers = self._pods
+        kept = np.all(all_demands <= largest, axis=1)
+        demands, later, counts = all_demands[kept], *_places(numbers[kept])
         decay = 1.0 - 1.0 / MAX_HISTORY
         after_first = np.maximum(counts - MAX_HISTORY, 0)
         weights = np.power(decay, np.minimum(later, after_first))  # of a namespace: their sum is at most MAX_HISTORY
         weights /= max(weights.sum(), 1.0)
         return weights @ demands, (demands * weights[:, None]).T @ demands
-
-
-_Integers: TypeAlias = npt.NDArray[np.int64]
 
 
 def _places(numbers: _Integers) -> tuple[_Integers, _Integers]:

@@ -1,8 +1,12 @@
 """The agent `pigeon-holing`, by the vectors of its objectives."""
 
+import itertools
 import math
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
 from operator import itemgetter
+from types import FrameType
 from typing import Any
 
 import msgspec
@@ -32,6 +36,7 @@ from tas.agents.pigeon import (
 from tas.agents.pigeon_cfg import read_pigeon_cfg
 from tas.errors import InvalidInputError
 from tests.unit.tas.agents.nodes import Nodes, pod
+from workers.serving.interrupting import InterruptedCallError
 
 inf, nan = math.inf, math.nan
 N3 = [((4000, 8192), (1000, 2048)), ((4000, 8192), (2000, 4096)), ((4000, 8192), (3000, 6144))]
@@ -233,6 +238,47 @@ def test_what_a_few_pods_of_the_size_of_a_node_make_of_the_variation() -> None:
     for number in range(20):
         history.add(nodes[:, 0] if number == 0 else np.array([10.0, 16.0]), "hostile")
     assert variation_of_demand(history, nodes, any_size=False) == pytest.approx(3.0, abs=0.1)
+
+
+@pytest.mark.parametrize("pods", [2, MAX_DEMANDS])
+def test_a_history_to_which_a_pod_is_added_can_be_read_wherever_the_call_is_interrupted(pods: int) -> None:
+    """As the time limit of an agent does it; here before each line."""
+    for line in itertools.count():
+        history = History(np.ones((pods, 1)), ["a"] * pods)
+        interrupted = _is_interrupted(line, partial(history.add, (2.0,), "b"))
+        history.add((3.0,), "b")
+        history.add((3.0,), "c")
+        assert len(history.demands) == len(history.namespaces) == min(pods + 2 + (not interrupted), MAX_DEMANDS), line
+        mean, _ = history.moments(np.array([inf]))
+        assert 1.0 < mean.item() < 3.0
+        if not interrupted:
+            break
+    assert line > 5
+
+
+def _is_interrupted(line: int, call: Callable[[], object]) -> bool:
+    """Whether the call was interrupted, before this line of those that it runs of `History`."""
+    left = line
+
+    def trace(frame: FrameType, what: str, _: Any) -> Any:
+        nonlocal left
+        if not frame.f_code.co_qualname.startswith("History."):
+            return None
+        if what == "line":
+            left -= 1
+            if left < 0:
+                raise InterruptedCallError("too slow")
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except InterruptedCallError:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
 
 
 def test_replicas_drop_the_same_demands_of_namespaces_with_equally_many() -> None:
