@@ -84,6 +84,10 @@ class Credentials:
                 loader = KubeConfigLoader(config_dict=node, config_base_path=None)
                 await loader.load_and_set(configuration)
                 _forget_certificates(document)
+                if "BearerToken" not in configuration.api_key:
+                    # Only certificates, which are in the TLS context for good. If a program has given them, each
+                    # refresh would write its key into a file that stays, and leave the file open.
+                    loader = None
             return cls(configuration, loader)
         except (ConfigException, ManifestError) as error:
             raise ConfigurationError(f"{_source(kubeconfig)}: {error}") from error

@@ -507,6 +507,35 @@ async def test_no_key_of_a_kubeconfig_stays_in_a_file(tmp_path: Path, monkeypatc
     assert list(folder.iterdir()) == []
 
 
+async def test_the_key_of_a_token_program_stays_in_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program may give a certificate and its key instead of a token, and new ones each time."""
+    folder, runs, authority = tmp_path / "temporary", tmp_path / "runs", Authority("cluster")
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    pair = authority.client("admin")
+    status = {"clientCertificateData": pair.certificate.decode(), "clientKeyData": pair.key.decode()}
+    answer = tmp_path / "answer"
+    about = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"}
+    answer.write_text(json.dumps(about | {"status": status}))
+    program = {"apiVersion": about["apiVersion"], "command": "sh", "args": ["-c", f"echo >> {runs}; cat {answer}"]}
+    config = {
+        "clusters": [{"name": "c", "cluster": {"server": "https://h"}}],
+        "users": [{"name": "u", "user": {"exec": program | {"interactiveMode": "Never"}}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(json.dumps(config))
+    credentials = await Credentials.load(kubeconfig)
+    assert runs.read_text() == "\n"
+    assert list(folder.iterdir()) == []
+
+    monkeypatch.setattr("workers.kubernetes.credentials.REFRESH_SECONDS", 0.0)
+    os.utime(folder, ns=(1, 1))
+    assert await credentials.headers() == {}
+    assert folder.stat().st_mtime_ns == 1, "no file, not even for a moment"
+
+
 async def test_lists_that_fail_slowly_are_retried_with_backoff(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow failure is no success: only an established watch resets the backoff."""
     monkeypatch.setattr("workers.kubernetes.reflector.HEALTHY_WATCH_SECONDS", 0.0)  # any list takes longer
