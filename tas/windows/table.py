@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
-from tas.samples.sample import FUTURE_TOLERANCE, Scrape
+from tas.samples.sample import FUTURE_TOLERANCE, MAX_SAMPLE_AGE, Scrape
 from tas.sources.result import Sample
 from tas.values.window import Window, window_of
 from tas.windows.admission import Names
@@ -28,6 +28,7 @@ class Missing(NamedTuple):
     Attributes:
         why: The reason, by the name of the statistic.
         warming: The statistics of which there will be a value, once the values of a node cover enough of the window.
+            None of which the last value came more than `MAX_SAMPLE_AGE` ago: its source seems to have ended.
     """
 
     why: dict[str, str]
@@ -166,15 +167,16 @@ class WindowTable:
                 if value is not None:
                     yield Sample(node=node, metric=name, value=value, measured=series.newest)
 
-    def missing(self) -> Missing:
-        """Why no node has a statistic."""
+    def missing(self, now: float) -> Missing:
+        """Why no node has a statistic; `now` is in seconds since 1970."""
         found, warming = dict[str, str](), set[str]()
         for metric, keys in self._wanted.items():
             for key, windows in keys.items():
                 longest: float | None = None
+                newest = 0.0
                 for of_node in self._nodes.values() if self._counts[key] else ():
                     if (series := of_node.get(key)) is not None:
-                        longest = max(longest or 0.0, series.covered)
+                        longest, newest = max(longest or 0.0, series.covered), max(newest, series.newest)
                         if longest >= COVERED * key.seconds:
                             break
                 else:
@@ -187,7 +189,10 @@ class WindowTable:
                             f"the window of {key.seconds:.0f} s is not covered yet: the values of {metric} span "
                             f"{longest:.0f} s so far, {needed:.0f} s are needed"
                         )
-                        warming.update(name for name, _ in windows)
+                        if newest >= now - MAX_SAMPLE_AGE:
+                            warming.update(name for name, _ in windows)
+                        else:
+                            why += f"; the last value came more than {MAX_SAMPLE_AGE:.0f} s ago"
                     found |= dict.fromkeys((name for name, _ in windows), why)
         return Missing(found, warming)
 

@@ -370,7 +370,7 @@ class Windows:
             }
 
     def _find_missing(self) -> None:
-        missing, warming = self._table.missing()
+        missing, warming = self._table.missing(time.time())
         missing |= dict.fromkeys(self._new, NOT_READ)
         refused = sorted(self._admission.refused)[:MAX_MISSING]
         missing |= dict.fromkeys(refused, NO_PLACE)

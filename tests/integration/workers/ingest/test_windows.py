@@ -565,7 +565,7 @@ async def test_statistics_without_a_place_come_when_the_places_of_others_end(
         await polled(have_no_place)
         assert not windows._names()
         at += MAX_SAMPLE_AGE + 1
-        await eventually(lambda: set(windows._table.missing().why) == {"cpu:min:1m", "cpu:p50:1m"})
+        await eventually(lambda: set(windows._table.missing(time.time()).why) == {"cpu:min:1m", "cpu:p50:1m"})
 
 
 async def test_another_replica_computes_the_statistics_that_the_one_before_did(

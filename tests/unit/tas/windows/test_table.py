@@ -10,7 +10,7 @@ import pytest
 from fastdigest import TDigest
 from msgspec.structs import replace
 
-from tas.samples.sample import FUTURE_TOLERANCE, Scrape
+from tas.samples.sample import FUTURE_TOLERANCE, MAX_SAMPLE_AGE, Scrape
 from tas.values.quantity import NANO, Quantity
 from tas.windows import quantiles
 from tas.windows.key import Family, StoredSeries
@@ -63,7 +63,7 @@ def test_only_what_is_wanted_is_computed_each_of_the_time_of_its_newest_value() 
         ("b", "cpu:p50:1m"): (5, 30),
     }
     assert samples(table) == {}, "nothing has changed since"
-    assert table.missing() == Missing({"memory:ewma:5m": not_covered("memory", 300, 60)}, {"memory:ewma:5m"})
+    assert table.missing(START + 60) == Missing({"memory:ewma:5m": not_covered("memory", 300, 60)}, {"memory:ewma:5m"})
 
 
 def test_what_is_no_longer_wanted_is_dropped_and_what_is_still_wanted_is_kept() -> None:
@@ -80,7 +80,22 @@ def test_what_is_no_longer_wanted_is_dropped_and_what_is_still_wanted_is_kept() 
     assert not table.has_series_of("memory:mean:1m")
     table.want(of_operator("memory:mean:1m"))
     assert (table.count, table.nodes) == (0, set())
-    assert table.missing() == Missing({"memory:mean:1m": "no value of memory yet"}, set())
+    assert table.missing(START + 60) == Missing({"memory:mean:1m": "no value of memory yet"}, set())
+
+
+def test_a_window_of_which_no_value_comes_any_more_is_not_warming() -> None:
+    """The series of a window of a day stays for a day: so long nothing said that the source is dead."""
+    table = WindowTable()
+    table.want(of_operator("cpu:mean:1d"))
+    for node, after in (("a", 0), ("b", 0), ("a", 600)):
+        add(table, node, after, cpu=1)
+    why = not_covered("cpu", 86400, 600)
+    last = START + 600 + MAX_SAMPLE_AGE
+    assert table.missing(last) == Missing({"cpu:mean:1d": why}, {"cpu:mean:1d"})
+    ended = Missing({"cpu:mean:1d": f"{why}; the last value came more than 3600 s ago"}, set())
+    assert table.missing(last + 1) == ended
+    add(table, "b", 700, cpu=1)
+    assert table.missing(last + 1).warming == {"cpu:mean:1d"}, "of any node"
 
 
 def test_there_is_a_limit_and_a_node_that_has_gone_gives_its_place_back() -> None:
@@ -92,7 +107,10 @@ def test_there_is_a_limit_and_a_node_that_has_gone_gives_its_place_back() -> Non
     assert not table.restore("d", next(iter(table.keys)), StoredSeries(times={}), now=START)
     table.want(of_operator("cpu:mean:1m", "load:p50:1m"))
     add(table, "a", 0, load=1)
-    assert table.missing().why["load:p50:1m"] == "no room for more series: too many statistics or durations are wanted"
+    assert (
+        table.missing(START + 60).why["load:p50:1m"]
+        == "no room for more series: too many statistics or durations are wanted"
+    )
     table.drop_node("a")
     add(table, "c", 1, cpu=1)
     assert set(table.nodes) == {"b", "c"}
@@ -121,7 +139,7 @@ def test_a_namespace_leaves_room_for_others_and_a_percentile_takes_more() -> Non
     assert 3 * left < of_hostile_author < 100 * 4 / 5
     add(table, "3", 0, cpu=1)
     assert table.room == left - (1 + 4), "a new node gets only those of the other namespace"
-    assert set(table.missing().why.values()) == {
+    assert set(table.missing(START + 60).why.values()) == {
         "no value of load yet",
         not_covered("cpu", 60, 0),
     } | {not_covered("cpu", minutes * 60, 0) for minutes in range(2, 50)}
