@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 import structlog
 
@@ -44,6 +45,13 @@ def _avoiding(policy: str) -> dict[str, object]:
     avoids = {"key": policy, "operator": "NotIn", "values": [VIOLATING]}
     terms = {"nodeSelectorTerms": [{"matchExpressions": [avoids]}]}
     return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}}
+
+
+def _labels_nodes(policy: Mapping[str, Any]) -> bool:
+    """Whether a policy has the strategy `deschedule`; its file may have a spec of any form."""
+    spec = policy.get("spec")
+    strategies = spec.get("strategies") if isinstance(spec, dict) else None
+    return isinstance(strategies, dict) and StrategyType.DESCHEDULE in strategies
 
 
 class SimulatedNodes:
@@ -159,9 +167,8 @@ class SimulatedPods:
     def _create(self, namespace: str, policy: str) -> None:
         self._number += 1
         key = PodKey(namespace, f"simulated-{self._number}")
-        of = self._cluster.store.get(TASPOLICIES, namespace, policy)
         # Without `deschedule` no node gets the label: an affinity for it is a mistake that `tas doctor` finds.
-        labels = of is not None and StrategyType.DESCHEDULE in of["spec"].get("strategies", {})
+        labels = _labels_nodes(self._cluster.store.get(TASPOLICIES, namespace, policy) or {})
         container = {"name": "main", "image": "pause", "resources": {"limits": {"telemetry/scheduling": "1"}}}
         pod = {
             "metadata": {"name": key.name, "labels": {POD_LABEL: policy}},

@@ -58,3 +58,14 @@ async def test_only_pods_of_a_policy_that_labels_nodes_avoid_its_label() -> None
         created = sandbox.cluster.store.items(PODS, "default")
     avoids = {pod["metadata"]["labels"][POD_LABEL]: "affinity" in pod["spec"] for pod in created}
     assert avoids == {"labels": True, "filters": False}
+
+
+@pytest.mark.parametrize("spec", [None, 5, {}, {"strategies": None}, {"strategies": 5}])
+async def test_a_policy_without_strategies_of_any_form_has_pods_too(spec: object) -> None:
+    """`tas up` ended three seconds after its start if the file of a policy had no spec."""
+    async with Sandbox.start() as sandbox:
+        policy = {"apiVersion": "telemetry.intel.com/v1alpha1", "kind": "TASPolicy", "metadata": {"name": "p"}}
+        sandbox.cluster.create(TASPOLICIES, "default", policy | {"spec": spec}, manager="test")
+        SimulatedPods(sandbox.cluster)._create_and_delete()
+        (pod,) = sandbox.cluster.store.items(PODS, "default")
+    assert "affinity" not in pod["spec"]
