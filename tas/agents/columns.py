@@ -21,7 +21,8 @@ recently."""
 
 MAX_NUMBERS = 1 << 20
 """The most numbers of the results that computations of one size keep together, in 8 MiB: with 5,000 nodes those for
-about 16 workloads. Computations of all sizes keep at most twice as many."""
+about 16 workloads. Computations of all sizes keep at most twice as many, and as many more for the nodes that were asked
+for last: a stranger may name more nodes than there are."""
 
 NEVER = -1
 
@@ -33,7 +34,8 @@ class _Derived:
     Attributes:
         computed: The number of the last change that is in each row; `NEVER`: the row was not asked for yet.
         read: The amounts that the computation has read.
-        picked: The rows that were asked for last, the number of the last change then, and their results.
+        picked: The rows that were asked for last, the number of the last change then, and their results; None if they
+            are too many to be kept.
     """
 
     values: FloatArray
@@ -118,10 +120,15 @@ class NodeColumns:
             found = self._up_to_date(found, compute)
             picked = found.values.take(rows, axis=1)
             picked.flags.writeable = False
-            found.picked = rows, changes, picked
+            found.picked = None
+            if picked.size <= MAX_NUMBERS:
+                self._make_room(max(picked.size, found.values.size))
+                found.picked = rows, changes, picked
+        else:
+            picked = found.picked[2]
         derived[key] = found  # as the last: the first one is the one asked for least recently
         self._read.update(found.read)
-        return found.picked[2]
+        return picked
 
     def _up_to_date(self, found: _Derived | None, compute: Callable[["NodeColumns"], FloatArray]) -> _Derived:
         """The results, those of these nodes up to date.

@@ -38,6 +38,9 @@ MAX_COLUMNS = 64
 """The most columns of allocations: one more takes the place of the one that was asked for least recently. An agent may
 ask for every resource that a pod requests, and a stranger may invent resources."""
 
+MAX_REMEMBERED = 1 << 16
+"""A longer list of nodes is not remembered: a stranger may name millions."""
+
 
 class MetricColumn:
     """One metric of all nodes: `values`, and when each newest one was measured (`times`); NaN is unknown."""
@@ -141,7 +144,8 @@ class KeptColumns:
         last, version, rows = self._last
         if version != self._version or names != last:  # a list is often asked for again: for prioritize, or by others
             rows = np.fromiter(map(self._rows.get, names, repeat(UNKNOWN)), np.intp, len(names))
-            self._last = names, self._version, rows
+            if len(names) <= MAX_REMEMBERED:
+                self._last = names, self._version, rows
         return rows
 
     def cluster(self, nodes: NodeView) -> tuple[Sequence[str], Rows]:

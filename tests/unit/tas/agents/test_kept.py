@@ -15,6 +15,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from tas.agents import columns as columns_module
 from tas.agents import kept as kept_module
 from tas.agents.agent import Agent, Columns, ContainerDemand, FloatArray, PodDemand
 from tas.agents.columns import MAX_DERIVED, MAX_NUMBERS, SHOWN_SECONDS, Known, NodeColumns, RequestCandidates
@@ -391,6 +392,27 @@ def test_what_is_kept_for_pods_is_limited_and_what_is_asked_for_stays(nodes: int
     assert computed == list(range(2 * MAX_DERIVED)), "each once"
     assert 2 <= len(known.derived) <= MAX_DERIVED
     assert sum(each.values.size for each in known.derived.values()) <= MAX_NUMBERS
+
+
+def test_what_is_kept_does_not_grow_with_the_nodes_of_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger names as many as 64 MiB have room for, and asks for something else each time."""
+    most, remembered = 4096, 1024
+    monkeypatch.setattr(columns_module, "MAX_NUMBERS", most)
+    monkeypatch.setattr(kept_module, "MAX_REMEMBERED", remembered)
+    world = World()
+    world.load(None)
+    world.sample("a", "free", 1, 0.0, "one")
+    ((_, known),) = world.agents
+    for number, size in enumerate(list(islice(cycle([10, 500, most, 2 * most]), 3 * MAX_DERIVED))):
+        names = ("a", *(f"unknown-{each}" for each in range(size - 1)))
+        columns = NodeColumns(names, known)
+        for key in (number, "again"):
+            found = columns.derived(key, lambda nodes: nodes.metric("free").reshape(1, -1))
+            assert found.shape == (1, size)
+            assert found[0, 0] == 1.0
+        assert sum(each.picked[2].size for each in known.derived.values() if each.picked is not None) <= 2 * most
+        assert len(world.kept._last[0]) <= remembered
+    assert len(known.derived) > 1
 
 
 def is_interrupted(line: int, call: Callable[[], object]) -> bool:
