@@ -55,6 +55,9 @@ MAX_DEMANDS = 1000
 MAX_UIDS = 10_000
 """How many of the last observed pods are remembered, so that each counts once."""
 
+MAX_NAMESPACE = 63
+"""The most characters of the name of a namespace: what a request says beyond is not kept."""
+
 SNAPSHOT_VERSION = 2
 
 
@@ -201,7 +204,7 @@ class Pigeon(Agent):
         """The best objective has 1, the worst 0.1, and a node without room 0."""
         options, demand = self._options, self._demand(pod.requests)
         if options.candidates_only:
-            self._history.add(demand, pod.namespace)
+            self._history.add(demand, pod.namespace[:MAX_NAMESPACE])
         known, has_room, *use = nodes.derived(("use", *demand), partial(self._use, demand=demand))
         fits = has_room > 0
         everywhere = self._candidates(nodes) if options.candidates_only else self._cluster(nodes.cluster)

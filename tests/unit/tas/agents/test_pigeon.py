@@ -4,6 +4,7 @@ import itertools
 import math
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from types import FrameType
@@ -238,6 +239,14 @@ def test_what_a_few_pods_of_the_size_of_a_node_make_of_the_variation() -> None:
     for number in range(20):
         history.add(nodes[:, 0] if number == 0 else np.array([10.0, 16.0]), "hostile")
     assert variation_of_demand(history, nodes, any_size=False) == pytest.approx(3.0, abs=0.1)
+
+
+def test_a_name_of_a_namespace_that_no_namespace_can_have_is_not_kept() -> None:
+    """Of requests, which anybody may send to a port that demands no certificate."""
+    agent = Pigeon(PigeonOptions(candidates_only=True))
+    for number in range(3):
+        agent.score(replace(pod(cpu=1.0), namespace=f"{number}" + "x" * 100_000), Nodes(1))
+    assert agent.snapshot()["demands"][2][0] == "2" + "x" * 62
 
 
 @pytest.mark.parametrize("pods", [2, MAX_DEMANDS])
