@@ -142,7 +142,8 @@ class Columns(Protocol):
         It returns rows with a number for each node, which must depend on the name and the columns of this node alone,
         on the key, and not on the time. Equal keys mean equal computations: what depends on the pod has in its key all
         that it reads of the pod, and is kept for the pods of a workload. A node of which nothing is known has the name
-        "" there. While nothing changes, the same array is returned for the same nodes.
+        "" there. While nothing changes, the same array is returned for the same nodes, unless it has more than a
+        million numbers.
         """
         ...
 
