@@ -10,7 +10,7 @@ import click
 
 from bus.buckets import PAUSED
 from bus.connection import Bus
-from bus.errors import ConflictError
+from bus.errors import ConflictError, ExpiredError
 from bus.kinds import BREAKER_RECORDS, PAUSE_RECORDS
 from cli.options import settings_command
 from cli.output import echo
@@ -23,7 +23,7 @@ from tas.values.names import is_subdomain
 from tas.verdict.brake import ALL, Breaker, Pause
 
 ATTEMPTS = 10
-"""How often a write is tried again because `labels` has changed the record meanwhile."""
+"""How often a record is read and written again, because `labels` has changed it meanwhile or the read was too slow."""
 
 
 @settings_command("pause", params=[click.Option(["--reason"], default="", help="Why, for others who look.")])
@@ -33,7 +33,7 @@ def pause(settings: Settings, *, reason: str) -> int:
     All labels of nodes stay as they are, for all policies, until `tas resume`. A patch that is on its way may still
     arrive within 2 seconds. Filter, prioritize and preempt continue.
     """
-    return ask(settings, lambda bus, _: _repeated(lambda: _pause(bus, reason)))
+    return ask(settings, lambda bus, _: repeated(lambda: _pause(bus, reason)))
 
 
 @settings_command("resume")
@@ -43,7 +43,7 @@ def resume(settings: Settings) -> int:
     The labels follow the verdicts of now: what has come and gone during the pause has no effect. Tripped breakers stay
     tripped.
     """
-    return ask(settings, lambda bus, _: _repeated(lambda: _resume(bus)))
+    return ask(settings, lambda bus, _: repeated(lambda: _resume(bus)))
 
 
 @settings_command(
@@ -67,14 +67,15 @@ def reset(settings: Settings, *, policy: str | None, over_all: bool) -> int:
         key = ""
     if policy is not None and not is_subdomain(key):
         raise click.BadParameter(f"{shortened(policy)} is not the name of a policy")
-    return ask(settings, lambda bus, _: _repeated(lambda: _reset(bus, key)))
+    return ask(settings, lambda bus, _: repeated(lambda: _reset(bus, key)))
 
 
-async def _repeated(action: Callable[[], Awaitable[int]]) -> int:
+async def repeated(action: Callable[[], Awaitable[int]]) -> int:
+    """The exit code of `action`, which reads and writes a record. Raises BusError."""
     for _ in range(ATTEMPTS - 1):
         try:
             return await action()
-        except ConflictError:
+        except (ConflictError, ExpiredError):
             continue
     return await action()
 
