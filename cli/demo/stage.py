@@ -11,10 +11,11 @@ import msgspec
 
 from bus.connection import Bus
 from bus.errors import BusError
+from bus.kinds import NODE_INVENTORY
 from bus.records.codec import UNREADABLE
 from bus.scrapes import publish_scrape
 from cli.demo.narration import CHECK_INTERVAL_SECONDS, Check, Narration, Observed
-from tas.devices.names import CONTAINER_CARDS
+from tas.devices.names import CONTAINER_CARDS, card_name
 from tas.enforcing.node_resource import RESOURCE
 from tas.enforcing.waking import ANNOTATION
 from tas.policy.policy import API_VERSION, LABEL_PREFIX, POD_LABEL
@@ -256,6 +257,22 @@ class Stage:
         await self._narration.expect(f"{name} gets {' or '.join(map(str, sorted(places)))}", check)
         return found
 
+    async def expect_disabled(self, place: CardPlace) -> None:
+        """Expects that no new pod gets this card, by what the bus has: each binding reads it there.
+
+        The label on the node is not enough: on a busy cluster it reaches the bus later than a new pod is placed.
+        """
+
+        async def check() -> Observed:
+            try:
+                known = (await NODE_INVENTORY.get(self._bus, place.node)).readable()
+            except BusError as error:  # the next request may succeed
+                return Observed(expected=False, state=f"the bus does not say: {error}")
+            disabled = sorted(card_name(number) for number in (known.facts.disabled if known is not None else ()))
+            return Observed(place.card in disabled, f"{place.node} has disabled {', '.join(disabled) or 'no card'}")
+
+        await self._narration.expect(f"no new pod gets {place}", check)
+
     async def expect_waiting(self, name: str, *, reason: str) -> None:
         """Expects a pod to stay Pending, with `reason` in the scheduler's message."""
 
@@ -284,10 +301,11 @@ class Stage:
         """
 
         async def check() -> Observed:
+            # The pod is read first: if the annotation has led to its place meanwhile, the node is seen with it.
+            pod = await self._client.get(PODS, name, namespace=self._namespace)
             value = (await self._client.get(NODES, node)).metadata.annotations.get(ANNOTATION, "")
             if value != self._woken[node]:
                 return Observed(expected=True, state=f"{node} has {ANNOTATION}={value}")
-            pod = await self._client.get(PODS, name, namespace=self._namespace)
             if pod.spec.node_name:
                 return Observed(expected=True, state=f"the scheduler has placed {name} before")
             return Observed(expected=False, state=f"{node} has no new {ANNOTATION}; {_waiting(pod)}")

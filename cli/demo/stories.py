@@ -177,6 +177,7 @@ async def gpu(stage: Stage) -> None:
     disabled = {hot.node: {f"{LABEL_PREFIX}{GPU_POLICY}/gas-disable-{hot.card}": "true"}}
     await stage.report(TEMPERATURES[hot.card], {hot.node: "95"})
     await stage.expect_labels(disabled)
+    await stage.expect_disabled(hot)
     await stage.pod_with_card("demo-app-3", PART_OF_A_CARD)
     await stage.expect_card("demo-app-3", {cool})
     await stage.pod_with_card("demo-app-4", PART_OF_A_CARD)

@@ -54,6 +54,7 @@ STEPS = {
         "observed  demo-app-2 has card",
         "observed  gpu-demo-",
         "has telemetry.aware.scheduling.gpu-health/gas-disable-card",
+        "has disabled card",
         "observed  demo-app-3 has card",
         "observed  demo-app-4 is Pending: 0/2 nodes are available: 2 Not enough GPU-resources",
         "observed  no node has a label of the demo",
