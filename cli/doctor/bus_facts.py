@@ -1,7 +1,9 @@
 """Facts from the bus."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, TypeVar
 from urllib.parse import urlsplit
@@ -11,7 +13,7 @@ import msgspec
 
 from bus.buckets import LEASES, NODES, POLICIES, SOURCES, SYNCED
 from bus.connection import Bus
-from bus.errors import NobodyListensError, UnavailableError
+from bus.errors import BusError, NobodyListensError, UnavailableError
 from bus.inspection import inspect
 from bus.kinds import NODE_FACTS, NODE_SAMPLES, POLICY_RECORDS, synced_of
 from bus.servers import Varz
@@ -22,6 +24,7 @@ from tas.diagnosis.clocks import Offset
 from tas.diagnosis.finding import Missing, some
 from tas.diagnosis.policies import StoredPolicy
 from tas.errors import without_password
+from tas.policy.policy import PolicyKey
 from tas.samples.sample import NodeSamples
 from tas.sources.state import SourceState
 from workers.process.http_body import whole_body
@@ -34,6 +37,11 @@ STORED_IN = frozenset(bucket.stream for bucket in (LEASES, NODES, POLICIES, SOUR
 
 MAX_MONITOR_BYTES = 1 << 20
 
+MIRROR_SECONDS = 5.0
+"""How long a change of the policies may take from the API server to the bus."""
+
+MIRROR_POLL_SECONDS = 0.25
+
 
 class Stored(NamedTuple):
     """What is stored on the bus.
@@ -43,6 +51,7 @@ class Stored(NamedTuple):
         nodes: The labels of each node of the list of nodes; without a cluster, of each node with samples.
         held: The sources that a replica of `collect` has.
         cluster: Whether the nodes are those of a Kubernetes API; None: nobody has listed nodes.
+        at: When the samples were read, by our clock: what is read later, as the lists of a large cluster, takes time.
     """
 
     policies: list[StoredPolicy]
@@ -51,6 +60,7 @@ class Stored(NamedTuple):
     sources: Mapping[str, SourceState]
     held: frozenset[str]
     cluster: bool | None
+    at: float
 
 
 class BusRead(NamedTuple):
@@ -99,6 +109,7 @@ async def _stored(bus: Bus) -> Stored:
         StoredPolicy(policy=each.policy, uid=each.uid, created=each.created, problems=each.problems, origin=each.origin)
         for each in (await readable(bus, POLICY_RECORDS)).values()
     ]
+    at = time.time()
     samples = await readable(bus, NODE_SAMPLES)
     facts = await readable(bus, NODE_FACTS)
     synced = (await synced_of(NODES).get(bus, SYNCED)).readable()
@@ -110,7 +121,31 @@ async def _stored(bus: Bus) -> Stored:
         sources=sources.states,
         held=sources.held,
         cluster=None if synced is None else synced.cluster,
+        at=at,
     )
+
+
+async def settled(bus: Bus, stored: Stored, in_api: frozenset[PolicyKey]) -> frozenset[PolicyKey]:
+    """The policies that were created or deleted while all was read: in one of `stored` and `in_api`, and soon in both.
+
+    The bus is read again for some seconds while a policy is in one only.
+    """
+    known = frozenset(each.policy.key for each in stored.policies)
+    lacking, left_over = in_api - known, known - in_api
+    unreadable: frozenset[PolicyKey] = frozenset()
+    clock = asyncio.get_running_loop().time
+    until = clock() + MIRROR_SECONDS
+    while lacking or left_over:
+        with suppress(BusError):  # the next request may succeed
+            entries = {entry.key: entry for entry in await POLICY_RECORDS.entries(bus)}
+            left_over &= entries.keys()
+            found = (lacking & entries.keys()) - unreadable
+            unreadable |= {key for key in found if entries[key].readable() is None}
+            lacking -= found - unreadable
+        if clock() >= until:
+            break
+        await asyncio.sleep(MIRROR_POLL_SECONDS)
+    return (known ^ in_api) - lacking - left_over
 
 
 class _Monitored(NamedTuple):

@@ -15,7 +15,7 @@ import msgspec
 from bus.connection import Bus
 from cli.as_json import JSON_OPTION, print_json
 from cli.discovery import running_bus
-from cli.doctor.bus_facts import BusRead, Stored, read_bus
+from cli.doctor.bus_facts import BusRead, Stored, read_bus, settled
 from cli.doctor.cluster_facts import ADMINISTRATOR, ClusterRead, read_cluster, unread
 from cli.doctor.extender_probe import ExtenderRead, read_extender
 from cli.doctor.output import print_findings
@@ -39,6 +39,7 @@ from tas.diagnosis.service import NoService, ServiceName
 from tas.diagnosis.url import Url, url_of
 from tas.diagnosis.workloads import requests_resource
 from tas.errors import shortened, without_password
+from tas.policy.policy import PolicyKey
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import ConfigurationError
 
@@ -168,7 +169,7 @@ def doctor(
 
 async def _examined(settings: Settings, options: Options, bus: Bus, url: str) -> int:
     reading = read_bus(bus, monitors=options.monitors, embedded=url == running_bus())
-    return await _examine(settings, options, reading)
+    return await _examine(settings, options, reading, bus)
 
 
 async def _examined_without_bus(settings: Settings, options: Options, reason: str) -> int:
@@ -182,7 +183,7 @@ async def _examined_without_bus(settings: Settings, options: Options, reason: st
     return await _examine(settings, options, read())
 
 
-async def _examine(settings: Settings, options: Options, reading: Awaitable[BusRead]) -> int:
+async def _examine(settings: Settings, options: Options, reading: Awaitable[BusRead], bus: Bus | None = None) -> int:
     files = await asyncio.to_thread(read_scheduler, options.manifest, options.scheduler_config)
     known = None if files.url is None else url_of(files.url)
     own = settings.listen
@@ -191,10 +192,14 @@ async def _examine(settings: Settings, options: Options, reading: Awaitable[BusR
     extender = await read_extender(
         url, files.tls, settings.extender_health, is_guess=known is None, find=partial(_service, settings)
     )
-    bus = await reading
+    read = await reading
     cluster = await _cluster(settings, options)
+    changing: frozenset[PolicyKey] = frozenset()
+    if bus is not None and isinstance(read.stored, Stored) and isinstance(cluster.policies, frozenset):
+        changing = await settled(bus, read.stored, cluster.policies)
     facts = facts_of(
-        bus=bus,
+        bus=read,
+        changing=changing,
         cluster=cluster,
         files=files,
         extender=extender,
@@ -244,11 +249,12 @@ def facts_of(
     cluster: ClusterRead,
     files: SchedulerFiles,
     extender: ExtenderRead,
+    changing: frozenset[PolicyKey],
     own_environment: Mapping[str, str],
     stale_after: float,
     now: float,
 ) -> Facts:
-    """All that was read, in the form of the checks."""
+    """All that was read, in the form of the checks. `now` is when the rest was read, by our clock."""
     stored, pods = bus.stored, cluster.pods
     from_directory = not cluster.is_asked and isinstance(stored, Stored) and stored.cluster is False
     environment = cluster.environment if isinstance(files.environment, Missing) else files.environment
@@ -257,6 +263,7 @@ def facts_of(
         policies=PolicyFacts(
             stored=stored if isinstance(stored, Missing) else stored.policies,
             in_api=cluster.policies,
+            changing=changing,
             has_api=not from_directory,
         ),
         metrics=stored
@@ -268,7 +275,7 @@ def facts_of(
             sources=stored.sources,
             held=stored.held,
             offered=cluster.offered,
-            now=time_there(now, bus.clock),
+            now=time_there(stored.at, bus.clock),
             stale_after=stale_after,
             in_files=from_directory,
         ),

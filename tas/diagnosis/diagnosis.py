@@ -78,7 +78,13 @@ def _cluster(facts: ClusterFacts, policies: PolicyFacts) -> list[Finding]:
         _reached(facts),
         *check_scheduler(facts.scheduler),
         *check_workloads(
-            WorkloadFacts(pods=facts.pods, daemon_sets=facts.daemon_sets, policies=stored, managed=managed)
+            WorkloadFacts(
+                pods=facts.pods,
+                daemon_sets=facts.daemon_sets,
+                policies=stored,
+                managed=managed,
+                changing=policies.changing,
+            )
         ),
         *check_descheduler(facts.descheduler),
         *check_rights(facts.rights),

@@ -31,18 +31,20 @@ class PolicyFacts(msgspec.Struct, frozen=True, kw_only=True):
         stored: Those on the bus.
         in_api: Those of the API server; None: it does not serve TASPolicies.
         has_api: Whether policies come from an API server, not from a directory.
+        changing: Those that were created or deleted while all was read: their absence means nothing.
     """
 
     stored: Collection[StoredPolicy] | Missing
     in_api: Collection[PolicyKey] | Missing | None
     has_api: bool = True
+    changing: Collection[PolicyKey] = frozenset()
 
 
 def check_policies(facts: PolicyFacts) -> Iterator[Finding]:
     """The findings about policies."""
     if facts.has_api:
         yield _served(facts.in_api)
-        yield _mirrored(facts.in_api, facts.stored)
+        yield _mirrored(facts)
     if isinstance(facts.stored, Missing):
         for check in ("policies.any", "policies.valid", "policies.label"):
             yield unknown(check, facts.stored)
@@ -66,7 +68,8 @@ def _served(in_api: Collection[PolicyKey] | Missing | None) -> Finding:
     return ok("policies.served", "the API server serves TASPolicies")
 
 
-def _mirrored(in_api: Collection[PolicyKey] | Missing | None, known: Collection[StoredPolicy] | Missing) -> Finding:
+def _mirrored(facts: PolicyFacts) -> Finding:
+    in_api, known = facts.in_api, facts.stored
     if in_api is None:
         in_api = Missing("the API server serves no TASPolicies")
     if isinstance(in_api, Missing):
@@ -74,7 +77,7 @@ def _mirrored(in_api: Collection[PolicyKey] | Missing | None, known: Collection[
     if isinstance(known, Missing):
         return unknown("policies.mirrored", known)
     stored = {each.policy.key for each in known}
-    lacking, left_over = set(in_api) - stored, stored - set(in_api)
+    lacking, left_over = (each.difference(facts.changing) for each in (set(in_api) - stored, stored - set(in_api)))
     if lacking or left_over:
         what = "; ".join(
             text

@@ -88,12 +88,14 @@ class WorkloadFacts(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         pods: Those that have not ended.
         managed: The resources of the extender's entry; empty: the extender is asked for each pod.
+        changing: Policies that were created or deleted while all was read: it is not said that one does not exist.
     """
 
     pods: Sequence[Workload] | Missing
     daemon_sets: Sequence[DaemonSetTemplate] | Missing
     policies: Mapping[PolicyKey, Policy] | Missing
     managed: Collection[str] | Missing
+    changing: Collection[PolicyKey] = frozenset()
 
 
 def check_workloads(facts: WorkloadFacts) -> Iterator[Finding]:
@@ -112,10 +114,12 @@ def check_workloads(facts: WorkloadFacts) -> Iterator[Finding]:
             yield unknown(check, facts.pods)
     else:
         yield from _idle(facts.pods, policies)
-        yield from _lost(facts.pods, policies)
+        yield from _lost(facts.pods, policies, facts.changing)
         yield from _resource(facts.pods, facts.managed)
         yield from _affinity(facts.pods, policies, labels)
-        yield from _keys(facts.pods, labels)
+        names = sorted(key.name for key in facts.changing)
+        perhaps = _Labels(frozenset(names), tuple(f"{LABEL_PREFIX}{name}/" for name in names))
+        yield from _keys(facts.pods, labels, perhaps)
     yield _daemon_sets(facts.daemon_sets, labels)
 
 
@@ -155,11 +159,13 @@ def _idle(pods: Sequence[Workload], policies: Mapping[PolicyKey, Policy]) -> Ite
     yield finding("workloads.label", Severity.WARNING, what, mend, run=run)
 
 
-def _lost(pods: Sequence[Workload], policies: Mapping[PolicyKey, Policy]) -> Iterator[Finding]:
+def _lost(
+    pods: Sequence[Workload], policies: Mapping[PolicyKey, Policy], changing: Collection[PolicyKey]
+) -> Iterator[Finding]:
     owners: dict[PolicyKey, Owner] = {}
     for pod in pods:
         key = PolicyKey(pod.namespace, pod.policy)
-        if pod.policy and key not in policies:
+        if pod.policy and key not in policies and key not in changing:
             owners[key] = min(pod.owner, owners.get(key, pod.owner))
     if not owners:
         yield ok("workloads.policy", "each policy that a pod names exists")
@@ -208,11 +214,11 @@ def _affinity(pods: Sequence[Workload], policies: Mapping[PolicyKey, Policy], la
         yield ok("workloads.affinity", "each label of a policy is used by a pod")
 
 
-def _keys(pods: Sequence[Workload], labels: _Labels) -> Iterator[Finding]:
+def _keys(pods: Sequence[Workload], labels: _Labels, perhaps: _Labels) -> Iterator[Finding]:
     wrong: dict[str, set[Owner]] = {}
     for pod in pods:
         for each in pod.expressions:
-            if each.is_ours and not labels.has(each.key):
+            if each.is_ours and not labels.has(each.key) and not perhaps.has(each.key):
                 wrong.setdefault(each.key, set()).add(pod.owner)
     for key, owners in sorted(wrong.items()):
         what = f"pods of {some(map(str, owners))} have a node affinity for {key}, which no policy sets"

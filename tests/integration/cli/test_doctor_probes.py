@@ -294,7 +294,7 @@ async def test_facts_n33_the_monitoring_port_says_whether_each_write_is_synced(
         assert isinstance(found.clock, Offset)
         assert found.clock.least < 1
         assert isinstance(found.stored, Stored)
-        assert found.stored == Stored([], {}, {}, {}, frozenset(), None)
+        assert found.stored == Stored([], {}, {}, {}, frozenset(), None, at=found.stored.at)
         # Of the default port of a server that is not ours nothing is believed.
         other = await read_bus(bus, monitors=(), embedded=False)
         assert isinstance(other.bus, BusFacts)

@@ -2,23 +2,36 @@
 
 import base64
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 import msgspec
 import pytest
 from click.testing import CliRunner
 
+from bus.buckets import Bucket
+from bus.connection import Bus
+from bus.entry import RawEntry
+from bus.errors import UnavailableError
+from bus.kinds import POLICY_RECORDS
+from bus.records.policies import PolicyRecord
 from cli import cli
-from cli.doctor.cluster_facts import workload_of
+from cli.doctor.bus_facts import BusRead, Stored, settled
+from cli.doctor.cluster_facts import unread, workload_of
+from cli.doctor.doctor import facts_of
+from cli.doctor.extender_probe import ExtenderRead
 from cli.doctor.output import print_findings
 from cli.doctor.probes import offset_of
 from cli.doctor.scheduler_files import SchedulerFiles, read_scheduler
 from tas.diagnosis.clocks import Offset
 from tas.diagnosis.finding import Missing, Severity, finding, ok, unknown
+from tas.diagnosis.metrics import MetricFacts
 from tas.diagnosis.owner import Owner
+from tas.diagnosis.policies import StoredPolicy
 from tas.diagnosis.workloads import Expression, Workload
+from tas.policy.policy import PolicyKey
 from tests.unit.tas.configuring.samples import KUBEADM
+from tests.unit.tas.diagnosis.samples import policy
 from workers.kubernetes.resources import PlacementPod
 
 CONFIGURATION = """\
@@ -109,6 +122,73 @@ def test_without_the_files_nothing_is_known(tmp_path: Path) -> None:
     given = tmp_path / "config.yaml"
     given.write_text(CONFIGURATION)
     assert read_scheduler(tmp_path / "absent", given).url == "https://tas:9001/scheduler"
+
+
+def stored(*names: str, at: float = 0.0) -> Stored:
+    policies = [StoredPolicy(policy=policy(name)) for name in names]
+    return Stored(policies, samples={}, nodes={}, sources={}, held=frozenset(), cluster=True, at=at)
+
+
+def test_samples_are_judged_by_the_time_when_they_were_read() -> None:
+    """The lists of a large cluster are read later, and take up to a minute."""
+    none = Missing("not asked")
+    found = facts_of(
+        bus=BusRead(none, Offset(ahead=100.0), stored(at=1000.0)),
+        cluster=unread(none, none, is_asked=True),
+        files=SchedulerFiles(none, "", None, none, None, None),
+        extender=ExtenderRead("", none, none, "", none, none),
+        changing=frozenset(),
+        own_environment={},
+        stale_after=60.0,
+        now=1060.0,
+    )
+    assert isinstance(found.metrics, MetricFacts)
+    assert found.metrics.now == 1100.0
+
+
+class PolicyBus:
+    """A bus that has other policies at each read; the last ones stay."""
+
+    def __init__(self, *reads: set[str] | UnavailableError) -> None:
+        self.left = list(reads)
+
+    def on_invalid(self, *_: Any) -> None:
+        raise AssertionError
+
+    async def entries(self, _bucket: Bucket) -> list[RawEntry]:
+        names = self.left.pop(0) if len(self.left) > 1 else self.left[0]
+        if isinstance(names, UnavailableError):
+            raise names
+        return [
+            RawEntry(POLICY_RECORDS.key(PolicyKey("default", name)), POLICY_RECORDS.encode(record_of(name)), 1, 0.0)
+            for name in names
+        ]
+
+
+def record_of(name: str) -> PolicyRecord:
+    return PolicyRecord(policy=policy(name), uid="u", generation=1, problems=())
+
+
+@pytest.mark.parametrize(
+    ("before", "in_api", "later", "changing"),
+    [
+        ({"a"}, {"a"}, [{"a"}], set()),
+        ({"a"}, {"a", "new"}, [{"a"}, UnavailableError("slow"), {"a", "new"}], {"new"}),
+        ({"a", "old"}, {"a"}, [{"a", "old"}, {"a"}], {"old"}),
+        ({"a", "stays"}, {"a", "never", "new"}, [{"a", "stays", "new"}], {"new"}),
+    ],
+    ids=["alike", "created", "deleted", "differences"],
+)
+async def test_only_a_policy_that_soon_is_in_both_was_changing(
+    monkeypatch: pytest.MonkeyPatch, before: set[str], in_api: set[str], later: list[Any], changing: set[str]
+) -> None:
+    monkeypatch.setattr("cli.doctor.bus_facts.MIRROR_POLL_SECONDS", 0.0)
+    if "never" in in_api:
+        monkeypatch.setattr("cli.doctor.bus_facts.MIRROR_SECONDS", 0.01)
+    bus = PolicyBus(*later)
+    keys = frozenset(PolicyKey("default", name) for name in in_api)
+    found = await settled(cast("Bus", bus), stored(*before), keys)
+    assert {key.name for key in found} == changing
 
 
 def test_the_date_of_an_answer_is_a_clock_of_half_a_second_and_the_time_of_the_question() -> None:

@@ -50,6 +50,14 @@ def test_what_is_wrong_with_the_store_is_found() -> None:
     assert bad(unserved) == {"policies.served": Severity.ERROR, "policies.mirrored": Severity.UNKNOWN}
 
 
+def test_a_policy_that_is_created_or_deleted_meanwhile_is_no_difference() -> None:
+    for stored, in_api in (([], [KEY]), ([DEMO], [])):
+        facts = PolicyFacts(stored=stored, in_api=in_api, changing={KEY})
+        assert one(check_policies(facts), "policies.mirrored").severity is Severity.OK
+        other = PolicyFacts(stored=stored, in_api=in_api, changing={PolicyKey("default", "other")})
+        assert one(check_policies(other), "policies.mirrored").severity is Severity.ERROR
+
+
 def test_the_worst_problem_of_a_policy_is_named() -> None:
     problems = [
         Problem(field="a", value="1", reason="is ignored", refused=False),

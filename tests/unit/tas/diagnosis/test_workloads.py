@@ -9,6 +9,7 @@ import pytest
 from tas.diagnosis.finding import Finding, Missing, Severity
 from tas.diagnosis.owner import Owner
 from tas.diagnosis.workloads import DaemonSetTemplate, Expression, Term, Workload, WorkloadFacts, check_workloads
+from tas.policy.policy import PolicyKey
 from tests.unit.tas.diagnosis.found import bad, one, severities
 from tests.unit.tas.diagnosis.samples import policy
 
@@ -43,8 +44,10 @@ def pod(
     )
 
 
-def checked(pods: Any, managed: Any, *, policies: Any = POLICIES, daemon_sets: Any = ()) -> Iterator[Finding]:
-    facts = WorkloadFacts(pods=pods, daemon_sets=daemon_sets, policies=policies, managed=managed)
+def checked(
+    pods: Any, managed: Any, *, policies: Any = POLICIES, daemon_sets: Any = (), changing: Any = ()
+) -> Iterator[Finding]:
+    facts = WorkloadFacts(pods=pods, daemon_sets=daemon_sets, policies=policies, managed=managed, changing=changing)
     return check_workloads(facts)
 
 
@@ -57,6 +60,12 @@ def test_a_pod_with_label_resource_and_affinity_has_no_finding() -> None:
     findings = list(checked([pod()], {RESOURCE}))
     assert bad(findings) == {}
     assert len(severities(findings)) == 6
+
+
+def test_a_policy_that_is_created_or_deleted_meanwhile_may_exist() -> None:
+    pods = [pod(), pod((excluding(), excluding("new")), policy="new")]
+    assert set(bad(checked(pods, {RESOURCE}))) == {"workloads.policy", "workloads.key"}
+    assert bad(checked(pods, {RESOURCE}, changing={PolicyKey("default", "new")})) == {}
 
 
 @pytest.mark.parametrize(
