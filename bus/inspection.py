@@ -26,8 +26,8 @@ LOST = {
 
 
 ATTEMPTS = 3
-"""So often a server of a cluster is asked about a stream until it says that the stream has a leader: an election
-takes some seconds."""
+"""So often a server of a cluster is asked about a stream until it says that the stream has a leader, and each copy is
+up to date: an election takes some seconds, and while messages come, a copy is behind for a moment now and then."""
 
 ELECTION_SECONDS = 1.0
 """How long to wait before each further question."""
@@ -97,7 +97,7 @@ async def _told(bus: Bus, of: Stream | Bucket, attempts: int) -> _Told:
             if attempts <= 0 or error.code is not None:
                 return _Told({}, Missing(str(error)), error)
         else:
-            if attempts <= 0 or has_leader(answer):
+            if attempts <= 0 or (has_leader(answer) and not late_copies(answer)):
                 return _Told(answer, _offset(answer, asked, time.time()), None)
             await asyncio.sleep(ELECTION_SECONDS)
 

@@ -1,9 +1,13 @@
 """What answers of nats-server 2.15.1 say about the copies of a stream in a cluster of three servers."""
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from bus.buckets import ALL, SAMPLES, configuration
+from bus.connection import Bus
+from bus.inspection import ATTEMPTS, inspect
+from bus.link import ServerInfo
 from bus.streams import has_majority, late_copies
 
 N0, N1, N2 = ({"name": name, "current": True, "active": 152682520} for name in ("n0", "n1", "n2"))
@@ -30,3 +34,46 @@ def answer(copies: int, **cluster: Any) -> dict[str, Any]:
 def test_most_copies_follow_a_leader_or_not(found: dict[str, Any], majority: bool, late: list[str]) -> None:
     assert has_majority(found) is majority
     assert late_copies(found) == late
+
+
+class Trio:
+    """A server of a cluster, whose answers about SAMPLES are given one after the other; the last one stays."""
+
+    address = "nats://127.0.0.1:4222"
+    server = ServerInfo("S", "2.15.1", "trio")
+
+    def __init__(self, *replicas: list[Any]) -> None:
+        self.link = self
+        self.asked = 0
+        self._left = list(replicas)
+
+    async def api(self, verb: str) -> dict[str, Any]:
+        name = verb.removeprefix("STREAM.INFO.")
+        replicas: list[Any] = [N1, N2]
+        if name == SAMPLES.stream:
+            self.asked += 1
+            replicas = self._left.pop(0) if len(self._left) > 1 else self._left[0]
+        (of,) = (each for each in ALL if each.stream == name)
+        config = configuration(of, first_sequence=1, replicas=3)
+        return {"config": config, "ts": "2026-11-27T00:00:00Z"} | {"cluster": {"leader": "n0", "replicas": replicas}}
+
+
+@pytest.mark.parametrize(
+    ("replicas", "late", "asked"),
+    [
+        ([[N1, N2]], {}, 1),
+        ([[N1 | GONE, N2], [N1, N2]], {}, 2),
+        ([[N1 | GONE, N2], [N1, N2 | GONE], [N1, N2]], {}, 3),
+        ([[N1 | GONE, N2]], {"n1": [SAMPLES.stream]}, ATTEMPTS),
+    ],
+    ids=["up to date", "a moment behind", "one after the other", "behind"],
+)
+async def test_a_copy_that_is_behind_for_a_moment_is_up_to_date(
+    monkeypatch: pytest.MonkeyPatch, replicas: list[list[Any]], late: dict[str, list[str]], asked: int
+) -> None:
+    """Of a working cluster at 150 messages a second, 3 % of the answers say that a copy is behind."""
+    monkeypatch.setattr("bus.inspection.ELECTION_SECONDS", 0.0)
+    bus = Trio(*replicas)
+    facts, _ = await inspect(cast("Bus", bus))
+    assert facts.late == late
+    assert bus.asked == asked
