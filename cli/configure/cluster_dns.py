@@ -28,6 +28,10 @@ class UnresolvedError(Exception):
     """The name has no address; the message says who says so."""
 
 
+class SilentError(UnresolvedError):
+    """The DNS of the cluster does not answer, so that it is not known whether the name has an address."""
+
+
 def of_kubelet(path: Path = KUBELET) -> ClusterDns | None:
     """The DNS that the kubelet of this node gives to pods; None if it cannot be told."""
     try:
@@ -52,18 +56,21 @@ def resolved(host: str, dns: ClusterDns | None) -> str:
                     return found[0]
     except DnsError as error:
         raise UnresolvedError(str(error)) from error
+    except TimeoutError as error:
+        raise SilentError(f"no answer within {_TRIES * _SECONDS:g} s") from error
     except OSError as error:
-        raise UnresolvedError(error.strerror or str(error)) from error
+        reason = error.strerror or str(error)
+        raise (UnresolvedError if dns is None else SilentError)(reason) from error
     raise UnresolvedError("there is no such name")
 
 
 def _asked(name: str, kind: int, dns: ClusterDns) -> list[str]:
     family = socket.AF_INET6 if ":" in dns.address else socket.AF_INET
+    number = secrets.randbelow(1 << 16)  # the same for each try: a slow server answers the first one during the second
     with socket.socket(family, socket.SOCK_DGRAM) as udp:
         udp.settimeout(_SECONDS)
         udp.connect((dns.address, dns.port))
         for attempt in range(_TRIES):
-            number = secrets.randbelow(1 << 16)
             udp.send(question(name, kind, number))
             try:
                 return addresses(udp.recv(MAX_ANSWER), number)

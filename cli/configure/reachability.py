@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from cli.configure.cluster_dns import ClusterDns, UnresolvedError, resolved
+from cli.configure.cluster_dns import ClusterDns, SilentError, UnresolvedError, resolved
 from tas.diagnosis.url import url_of
 
 _SECONDS = 5.0
@@ -38,7 +38,8 @@ def why_not_reached(url: str, dns: ClusterDns | None, certificates: Mapping[str,
         address = host if _is_address(host) or parts.is_loopback else resolved(host, dns)
     except UnresolvedError as error:
         server = "this machine" if dns is None else f"the DNS of the cluster at {dns.address}"
-        return Unreached(f"{host} is not known to {server}: {error}", unresolved=True)
+        says = f": {server} does not answer" if isinstance(error, SilentError) else f" is not known to {server}"
+        return Unreached(f"{host}{says}: {error}", unresolved=True)
     try:
         with socket.create_connection((address, parts.port), _SECONDS) as plain:
             if parts.scheme == "http":

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import pytest
 
 from cli.configure import liveness
-from cli.configure.cluster_dns import ClusterDns, of_kubelet
+from cli.configure.cluster_dns import ClusterDns, of_kubelet, resolved
 from cli.configure.liveness import look
-from cli.configure.reachability import why_not_reached
+from cli.configure.reachability import Unreached, why_not_reached
 from tas.configuring.dns import A, question
 from tests.certificates import Authority, Pair
 from tests.unit.cli.configure.node import AUTHORITY, CLIENT, Node, code, message
@@ -159,21 +159,25 @@ def test_the_scheduler_from_before_the_change_does_not_count(node: Node, monkeyp
 
 
 @contextmanager
-def name_server(name: str) -> Iterator[ClusterDns]:
-    """The DNS of a cluster that knows one name."""
+def name_server(name: str, *, is_late: bool = False) -> Iterator[ClusterDns]:
+    """The DNS of a cluster that knows one name; `is_late`: it answers a question when the same has come again."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
         udp.bind(("127.0.0.1", 0))
         udp.settimeout(0.05)
         end = threading.Event()
 
         def run() -> None:
+            earlier: dict[bytes, bytes] = {}
             while not end.is_set():
                 try:
                     asked, client = udp.recvfrom(512)
                 except TimeoutError:
                     continue
+                first = earlier.setdefault(asked[2:], asked)
+                if is_late and first is asked:
+                    continue
                 known = asked[2:] == question(name, A, 0)[2:]
-                head = asked[:2] + (b"\x81\x80\0\1\0\1\0\0\0\0" if known else b"\x81\x83\0\1\0\0\0\0\0\0")
+                head = first[:2] + (b"\x81\x80\0\1\0\1\0\0\0\0" if known else b"\x81\x83\0\1\0\0\0\0\0\0")
                 record = b"\xc0\x0c\0\1\0\1\0\0\0\x1e\0\4\x7f\0\0\1" if known else b""
                 udp.sendto(head + asked[12:] + record, client)
 
@@ -184,6 +188,24 @@ def name_server(name: str) -> Iterator[ClusterDns]:
         finally:
             end.set()
             thread.join()
+
+
+def test_a_late_answer_of_the_dns_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy server answers the first question while the second one waits."""
+    monkeypatch.setattr("cli.configure.cluster_dns._SECONDS", 0.05)
+    monkeypatch.setattr("cli.configure.cluster_dns._TRIES", 400)
+    with name_server(f"{SERVICE}.cluster.local", is_late=True) as dns:
+        assert resolved(SERVICE, dns) == "127.0.0.1"
+
+
+def test_a_dns_that_does_not_answer_does_not_make_the_name_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cli.configure.cluster_dns._SECONDS", 0.01)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+        silent.bind(("127.0.0.1", 0))
+        dns = ClusterDns("127.0.0.1", port=silent.getsockname()[1])
+        found = why_not_reached(f"https://{SERVICE}:9001", dns, FILES)
+    reason = f"{SERVICE}: the DNS of the cluster at 127.0.0.1 does not answer: no answer within 0.02 s"
+    assert found == Unreached(reason, unresolved=True)
 
 
 class Case(NamedTuple):
