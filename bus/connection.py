@@ -28,6 +28,7 @@ from bus.errors import (
     MisconfiguredError,
     NoMajorityError,
     RefusedError,
+    SlowError,
     UnavailableError,
 )
 from bus.feed import Feed
@@ -112,6 +113,7 @@ class Bus:
         self._consumer_prefix = _token(name)
         self._servers = _servers(url)
         self._last_error = "not tried yet"
+        self._is_slow = True
         self._closing = False
         self.max_value_bytes = DEFAULT_VALUE_BYTES
         self.address = ",".join(_without_password(server) for server in self._servers)
@@ -167,6 +169,11 @@ class Bus:
     def last_error(self) -> str:
         """Why the last attempt to connect failed; empty while connected."""
         return "" if self.connected else self._last_error
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether nobody has refused a connection yet: the last attempt ran out of time, or the first one goes on."""
+        return not self.connected and self._is_slow
 
     @property
     def connected(self) -> bool:
@@ -399,7 +406,7 @@ class Bus:
             if not self._closing:
                 await self._serve(link)
             if self._connected.is_set():
-                self._last_error = link.why_lost
+                self._last_error, self._is_slow = link.why_lost, False
                 log.warning("bus_disconnected", connection=self.name, bus=self.address, error=link.why_lost)
         finally:
             if following is not None:
@@ -417,7 +424,7 @@ class Bus:
             try:
                 return await self._open_with(await asyncio.to_thread(self._access.load))
             except (AccessError, UnavailableError) as error:
-                self._last_error = str(error)
+                self._last_error, self._is_slow = str(error), isinstance(error, SlowError)
                 reason = re.sub(r"\d+", "", self._last_error)  # some reasons count seconds
                 # A server that has started again may refuse for another reason.
                 if not failures or (reason != reported and clock() >= again_at):
@@ -427,13 +434,13 @@ class Bus:
             await asyncio.sleep(RETRY.after(failures))
 
     async def _open_with(self, loaded: Loaded) -> Link:
-        """A connection. Raises UnavailableError with what the server refused."""
+        """A connection. Raises UnavailableError with what the server refused, or SlowError."""
         inbox = f"{INBOX}.{_token(loaded.name)}" if loaded.name else f"{INBOX}_{self._consumer_prefix}"
         try:
             return await Link.open(self._servers, name=self.name, inbox_prefix=inbox, loaded=loaded)
         except UnavailableError as error:
             has_user = any("@" in server for server in self._servers)
-            raise UnavailableError(refusal(error, loaded, self._access, address_has_user=has_user)) from error
+            raise type(error)(refusal(error, loaded, self._access, address_has_user=has_user)) from error
 
     async def _follow_files(self, link: Link) -> None:
         """Ends the connection when the files have changed, and a new one with them is open.

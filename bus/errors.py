@@ -16,6 +16,10 @@ class UnavailableError(BusError):
     """
 
 
+class SlowError(UnavailableError):
+    """No server has answered a connection in time: nobody has refused it."""
+
+
 class NobodyListensError(UnavailableError):
     """No stream has the subject, or the server has no JetStream."""
 

@@ -15,7 +15,15 @@ import structlog
 
 from bus.buckets import HEADER_BYTES
 from bus.client import Client, Msg, Subscription, errors
-from bus.errors import BusError, ForbiddenError, NobodyListensError, RefusedError, UnavailableError, jetstream_error
+from bus.errors import (
+    BusError,
+    ForbiddenError,
+    NobodyListensError,
+    RefusedError,
+    SlowError,
+    UnavailableError,
+    jetstream_error,
+)
 from bus.rights.access import Loaded
 from tas.values.throttle import Throttle
 
@@ -180,7 +188,7 @@ class Link:
 
     @classmethod
     async def open(cls, servers: Sequence[str], *, name: str, inbox_prefix: str, loaded: Loaded) -> "Link":
-        """Connects to one of `servers`. Raises UnavailableError within `CONNECT_SECONDS`.
+        """Connects to one of `servers`. Raises UnavailableError within `CONNECT_SECONDS`, SlowError if they are over.
 
         `loaded`: what this process shows to the server. RefusedError if the user may not subscribe to its own inbox.
         """
@@ -218,7 +226,8 @@ class Link:
             reason = str(error) or type(error).__name__
             if isinstance(error, TimeoutError) and not client._server_info:
                 reason = f"nobody has answered as a nats-server within {CONNECT_SECONDS:g} s: is the port right?"
-            raise UnavailableError(f"no connection: {reason}{after}") from error
+            kind = SlowError if isinstance(error, TimeoutError) else UnavailableError
+            raise kind(f"no connection: {reason}{after}") from error
         except BaseException:
             await client.drop()
             raise

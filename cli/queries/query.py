@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple, TypeVar
 
 import click
@@ -38,6 +38,12 @@ V = TypeVar("V")
 
 CONNECT_SECONDS = 3.0
 """How long a command tries to connect to the bus."""
+
+SLOW_SECONDS = 10.0
+"""How long it tries if nobody has refused it: a busy server is slow to answer."""
+
+POLL_SECONDS = 0.05
+"""How often it is checked then whether somebody has."""
 
 MAJORITY_SECONDS = 6.0
 """How long a server of a cluster may take to say whether it has a majority: an election takes some seconds."""
@@ -93,11 +99,12 @@ async def _asked(
 
 
 class _NoBusError(Exception):
-    """No server answers in time, or it refuses this user."""
+    """No server answers in time, or it refuses this user; `is_slow`: nobody refuses the connection either."""
 
-    def __init__(self, address: str, reason: str) -> None:
+    def __init__(self, address: str, reason: str, *, is_slow: bool) -> None:
         self._is_refused = is_refused(reason)
-        within = f"within {CONNECT_SECONDS:g} s"
+        self._is_slow = is_slow
+        within = f"within {SLOW_SECONDS if is_slow else CONNECT_SECONDS:g} s"
         fails = f"the bus at {address} refuses" if self._is_refused else f"no bus answers at {address} {within}"
         super().__init__(f"{fails}: {reason}")
 
@@ -109,6 +116,8 @@ class _NoBusError(Exception):
                 f"Give credentials that it accepts with {flag('bus_credentials')} or {flag('bus_token')}, "
                 f"or the address of another bus with {flag('bus')} or {variable('bus')}"
             )
+        if self._is_slow:
+            return f"If it is overloaded, try again; or give the address of your bus with {flag('bus')}"
         return f"Start one (tas run all), or give its address with {flag('bus')} or {variable('bus')}"
 
 
@@ -174,15 +183,24 @@ async def _connected(url: str, access: Access) -> AsyncIterator[tuple[Bus, str]]
     """An open connection. It creates no streams or buckets, since these would have this client's settings."""
     try:
         async with Bus.connect(url, name="tas-cli", streams=(), on_invalid=_left_out, access=access) as bus:
-            try:
-                async with asyncio.timeout(CONNECT_SECONDS):
-                    await bus.wait_connected()
-            except TimeoutError:
+            await _wait_connected(bus)
+            if not bus.connected:
                 access.load()  # raises AccessError if a file is the reason
-                raise _NoBusError(bus.address, bus.last_error) from None
+                raise _NoBusError(bus.address, bus.last_error, is_slow=bus.is_slow)
             yield bus, bus.address
     except MisconfiguredError as error:
         raise click.ClickException(f"{error} ({flag('bus')}, {variable('bus')})") from error
+
+
+async def _wait_connected(bus: Bus) -> None:
+    """Waits until the bus is connected, or its time is over."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(CONNECT_SECONDS):
+            await bus.wait_connected()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(max(0.0, SLOW_SECONDS - CONNECT_SECONDS)):
+            while bus.is_slow:  # noqa: ASYNC110 - that an attempt has failed is no event
+                await asyncio.sleep(POLL_SECONDS)
 
 
 def _left_out(bucket: Bucket, key: str, error: InvalidInputError) -> None:

@@ -257,3 +257,25 @@ async def test_a_server_that_never_speaks_is_named_with_a_reason() -> None:
         assert connected.is_set()
     finally:
         server.close()
+
+
+async def test_a_server_is_slow_until_the_connection_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bus.link.CONNECT_SECONDS", 0.1)
+    tried = asyncio.Event()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        tried.set()
+        writer.close()
+
+    server = await asyncio.start_server(listen, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with Bus.connect(f"nats://127.0.0.1:{port}", name="t") as bus:
+        assert bus.is_slow
+        await tried.wait()
+        await eventually(lambda: "nobody has answered" in bus.last_error)
+        assert bus.is_slow
+        server.close()
+        await server.wait_closed()
+        await eventually(lambda: not bus.is_slow)
+        assert "no servers available" in bus.last_error
