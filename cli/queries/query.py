@@ -182,7 +182,7 @@ async def _what_is_missing(bus: Bus) -> str:
 async def _connected(url: str, access: Access) -> AsyncIterator[tuple[Bus, str]]:
     """An open connection. It creates no streams or buckets, since these would have this client's settings."""
     try:
-        async with Bus.connect(url, name="tas-cli", streams=(), on_invalid=_left_out, access=access) as bus:
+        async with Bus.connect(url, name="tas-cli", streams=(), on_invalid=_LeftOut(), access=access) as bus:
             await _wait_connected(bus)
             if not bus.connected:
                 access.load()  # raises AccessError if a file is the reason
@@ -203,8 +203,17 @@ async def _wait_connected(bus: Bus) -> None:
                 await asyncio.sleep(POLL_SECONDS)
 
 
-def _left_out(bucket: Bucket, key: str, error: InvalidInputError) -> None:
-    echo(f"left out: {bucket.name}/{key}: {error}", err=True)
+class _LeftOut:
+    """Prints each entry that cannot be read once, however often it is read."""
+
+    def __init__(self) -> None:
+        self._shown: set[str] = set()
+
+    def __call__(self, bucket: Bucket, key: str, error: InvalidInputError) -> None:
+        line = f"left out: {bucket.name}/{key}: {error}"
+        if line not in self._shown:
+            self._shown.add(line)
+            echo(line, err=True)
 
 
 async def readable(bus: Bus, kind: RecordKind[K, V]) -> dict[K, V]:

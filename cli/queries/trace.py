@@ -1,5 +1,6 @@
 """`tas trace`: follows one value through all stages, and prints where it stopped."""
 
+import asyncio
 import time
 
 import click
@@ -30,6 +31,11 @@ from tas.explain.trace import trace as follow
 from tas.samples.sample import Scrape
 from tas.values.names import is_metric_name, is_subdomain
 
+LOOKS = 6
+"""How often is looked at most, where a value stops."""
+
+LOOK_SECONDS = 0.5
+
 
 @settings_command(
     "trace",
@@ -51,27 +57,17 @@ def trace(settings: Settings, *, metric: str, node: str, as_json: bool) -> int:
 
 
 async def _trace(bus: Bus, metric: str, node: str, default_stale_after: float, *, as_json: bool) -> int:
-    # In the direction of the flow: a value that moves on meanwhile is found at a later stage and never seems lost.
-    facts = (await NODE_FACTS.get(bus, node)).readable()
-    sources = await stored_sources(bus)
-    evidence = Evidence(
-        held_sources=sources.held,
-        sources=sources.states,
-        published=await _published(bus, node),
-        known=(await NODE_SAMPLES.get(bus, node)).readable() or (),
-        labels=None if facts is None else facts.labels,
-        are_labels_complete=facts is None or facts.complete_labels is not None,
-        cluster=None if (synced := (await synced_of(NODES).get(bus, SYNCED)).readable()) is None else synced.cluster,
-        policies=[
-            PolicyVersion(record.policy, record.uid, record.generation)
-            for record in (await readable(bus, POLICY_RECORDS)).values()
-        ],
-        verdict=(await NODE_VERDICTS.get(bus, node)).readable(),
-        refused=await readable(bus, REFUSED_LABELS),
-        default_stale_after=default_stale_after,
-    )
-    now = time.time()
-    found = follow(metric, node, evidence, now)
+    shown: set[str] = set()
+    earlier: StageResult | None = None
+    for _ in range(LOOKS):
+        evidence, now = await _evidence(bus, node, default_stale_after, shown)
+        found = follow(metric, node, evidence, now)
+        # Values move on between the reads of two stages. So where a value stops counts if it is there a moment later.
+        last = found.stages[-1]
+        if found.stopped_at is None or (earlier is not None and _is_same(earlier, last)):
+            break
+        earlier = last
+        await asyncio.sleep(LOOK_SECONDS)
     if as_json:
         print_json(msgspec.to_builtins(found))
     else:
@@ -79,18 +75,54 @@ async def _trace(bus: Bus, metric: str, node: str, default_stale_after: float, *
     return 0 if found.stopped_at is None else 1
 
 
-async def _published(bus: Bus, node: str) -> dict[str, Scrape]:
+def _is_same(earlier: StageResult, now: StageResult) -> bool:
+    return (earlier.stage, earlier.details) == (now.stage, now.details)
+
+
+async def _evidence(bus: Bus, node: str, default_stale_after: float, shown: set[str]) -> tuple[Evidence, float]:
+    """What the bus has, and when the samples were read. `shown` has what was printed of messages that are refused."""
+    # In the direction of the flow: a value that moves on meanwhile is found at a later stage and never seems lost.
+    sources = await stored_sources(bus)
+    now = time.time()
+    published = await _published(bus, node, shown)
+    known = (await NODE_SAMPLES.get(bus, node)).readable() or ()
+    synced = (await synced_of(NODES).get(bus, SYNCED)).readable()
+    policies = await readable(bus, POLICY_RECORDS)
+    verdict = (await NODE_VERDICTS.get(bus, node)).readable()
+    refused = await readable(bus, REFUSED_LABELS)
+    facts = (await NODE_FACTS.get(bus, node)).readable()
+    evidence = Evidence(
+        held_sources=sources.held,
+        sources=sources.states,
+        published=published,
+        known=known,
+        labels=None if facts is None else facts.labels,
+        are_labels_complete=facts is None or facts.complete_labels is not None,
+        cluster=None if synced is None else synced.cluster,
+        policies=[PolicyVersion(record.policy, record.uid, record.generation) for record in policies.values()],
+        verdict=verdict,
+        refused=refused,
+        default_stale_after=default_stale_after,
+    )
+    return evidence, now
+
+
+async def _published(bus: Bus, node: str, shown: set[str]) -> dict[str, Scrape]:
     published: dict[str, Scrape] = {}
+    problems: list[str] = []
     for message in await bus.last_messages(SAMPLES, samples_subject(node, "*")):
         try:
             _, scrape, refused = received(message)
         except InvalidInputError as error:
-            echo(f"refused: {error}", err=True)
+            problems.append(str(error))
             continue
-        for problem in refused:
-            echo(f"refused: {problem}", err=True)
+        problems += map(str, refused)
         if scrape is not None:
             published[scrape.source] = scrape
+    for problem in problems:
+        if problem not in shown:
+            shown.add(problem)
+            echo(f"refused: {problem}", err=True)
     return published
 
 
