@@ -155,7 +155,7 @@ def _sample_rows(samples: NodeSamples, now: float) -> list[dict[str, Any]]:
             "source": scrape.source,
             "measured": scrape.measured,
             "arrived": scrape.arrived,
-            "age_seconds": round(now - scrape.time, 3),
+            "age_seconds": round(max(0.0, now - scrape.time), 3),  # it may have come after `now`
         }
         for scrape in samples
         for metric, value in scrape.metrics.items()

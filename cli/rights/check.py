@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from bus.connection import Bus
 from bus.errors import BusError, MisconfiguredError
 from bus.link import CALL_SECONDS
 from bus.rights.access import Access, is_refused
@@ -20,7 +21,7 @@ from cli.doctor.output import print_findings
 from cli.loop import run_to_end
 from cli.options import settings_command
 from cli.output import echo
-from cli.rights.connecting import connected
+from cli.rights.connecting import asked, connected
 from cli.rights.folder import AUTH, OperatorFolder, User
 from cli.rights.servers import absent_of, look, problem_of, servers_of, with_servers
 from cli.settings import Settings
@@ -123,15 +124,17 @@ async def _problem_of(user: User, address: str, access: Access, few: asyncio.Sem
     """What is wrong with a user on the server; empty if nothing is."""
     if not user.role:
         return "its credentials are not signed by a key of DIR: another operator has made them"
-    async with few, connected(address, replace(access, credentials=user.file)) as bus:
-        if not bus.connected:
-            return bus.last_error
+    async with few:
         try:
-            answer = await bus.link.request(OWN_RIGHTS, b"", seconds=CALL_SECONDS)
+            answer = await asked(address, replace(access, credentials=user.file), _own_rights)
             found = msgspec.json.decode(answer, type=_Answer).data.permissions
         except (BusError, msgspec.MsgspecError) as error:
             return str(error)
     return difference(found, permissions_of(user.role, user.claims.name, user.claims.tags))
+
+
+async def _own_rights(bus: Bus) -> bytes:
+    return await bus.link.request(OWN_RIGHTS, b"", seconds=CALL_SECONDS)
 
 
 def difference(found: _Permitted | None, needed: Permissions) -> str:

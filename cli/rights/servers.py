@@ -4,6 +4,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from bus.errors import BusError
 from bus.rights.access import Access
 from bus.rights.jwt import claims_of, is_same_but_for_time
 from bus.servers import BusServer, ask_servers
-from cli.rights.connecting import connected
+from cli.rights.connecting import asked, connected
 from cli.rights.folder import AUTH, OperatorFolder
 from tas.diagnosis.bus import BusFacts, oldest
 from tas.diagnosis.finding import Missing, some
@@ -44,21 +45,24 @@ class Seen(NamedTuple):
 async def look(folder: OperatorFolder, addresses: Iterable[str], access: Access, *, reader: Path) -> dict[str, Seen]:
     """Asks the server of each address about itself, and about those that it reaches."""
     found: dict[str, Seen] = {}
-    now = time.time()
     with tempfile.TemporaryDirectory() as private:
         file = Path(private) / f"{LOOKER}.creds"
         file.touch(0o600)
-        file.write_text(folder.keys.looker(LOOKER, now=now, expires=now + LOOK_SECONDS))
         for address in addresses:
             # A server has read an account only when a user of the account has connected.
-            async with connected(address, replace(access, credentials=reader)):
-                pass
-            async with connected(address, replace(access, credentials=file)) as bus:
-                try:
-                    servers = await _asked(bus, folder.keys.account.public)
-                    found[bus.address] = Seen(servers, "" if servers else "not to users of the system account of DIR")
-                except BusError as error:
-                    found[bus.address] = Seen((), bus.last_error or str(error))
+            async with connected(address, replace(access, credentials=reader)) as bus:
+                shown = bus.address
+            now = time.time()
+            file.write_text(folder.keys.looker(LOOKER, now=now, expires=now + LOOK_SECONDS))
+            try:
+                servers = await asked(
+                    address,
+                    replace(access, credentials=file),
+                    partial(_asked, account=folder.keys.account.public),
+                )
+                found[shown] = Seen(servers, "" if servers else "not to users of the system account of DIR")
+            except BusError as error:
+                found[shown] = Seen((), str(error))
     return found
 
 
