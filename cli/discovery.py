@@ -53,6 +53,10 @@ def runtime_directory() -> Path:
     return Path(temporary_directory(), f"tas-{os.getuid()}")
 
 
+ATTEMPTS = 5
+"""How often an announcement is written again because another server has removed the directory."""
+
+
 @contextmanager
 def announced(url: str, pid: int, token: Path) -> Iterator[None]:
     """Announces the server `pid` while the body runs. A failure is logged; clients then need `--bus`."""
@@ -87,12 +91,18 @@ def _running() -> list[_Announcement]:
 
 def _announce(announcement: _Announcement) -> Path:
     directory = runtime_directory()
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not _is_private(directory):
-        raise PermissionError(f"{directory} is not a directory that only this user may write")
     path = directory / f"bus-{announcement.pid}.json"
     unfinished = path.with_suffix(".unfinished")
-    unfinished.write_bytes(msgspec.json.encode(announcement))
+    for left in reversed(range(ATTEMPTS)):
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not _is_private(directory) and directory.lstat():  # which raises FileNotFoundError
+                raise PermissionError(f"{directory} is not a directory that only this user may write")
+            unfinished.write_bytes(msgspec.json.encode(announcement))
+            break
+        except (FileNotFoundError, FileExistsError):  # another server has just ended, and has removed the directory
+            if not left:
+                raise
     unfinished.replace(path)
     return path
 

@@ -37,6 +37,26 @@ def test_a_server_is_found_while_it_is_announced(folder: Path) -> None:
     assert not folder.exists()
 
 
+@pytest.mark.parametrize("method", ["lstat", "write_bytes"])
+def test_a_server_is_announced_while_the_last_other_one_ends(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """The other one removes the directory of both."""
+    original = getattr(Path, method)
+    removed: list[Path] = []
+
+    def after_the_end(path: Path, *arguments: bytes) -> object:
+        if not removed:
+            folder.rmdir()
+            removed.append(folder)
+        return original(path, *arguments)
+
+    monkeypatch.setattr(Path, method, after_the_end)
+    with announced("nats://127.0.0.1:1", os.getpid(), TOKEN):
+        assert removed == [folder]
+        assert running_bus() == "nats://127.0.0.1:1"
+
+
 def test_the_token_of_an_embedded_server_is_shown_to_it_alone_also_if_it_starts_later(
     folder: Path, tmp_path: Path
 ) -> None:
