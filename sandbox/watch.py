@@ -42,7 +42,7 @@ class Watch:
         """The events after this version, several lines at a time; empty after a wake of the store without events.
 
         With version 0 the first events are the existing objects. The watch ends after `seconds`, with an error event if
-        the history was forgotten, and when the resource is no longer served.
+        the history was forgotten, and when the resource is no longer served. A bookmark also comes before its end.
         """
         loop = asyncio.get_running_loop()
         ends = loop.time() + seconds
@@ -66,11 +66,11 @@ class Watch:
                 async with asyncio.timeout(min(ends - loop.time(), bookmark_seconds)):
                     await self._store.wait_beyond(version)
             except TimeoutError:
-                if loop.time() >= ends:
-                    return
                 if self._wants_bookmarks and version > sent:
                     sent = version
                     yield _line("BOOKMARK", encode(self._bookmark(version)))
+                if loop.time() >= ends:
+                    return
 
     def _existing(self) -> Iterator[bytes]:
         if self._form is not Form.NOTHING:

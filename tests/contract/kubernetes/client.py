@@ -20,7 +20,7 @@ TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 """The header `Accept` of kubectl."""
 
 
-async def until(probe: Callable[[], Awaitable[T | None]], what: str, *, timeout: float = 15.0) -> T:
+async def until(probe: Callable[[], Awaitable[T | None]], what: str, *, timeout: float = 120.0) -> T:
     """Calls `probe` until its result is true, and returns it; TimeoutError with `what` after `timeout` seconds."""
     last: T | None = None
     try:
@@ -60,7 +60,7 @@ class Stream:
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._response = response
 
-    async def next(self, *, timeout: float = 15.0) -> Object:
+    async def next(self, *, timeout: float = 60.0) -> Object:
         """The next event; EOFError if the stream has ended, TimeoutError after `timeout` seconds."""
         async with asyncio.timeout(timeout):
             line = await self._response.content.readline()

@@ -6,7 +6,7 @@ A subclass has the fixture `server`. Each test uses its own objects, since a rea
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any
 
 import pytest
@@ -693,9 +693,16 @@ class KubernetesContract:
         """After changes that the watch does not select: about every minute, and shortly before the end."""
         version = node["metadata"]["resourceVersion"]
         query = {"resourceVersion": version, "allowWatchBookmarks": "true", "timeoutSeconds": "4"}
-        async with api.watch(NODES, accept=PARTIAL, fieldSelector="metadata.name=nobody", **query) as watch:
-            changed = (await api.patch(path, {"metadata": {"labels": {"a": "b"}}})).ok()
-            event = await watch.next()
+
+        async def bookmarked() -> tuple[Object, Object] | None:
+            """The changed node, and the event; None if the watch has ended before the change: on a busy machine."""
+            async with api.watch(NODES, accept=PARTIAL, fieldSelector="metadata.name=nobody", **query) as watch:
+                changed = (await api.patch(path, {"metadata": {"labels": {"a": fresh("b")}}})).ok()
+                with suppress(EOFError):
+                    return changed, await watch.next()
+            return None
+
+        changed, event = await until(bookmarked, "a watch gets a bookmark after a change")
         assert event["type"] == "BOOKMARK"
         assert event["object"]["kind"] == "PartialObjectMetadata"
         assert int(event["object"]["metadata"]["resourceVersion"]) >= int(changed["metadata"]["resourceVersion"])
