@@ -29,11 +29,12 @@ _ERRORS = (BusError, KubernetesError, InvalidInputError, ManifestError, TooLarge
 
 async def probed(call: Awaitable[T], *, mend: str = "", run: str = "", seconds: float = PROBE_SECONDS) -> T | Missing:
     """The result of `call`, or why there is none: `mend` and `run` make it known."""
+    limit = asyncio.timeout(seconds)
     try:
-        async with asyncio.timeout(seconds):
+        async with limit:
             return await call
-    except TimeoutError:
-        return Missing(f"no answer within {seconds:g} s", mend, run)
+    except TimeoutError:  # of all, or of one request
+        return Missing(f"no answer within {seconds if limit.expired() else REQUEST_SECONDS:g} s", mend, run)
     except aiohttp.ClientError as error:
         return Missing(failed_request(error), mend, run)
     except _ERRORS as error:

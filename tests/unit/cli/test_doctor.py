@@ -1,5 +1,6 @@
 """`tas doctor`: the files of the scheduler, and the output."""
 
+import asyncio
 import base64
 from pathlib import Path
 from typing import Any, cast
@@ -21,7 +22,7 @@ from cli.doctor.cluster_facts import unread, workload_of
 from cli.doctor.doctor import facts_of
 from cli.doctor.extender_probe import ExtenderRead
 from cli.doctor.output import print_findings
-from cli.doctor.probes import offset_of
+from cli.doctor.probes import offset_of, probed
 from cli.doctor.scheduler_files import SchedulerFiles, read_scheduler
 from tas.diagnosis.clocks import Offset
 from tas.diagnosis.finding import Missing, Severity, finding, ok, unknown
@@ -194,6 +195,17 @@ async def test_only_a_policy_that_soon_is_in_both_was_changing(
 def test_the_date_of_an_answer_is_a_clock_of_half_a_second_and_the_time_of_the_question() -> None:
     assert offset_of("Thu, 01 Jan 1970 00:01:40 GMT", 90.0, 91.0) == Offset(ahead=10.0, doubt=1.0)
     assert isinstance(offset_of("", 0.0, 0.0), Missing)
+
+
+async def test_a_time_limit_is_named_that_was_exceeded() -> None:
+    async def request() -> None:
+        raise TimeoutError
+
+    async def forever() -> None:
+        await asyncio.Event().wait()
+
+    assert await probed(request()) == Missing("no answer within 5 s")
+    assert await probed(forever(), seconds=0.01) == Missing("no answer within 0.01 s")
 
 
 def test_the_worst_is_first_and_one_reason_is_one_row(capsys: pytest.CaptureFixture[str]) -> None:
