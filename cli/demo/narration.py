@@ -43,6 +43,10 @@ class Narration:
         self._steps += 1
         self._console.print(f"{self._steps:2}  {text}", style="bold")
 
+    def note(self, text: str) -> None:
+        """Prints what happens beside the steps."""
+        self._print("note", text, style="")
+
     def failed(self, text: str) -> StepFailedError:
         """Prints the failure of a step, and returns the error to raise."""
         self._print("FAILED", text, style="bold red")

@@ -3,7 +3,9 @@
 import asyncio
 import time
 import uuid
+from collections import Counter
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import aiohttp
@@ -22,8 +24,8 @@ from tas.policy.policy import API_VERSION, LABEL_PREFIX, POD_LABEL
 from tas.samples.sample import Scrape
 from tas.values.quantity import parse_quantity
 from workers.kubernetes.client import KubernetesClient
-from workers.kubernetes.errors import ForbiddenError, KubernetesError, NotFoundError
-from workers.kubernetes.resources import FULL_NODES, NAMESPACES, NODES, PODS, POLICIES, PodObject
+from workers.kubernetes.errors import ConflictError, ForbiddenError, KubernetesError, NotFoundError
+from workers.kubernetes.resources import FULL_NODES, NAMESPACES, NODES, PODS, POLICIES, PodObject, PodSpec
 from workers.process.http_body import MAX_OWN_BYTES, TooLargeError, body_start, failed_request, whole_body
 
 SOURCE = "demo"
@@ -43,6 +45,9 @@ HOSTNAME = "kubernetes.io/hostname"
 DELETE_SECONDS = 60.0
 """How long the deletion of the namespace may take, at least: its pods are deleted first."""
 
+MOST_EVICTIONS = 3
+"""How often a pod is evicted that the scheduler places on a node with a label that the pod avoids."""
+
 ANSWER_SECONDS = 2.0
 """How long one answer of the extender may take before the request is repeated."""
 
@@ -54,6 +59,13 @@ class Node(NamedTuple):
 
     name: str
     hostname: str
+
+
+class _Avoiding(NamedTuple):
+    """A pod of the demo, and the labels of nodes that it avoids."""
+
+    pod: Json
+    avoids: Mapping[str, str]
 
 
 class CardPlace(NamedTuple):
@@ -98,6 +110,9 @@ class Stage:
         self._created = False
         self._policies: list[str] = []
         self._woken: dict[str, str] = {}
+        self._avoiding: dict[str, _Avoiding] = {}
+        self._evictions: Counter[str] = Counter()
+        self._evicted: set[str] = set()
 
     async def set_up(self) -> None:
         """Expects all workers to be ready, and creates the demo's namespace."""
@@ -155,6 +170,7 @@ class Stage:
             "terminationGracePeriodSeconds": 0,
         }
         body = {"metadata": {"name": name, "labels": {POD_LABEL: policy}}, "spec": spec}
+        self._avoiding[name] = _Avoiding(body, avoids)
         await self._done(self._create_pod(body))
 
     async def cards(self, node: str, labels: Mapping[str, str], amounts: Mapping[str, str]) -> None:
@@ -183,7 +199,14 @@ class Stage:
     async def evict(self, name: str, *, what: str = "evicted, as a descheduler does") -> None:
         """Evicts a pod, as a descheduler does for a violated node affinity. `what` is the word for it."""
         self._narration.step(f"pod {name} is {what}")
-        await self._done(self._client.evict(name, namespace=self._namespace))
+        try:
+            await self._client.evict(name, namespace=self._namespace)
+        except KubernetesError as error:
+            missing = isinstance(error, NotFoundError) and error.confirms_missing(
+                group="", plural=PODS.plural, name=name
+            )
+            if not missing:  # else a descheduler of the cluster was faster
+                raise self._narration.failed(str(error)) from error
 
     async def clean_up(self) -> None:
         """Deletes the demo's namespace with its contents, and expects no label of the demo on a node.
@@ -235,7 +258,7 @@ class Stage:
 
         async def check() -> Observed:
             nonlocal found
-            pod = await self._client.get(PODS, name, namespace=self._namespace)
+            pod = await self._pod(name)
             found = pod.spec.node_name
             return Observed(found in nodes, f"{name} is on {found}" if found else _waiting(pod))
 
@@ -277,7 +300,7 @@ class Stage:
         """Expects a pod to stay Pending, with `reason` in the scheduler's message."""
 
         async def check() -> Observed:
-            pod = await self._client.get(PODS, name, namespace=self._namespace)
+            pod = await self._pod(name)
             if pod.spec.node_name:
                 return Observed(expected=False, state=f"{name} is on {pod.spec.node_name}")
             return Observed(reason in _waiting(pod), _waiting(pod))
@@ -311,6 +334,33 @@ class Stage:
             return Observed(expected=False, state=f"{node} has no new {ANNOTATION}; {_waiting(pod)}")
 
         await self._narration.expect(f"{node} is annotated with {ANNOTATION}, which wakes the scheduler", check)
+
+    async def _pod(self, name: str) -> PodObject:
+        """The pod; one on a node with a label that it avoids is evicted and created again.
+
+        So do a descheduler and a controller. A scheduler follows nodes and pods separately: a busy one may place a pod
+        before it has seen the label of a node, although the label was there first.
+        """
+        body, avoids = self._avoiding.get(name, _Avoiding({}, {}))
+        if name in self._evicted:
+            with suppress(ConflictError):  # it still exists
+                await self._client.create(PODS, body, namespace=self._namespace)
+                self._evicted.discard(name)
+        pod = await self._client.get(PODS, name, namespace=self._namespace)
+        node = pod.spec.node_name
+        if not node or not avoids or self._evictions[name] >= MOST_EVICTIONS:
+            return pod
+        labels = (await self._client.get(NODES, node)).metadata.labels
+        if found := [f"{key}={value}" for key, value in avoids.items() if labels.get(key) == value]:
+            self._narration.note(
+                f"the scheduler has placed {name} on {node} before it knew of {', '.join(found)} there: "
+                f"{name} is evicted, and created again"
+            )
+            self._evictions[name] += 1
+            self._evicted.add(name)
+            await self._client.evict(name, namespace=self._namespace)
+            return msgspec.structs.replace(pod, spec=PodSpec())
+        return pod
 
     async def expect_conditions(self, name: str, expected: Mapping[str, str]) -> None:
         """Expects these conditions in a policy's status: status by type."""

@@ -1,9 +1,11 @@
 """The checks of `tas demo` while the cluster and the bus change between their reads."""
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, cast
 
+import pytest
 from rich.console import Console
 
 from bus.buckets import Bucket
@@ -12,12 +14,13 @@ from bus.entry import RawEntry
 from bus.errors import UnavailableError
 from bus.kinds import NODE_INVENTORY
 from bus.records.devices import NodeInventory
-from cli.demo.narration import Narration, Observed
-from cli.demo.stage import CardPlace, Node, Stage
+from cli.demo.narration import Narration, Observed, StepFailedError
+from cli.demo.stage import MOST_EVICTIONS, CardPlace, Node, Stage
 from tas.devices.inventory import Inventory
 from tas.devices.policy_facts import PolicyFacts
 from tas.enforcing.waking import ANNOTATION
 from workers.kubernetes.client import KubernetesClient
+from workers.kubernetes.errors import ConflictError, KubernetesError
 from workers.kubernetes.resources import NODES, PODS, Metadata, PodObject, PodSpec, Resource
 
 
@@ -41,6 +44,35 @@ class Cluster:
         return found[resource]
 
 
+class Scheduled:
+    """An API server whose scheduler places a pod on the next of `places` each time that it is created."""
+
+    def __init__(self, *places: str, labels: Mapping[str, str]) -> None:
+        self.evictions = 0
+        self.conflicts = 1
+        self._places = list(places)
+        self._labels = {"node-1": dict(labels), "node-2": {}}
+        self._pod: PodObject | None = None
+
+    async def create(self, _resource: Resource[Any], body: Any, **_: Any) -> None:
+        if self.evictions and self.conflicts:
+            self.conflicts -= 1  # the evicted one still exists
+            raise ConflictError("create pod app", code=409)
+        place = self._places.pop(0) if len(self._places) > 1 else self._places[0]
+        self._pod = PodObject(metadata=Metadata(name=body["metadata"]["name"]), spec=PodSpec(node_name=place))
+
+    async def get(self, resource: Resource[Any], name: str, **_: Any) -> PodObject:
+        if resource is NODES:
+            return PodObject(metadata=Metadata(name=name, labels=self._labels[name]))
+        if self._pod is None:
+            raise KubernetesError("get pod app", code=404)
+        return self._pod
+
+    async def evict(self, _name: str, **_: Any) -> None:
+        self.evictions += 1
+        self._pod = None
+
+
 class Stored:
     """A bus whose answers are given one after the other."""
 
@@ -61,7 +93,7 @@ async def ready() -> Observed:
     return Observed(expected=True, state="ready")
 
 
-def stage_of(cluster: Cluster | None, bus: Stored | None = None) -> tuple[Stage, io.StringIO]:
+def stage_of(cluster: Cluster | None, bus: Stored | None = None, *, within: float = 60.0) -> tuple[Stage, io.StringIO]:
     out = io.StringIO()
     stage = Stage(
         cast("KubernetesClient", cluster),
@@ -70,7 +102,7 @@ def stage_of(cluster: Cluster | None, bus: Stored | None = None) -> tuple[Stage,
         namespace="demo",
         extender="",
         ready=ready,
-        narration=Narration(Console(file=out, soft_wrap=True), within=60.0),
+        narration=Narration(Console(file=out, soft_wrap=True), within=within),
     )
     return stage, out
 
@@ -110,3 +142,50 @@ async def test_a_hot_card_is_awaited_on_the_bus() -> None:
     await stage.expect_disabled(CardPlace("node-3", "card1"))
     assert bus.left == []
     assert "observed  node-3 has disabled card1" in out.getvalue()
+
+
+AVOIDS = {"policy": "violating"}
+
+
+@pytest.mark.parametrize(
+    ("places", "labels", "evictions"),
+    [
+        (["node-2"], AVOIDS, 0),
+        (["node-1", "node-2"], AVOIDS, 1),
+        (["node-1", "node-1", "node-2"], AVOIDS, 2),
+    ],
+)
+async def test_a_pod_that_the_scheduler_places_before_it_knows_a_label_is_created_again(
+    places: list[str], labels: Mapping[str, str], evictions: int
+) -> None:
+    """A kube-scheduler that was paused for a moment sees the new pod before the older label in 7 of 10 cases."""
+    cluster = Scheduled(*places, labels=labels)
+    stage, out = stage_of(cast("Cluster", cluster))
+    await stage.pod("app", policy="policy", avoids=AVOIDS)
+    assert await stage.expect_placed("app", "node-2") == "node-2"
+    assert cluster.evictions == evictions
+    assert out.getvalue().count("before it knew of policy=violating there: app is evicted") == evictions
+
+
+@pytest.mark.parametrize(
+    ("labels", "evictions"), [({}, 0), ({"policy": "other"}, 0), (AVOIDS, MOST_EVICTIONS)], ids=str
+)
+async def test_a_pod_that_is_on_a_wrong_node_again_and_again_stays_there(
+    labels: Mapping[str, str], evictions: int
+) -> None:
+    cluster = Scheduled("node-1", labels=labels)
+    stage, _ = stage_of(cast("Cluster", cluster))
+    await stage.pod("app", policy="policy", avoids=AVOIDS)
+    for _ in range(3 * MOST_EVICTIONS):
+        with suppress(KubernetesError):  # evicted, and not created yet
+            await stage._pod("app")
+    assert cluster.evictions == evictions
+    assert (await stage._pod("app")).spec.node_name == "node-1"
+
+
+async def test_a_pod_on_a_wrong_node_is_a_failure() -> None:
+    stage, out = stage_of(cast("Cluster", Scheduled("node-1", labels={})), within=0.01)
+    await stage.pod("app", policy="policy", avoids=AVOIDS)
+    with pytest.raises(StepFailedError, match="app is on node-1"):
+        await stage.expect_placed("app", "node-2")
+    assert "FAILED    app is on node-1" in out.getvalue()
