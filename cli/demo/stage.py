@@ -45,6 +45,9 @@ HOSTNAME = "kubernetes.io/hostname"
 DELETE_SECONDS = 60.0
 """How long the deletion of the namespace may take, at least: its pods are deleted first."""
 
+STALE_AFTER = "1h"
+"""For the demo's policies: each sample is published once, and counts to the end, however long the demo takes."""
+
 MOST_EVICTIONS = 3
 """How often a pod is evicted that the scheduler places on a node with a label that the pod avoids."""
 
@@ -140,7 +143,7 @@ class Stage:
             "apiVersion": API_VERSION,
             "kind": "TASPolicy",
             "metadata": {"name": name},
-            "spec": {"strategies": own},
+            "spec": {"staleAfter": STALE_AFTER, "strategies": own},
         }
         await self._done(self._client.create(POLICIES, body, namespace=self._namespace))
 

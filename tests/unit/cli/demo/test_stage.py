@@ -144,6 +144,24 @@ async def test_a_hot_card_is_awaited_on_the_bus() -> None:
     assert "observed  node-3 has disabled card1" in out.getvalue()
 
 
+async def test_samples_of_a_long_demo_count_to_its_end() -> None:
+    """Each is published once, and a demo on a busy cluster may take longer than the default of staleAfter."""
+
+    class Noting(Cluster):
+        created: Any = None
+
+        async def create(self, *arguments: Any, **_: Any) -> None:
+            self.created = arguments[1]
+
+    cluster = Noting(lambda _: None)
+    stage, _ = stage_of(cluster)
+    await stage.policy("policy", {"dontschedule": {"rules": [{"metricname": "m"}]}})
+    assert cluster.created["spec"] == {
+        "staleAfter": "1h",
+        "strategies": {"dontschedule": {"rules": [{"metricname": "m", "source": "demo"}]}},
+    }
+
+
 AVOIDS = {"policy": "violating"}
 
 
