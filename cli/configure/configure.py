@@ -14,7 +14,7 @@ from cli.configure.errors import EXIT_DIFFERENCES, ConfigureError, errors_shown
 from cli.configure.files import FilesError, write_all
 from cli.configure.flags import NO_BACKUP, Group, OriginalOption, backup_option
 from cli.configure.kubeadm import kubeadm
-from cli.configure.liveness import livez_option, look, wait_for_restart
+from cli.configure.liveness import livez_option, look_before, wait_for_restart
 from cli.configure.planning import Planned, plan_options, planned
 from cli.configure.report import change_of, files_json, print_diffs, print_notices
 from cli.configure.revert import revert
@@ -135,7 +135,7 @@ def _written(
 ) -> dict[str, Any]:
     """Writes the files, and returns what else was done."""
     done: dict[str, Any] = {}
-    before = look(livez) if seconds else None
+    before = look_before(livez) if seconds else None
     if backup_dir != NO_BACKUP:
         backup = back_up(Path(backup_dir), made.pending, datetime.now(UTC), version=product_version(), flags=typed)
         done["backup"] = str(backup)

@@ -16,6 +16,7 @@ from tas.configuring.restart import Restart
 STEADY_SECONDS = 3.0
 _POLL_SECONDS = 0.2
 _TIMEOUT_SECONDS = 5.0
+_TRIES = 3
 
 
 class Sight(NamedTuple):
@@ -24,10 +25,12 @@ class Sight(NamedTuple):
     Attributes:
         problem: Why it is not alive; None: it is.
         certificate: A digest of the certificate that it presented; None: it presented none.
+        is_slow: Whether it did not answer in time: on a busy machine it may be alive.
     """
 
     problem: str | None
     certificate: str | None
+    is_slow: bool = False
 
 
 def livez_option() -> click.Option:
@@ -59,11 +62,20 @@ def look(address: str) -> Sight:
             if answer.status != 404:
                 return Sight(None if answer.status == 200 else f"code {answer.status}", certificate)
     except (OSError, HTTPException) as error:
-        return Sight(str(error) or type(error).__name__, certificate)
+        return Sight(str(error) or type(error).__name__, certificate, is_slow=isinstance(error, TimeoutError))
     else:
         return Sight("code 404", certificate)
     finally:
         connection.close()
+
+
+def look_before(address: str) -> Sight:
+    """As `look`, before a change: asked again while a slow scheduler does not even show its certificate."""
+    for _ in range(_TRIES - 1):
+        sight = look(address)
+        if sight.certificate is not None or not sight.is_slow:
+            return sight
+    return look(address)
 
 
 def wait_for_restart(
@@ -73,15 +85,13 @@ def wait_for_restart(
 
     Raises ConfigureError if it does not within this time; then all files are restored. Raises SomeNotRestoredError.
     """
-    restart = Restart(
-        before.certificate if before.problem is None else None, own_certificate=own_certificate, steady=STEADY_SECONDS
-    )
+    restart = Restart(before.certificate, own_certificate=own_certificate, steady=STEADY_SECONDS)
     began = time.monotonic()
     problem: str | None = "it has not started again"
     while (passed := time.monotonic() - began) < seconds:
         sight = look(address)
         problem = sight.problem or "it has not started again"
-        if restart.saw(time.monotonic(), None if sight.problem else sight.certificate):
+        if restart.saw(time.monotonic(), None if sight.problem else sight.certificate, is_slow=sight.is_slow):
             return passed
         time.sleep(_POLL_SECONDS)
     reason = f"the scheduler does not answer at {address} after {seconds:g} s: {problem}"

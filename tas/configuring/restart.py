@@ -5,7 +5,7 @@ class Restart:
     """Follows what a scheduler answers, until it has started again and has answered for some seconds.
 
     Args:
-        before: The certificate that the scheduler presented before the change; None: it did not answer.
+        before: The certificate that the scheduler presented before the change; None: it presented none.
         own_certificate: Whether the scheduler makes a new certificate at each start.
         steady: How many seconds it must answer without a gap.
     """
@@ -17,16 +17,17 @@ class Restart:
         self._restarted = before is None
         self._since: float | None = None
 
-    def saw(self, now: float, certificate: str | None) -> bool:
+    def saw(self, now: float, certificate: str | None, *, is_slow: bool = False) -> bool:
         """Whether the scheduler is back.
 
         Args:
             now: In seconds, from any beginning.
             certificate: The one with which the scheduler says that it is alive; None: it does not.
+            is_slow: Whether only its time was over.
         """
         if certificate is None:
-            # Without a new certificate at each start, only a pause shows that there was one.
-            self._restarted = self._restarted or not self._own
+            # Without a new certificate at each start, only a pause shows that there was one. To be slow is none.
+            self._restarted = self._restarted or not (self._own or is_slow)
             self._since = None
             return False
         self._restarted = self._restarted or certificate != self._before

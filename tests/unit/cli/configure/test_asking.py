@@ -13,7 +13,7 @@ import pytest
 
 from cli.configure import liveness
 from cli.configure.cluster_dns import ClusterDns, of_kubelet, resolved
-from cli.configure.liveness import look
+from cli.configure.liveness import Sight, look, look_before
 from cli.configure.reachability import Unreached, why_not_reached
 from tas.configuring.dns import A, question
 from tests.certificates import Authority, Pair
@@ -153,6 +153,24 @@ def test_the_scheduler_from_before_the_change_does_not_count(node: Node, monkeyp
     assert code(result) == 1
     assert "has not started again" in message(result)
     assert node.files() == before
+
+
+def test_a_slow_scheduler_is_asked_again_for_its_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it the scheduler from before the change would count as a new one."""
+    slow, seen = Sight("timed out", None, is_slow=True), Sight("timed out", "certificate", is_slow=True)
+    gone = Sight("Connection refused", None)
+    for sights, found in (([slow, seen], seen), ([gone], gone), ([slow, slow, slow], slow)):
+        left = list(sights)
+        monkeypatch.setattr(liveness, "look", lambda _, left=left: left.pop(0))
+        assert look_before("127.0.0.1:10259") == found
+        assert left == []
+
+
+def test_a_scheduler_that_does_not_answer_in_time_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(liveness, "_TIMEOUT_SECONDS", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        assert look(f"127.0.0.1:{silent.getsockname()[1]}").is_slow
+    assert not look("127.0.0.1:1").is_slow
 
 
 # The extenders

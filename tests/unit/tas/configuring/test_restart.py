@@ -31,3 +31,12 @@ def test_the_scheduler_is_back_after_a_restart_and_two_steady_seconds(
     restart = Restart(before, own_certificate=own, steady=2)
     found = [restart.saw(float(at), certificate) for at, certificate in enumerate(seen)]
     assert found == [False] * (len(seen) - 1) + [back]
+
+
+def test_a_scheduler_that_is_slow_for_a_moment_has_not_started_again() -> None:
+    restart = Restart(OLD, own_certificate=False, steady=0)
+    assert not restart.saw(0.0, OLD)
+    assert not restart.saw(1.0, None, is_slow=True)
+    assert not restart.saw(2.0, OLD)
+    assert not restart.saw(3.0, None)
+    assert restart.saw(4.0, OLD)
