@@ -53,7 +53,7 @@ class RealServer(Server):
 
 @pytest.fixture(scope="module", autouse=True)
 def leave_definition_as_found(cluster: Cluster) -> Iterator[None]:
-    """Later tests find the CRD as before: it exists, or they create it. And they find no pods or policies of these tests."""
+    """Later tests find the CRD as before: it exists, or they create it. And they find no pods and policies of these."""
     was_there = _is_there(cluster)
     yield
     for namespace in cluster.api.get("/api/v1/namespaces")["items"]:
