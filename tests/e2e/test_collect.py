@@ -53,6 +53,7 @@ class TestCollect(CollectScenarios):
         (manifest,) = (each for each in yaml.safe_load_all(RIGHTS.read_text()) if each["kind"] == "ServiceAccount")
         cluster.apply(yaml.dump(manifest))
         kubeconfig = cluster.account("telemetry-aware-scheduling", "tas-collect")
+        mark = cluster.audit.mark()  # other tests may have used this account
         async with (
             KubernetesClient.connect(kubeconfig, worker="collect") as client,
             collecting(bus, CustomMetrics("custom-metrics", client), MetricsServer("metrics-server", client)),
@@ -68,7 +69,7 @@ class TestCollect(CollectScenarios):
             await metrics_world.has(NODE, "custom-metrics", {"load": 1})
             await metrics_world.misses("custom-metrics", "cpu", 'cannot get resource "nodes/cpu"')
         group = "/apis/custom.metrics.k8s.io"
-        assert {call.uri for call in cluster.audit.calls(user=ACCOUNT)} == {
+        assert {call.uri for call in cluster.audit.calls(mark, user=ACCOUNT)} == {
             *(group, f"{group}/v1beta2/nodes/*/load", f"{group}/v1beta2/nodes/*/cpu"),
             "/apis/metrics.k8s.io/v1beta1/nodes",
         }
