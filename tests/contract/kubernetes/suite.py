@@ -724,8 +724,11 @@ class KubernetesContract:
             for path in (f"{policies_of(namespace)}/demo", policies_of(namespace), ALL_POLICIES):
                 answer = await api.get(path)
                 assert (answer.status, answer.body) == (404, "404 page not found\n")
-            groups = {group["name"] for group in (await api.get("/apis")).ok()["groups"]}
-            assert GROUP not in groups
+
+            async def is_not_listed() -> bool:
+                return all(group["name"] != GROUP for group in (await api.get("/apis")).ok()["groups"])
+
+            await until(is_not_listed, "the list of groups is without the group")  # it may be behind the paths
             events = await watch.rest()
         assert [event["type"] for event in events if event["type"] != "MODIFIED"] == ["DELETED"]
         assert (await api.get(policies_of(namespace))).ok()["items"] == []
