@@ -1,12 +1,10 @@
 """The kept columns after any changes of the view, beside the same columns made anew from the view."""
 
-import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count, cycle, islice, product
 from math import nan
-from types import FrameType
 from typing import Any
 from zlib import crc32
 
@@ -40,6 +38,7 @@ from tas.extension import NodeView
 from tas.values.quantity import NANO
 from tas.view.allocations import AllocationView
 from tas.view.view import View
+from tests.unit.tas.agents.interrupting import is_interrupted
 from tests.unit.tas.view.test_view import scrape
 from workers.serving.interrupting import InterruptedCallError
 
@@ -415,31 +414,6 @@ def test_what_is_kept_does_not_grow_with_the_nodes_of_a_request(monkeypatch: pyt
     assert len(known.derived) > 1
 
 
-def is_interrupted(line: int, call: Callable[[], object]) -> bool:
-    """Whether the call was interrupted, before this line of those that it runs of `NodeColumns`."""
-    left = line
-
-    def trace(frame: FrameType, what: str, _: Any) -> Any:
-        nonlocal left
-        if not frame.f_code.co_qualname.startswith("NodeColumns."):
-            return None
-        if what == "line":
-            left -= 1
-            if left < 0:
-                raise InterruptedCallError("too slow")
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    except InterruptedCallError:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
-
-
 def test_a_call_that_is_interrupted_anywhere_leaves_nothing_that_is_out_of_date() -> None:
     """As the time limit of an agent does it; here before each line."""
 
@@ -458,7 +432,7 @@ def test_a_call_that_is_interrupted_anywhere_leaves_nothing_that_is_out_of_date(
         asked = partial(lambda found: NodeColumns(NODES, found).derived("twice", twice).tolist(), known)
         assert asked() == [[2.0, 2.0, 2.0]]
         world.sample("b", "free", 3, 0.0, "one")
-        interrupted = is_interrupted(line, asked)
+        interrupted = is_interrupted(line, asked, within=NodeColumns)
         assert asked() == [[2.0, 6.0, 2.0]], line
         world.sample("a", "free", 3, 0.0, "one")
         assert asked() == [[6.0, 6.0, 2.0]], line

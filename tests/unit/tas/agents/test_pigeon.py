@@ -2,12 +2,10 @@
 
 import itertools
 import math
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
-from types import FrameType
 from typing import Any
 
 import msgspec
@@ -36,8 +34,8 @@ from tas.agents.pigeon import (
 )
 from tas.agents.pigeon_cfg import read_pigeon_cfg
 from tas.errors import InvalidInputError
+from tests.unit.tas.agents.interrupting import is_interrupted
 from tests.unit.tas.agents.nodes import Nodes, pod
-from workers.serving.interrupting import InterruptedCallError
 
 inf, nan = math.inf, math.nan
 N3 = [((4000, 8192), (1000, 2048)), ((4000, 8192), (2000, 4096)), ((4000, 8192), (3000, 6144))]
@@ -254,7 +252,7 @@ def test_a_history_to_which_a_pod_is_added_can_be_read_wherever_the_call_is_inte
     """As the time limit of an agent does it; here before each line."""
     for line in itertools.count():
         history = History(np.ones((pods, 1)), ["a"] * pods)
-        interrupted = _is_interrupted(line, partial(history.add, (2.0,), "b"))
+        interrupted = is_interrupted(line, partial(history.add, (2.0,), "b"), within=History)
         history.add((3.0,), "b")
         history.add((3.0,), "c")
         assert len(history.demands) == len(history.namespaces) == min(pods + 2 + (not interrupted), MAX_DEMANDS), line
@@ -263,31 +261,6 @@ def test_a_history_to_which_a_pod_is_added_can_be_read_wherever_the_call_is_inte
         if not interrupted:
             break
     assert line > 5
-
-
-def _is_interrupted(line: int, call: Callable[[], object]) -> bool:
-    """Whether the call was interrupted, before this line of those that it runs of `History`."""
-    left = line
-
-    def trace(frame: FrameType, what: str, _: Any) -> Any:
-        nonlocal left
-        if not frame.f_code.co_qualname.startswith("History."):
-            return None
-        if what == "line":
-            left -= 1
-            if left < 0:
-                raise InterruptedCallError("too slow")
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    except InterruptedCallError:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
 
 
 def test_replicas_drop_the_same_demands_of_namespaces_with_equally_many() -> None:
