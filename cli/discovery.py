@@ -96,7 +96,8 @@ def _announce(announcement: _Announcement) -> Path:
     for left in reversed(range(ATTEMPTS)):
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if not _is_private(directory) and directory.lstat():  # which raises FileNotFoundError
+            if not _is_private(directory):
+                directory.lstat()  # raises FileNotFoundError if it has been removed meanwhile
                 raise PermissionError(f"{directory} is not a directory that only this user may write")
             unfinished.write_bytes(msgspec.json.encode(announcement))
             break
