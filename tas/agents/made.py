@@ -168,13 +168,17 @@ class MadeColumns:
         found = compute(self)
         for at, name in enumerate(self.names):
             of_node = found[:, at : at + 1]
+            before = self._derived.get((key, self.kind, name))
+            if before is not None and _same(of_node, before):
+                continue
             alone = compute(MadeColumns((name,), self.kind, self.needs, self._derived))
             if not _same(of_node, alone):
                 raise UndeclaredError("derives a value of a node from other nodes")
-            if not _same(of_node, self._derived.setdefault((key, self.kind, name), alone)):
+            if before is not None:
                 raise UndeclaredError(
                     "derives a value of a node from the pod, beyond what the key has, or from what it has learned"
                 )
+            self._derived[key, self.kind, name] = alone
         return found
 
     def _amounts(self, what: str, resource: str, low: float, high: float) -> FloatArray:

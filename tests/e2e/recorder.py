@@ -105,7 +105,7 @@ def forwarding(url: str) -> Answer:
     address = url.removeprefix("http://")
 
     def forward(request: Request) -> Response:
-        connection = http.client.HTTPConnection(address, timeout=10)
+        connection = http.client.HTTPConnection(address, timeout=60)
         try:
             connection.request(
                 "POST", f"/scheduler/{request.verb}", request.raw, {"Content-Type": request.headers["Content-Type"]}

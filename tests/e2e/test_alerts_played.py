@@ -496,7 +496,7 @@ STORIES = (
 )
 
 
-@pytest.mark.timeout(1200)  # many stories, each with waits of up to two minutes on a busy machine
+@pytest.mark.timeout(2400)  # many stories, each with waits of up to two minutes on a busy machine
 async def test_the_alerts_of_a_cluster_fire_and_end_as_their_rows_say(
     server: Server, tas: Tas, tmp_path: Path, prometheus_binary: Path
 ) -> None:

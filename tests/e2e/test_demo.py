@@ -69,7 +69,6 @@ def demo(cluster: Cluster, tas: Product, tmp_path: Path) -> Demo:
     return Demo(cluster, tas, tmp_path)
 
 
-@pytest.mark.timeout(900)
 def test_every_story_runs_and_leaves_the_cluster_as_before(
     cluster: Cluster, namespace: str, tas: Product, demo: Demo
 ) -> None:
@@ -148,7 +147,6 @@ def state_of(cluster: Cluster) -> dict[str, str]:
     return found
 
 
-@pytest.mark.timeout(900)
 def test_the_gpu_story_runs_on_nodes_that_it_creates_and_deletes(
     cluster: Cluster, tas: Product, demo: Demo, tmp_path: Path
 ) -> None:

@@ -33,7 +33,6 @@ EVERY = {ON_ONE_LOOP: seeds(), AS_PROCESSES: seeds()[:1]}
 # A worker that is killed by cancellation while it connects may leave an open socket; a process would not.
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.usefixtures("clocks_may_be_wrong")
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", seeds(), ids="seed-{}".format)
 async def test_every_removal_of_a_label_has_a_reason(
     seed: int, cluster: Cluster, crd: None, tmp_path: Path, record_property: RecordProperty
@@ -42,7 +41,6 @@ async def test_every_removal_of_a_label_has_a_reason(
     record(record_property, met, on=REAL, played=ON_ONE_LOOP, seeds=[seed], of=EVERY)
 
 
-@pytest.mark.timeout(900)
 async def test_every_removal_has_a_reason_also_if_processes_are_killed_and_stopped(
     cluster: Cluster, crd: None, tmp_path: Path, record_property: RecordProperty
 ) -> None:

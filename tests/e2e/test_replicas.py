@@ -165,7 +165,6 @@ def nodes(cluster: Cluster) -> Iterator[None]:
     cluster.remove_resource()
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("nodes")
 async def test_each_of_two_replicas_is_killed_under_load_and_labels_status_and_placement_are_right(
     cluster: Cluster, admin: Admin, namespace: str, tmp_path: Path, measured: Callable[[str], None]

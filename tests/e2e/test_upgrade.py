@@ -40,7 +40,6 @@ def earlier(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("nodes")
 async def test_every_worker_is_upgraded_and_rolled_back_under_load(
     cluster: Cluster, admin: Admin, namespace: str, earlier: Path, measured: Callable[[str], None]

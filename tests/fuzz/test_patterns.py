@@ -9,10 +9,12 @@ import importlib
 import itertools
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from tests.fuzz.decoders import ROOT, clock
+from tests.unit.growth import is_within
 
 PACKAGES = ("tas", "bus", "workers", "cli")
 LENGTH = 5_000
@@ -20,10 +22,7 @@ GROWTH = 8
 """A linear expression takes 4 times as long for 4 times the text, and a quadratic one 16 times."""
 
 NOTICEABLE = 5e-3
-"""Seconds for `4 * LENGTH` characters: a quadratic expression takes 100 ms or more."""
-
-ROUNDS = 20
-"""How often each length is measured again if the time seems to grow too much."""
+"""Seconds for `4 * LENGTH` characters: what takes less is not compared. A quadratic expression takes 100 ms or more."""
 
 
 class Expression(NamedTuple):
@@ -89,9 +88,9 @@ def _run(expression: Expression) -> Callable[[Any], object]:
     return cast("Callable[[Any], object]", call)
 
 
-def _seconds(run: Callable[[Any], object], text: str | bytes) -> float:
+def _seconds(work: Callable[[], object]) -> float:
     started = clock()
-    run(text)
+    work()
     return clock() - started
 
 
@@ -102,16 +101,12 @@ def _text(template: str, length: int, *, as_bytes: bool) -> str | bytes:
 
 
 def _growth(expression: Expression) -> str | None:
-    """What grew more than linearly, with the seconds of both lengths."""
+    """The hostile text for which the time grows more than linearly."""
     run, as_bytes = _run(expression), isinstance(expression.pattern.pattern, bytes)
     for template in _texts(expression.pattern):
-        long, short = (_text(template, length, as_bytes=as_bytes) for length in (4 * LENGTH, LENGTH))
-        if _seconds(run, long) < NOTICEABLE:
-            continue
-        # On a busy machine a measurement may be several times too long, and none is too short.
-        slow, fast = (min(_seconds(run, text) for _ in range(ROUNDS)) for text in (long, short))
-        if slow >= NOTICEABLE and slow >= GROWTH * fast:
-            return f"{expression}: {template!r}: {fast:.6f} s, then {slow:.6f} s"
+        long, short = (partial(run, _text(template, length, as_bytes=as_bytes)) for length in (4 * LENGTH, LENGTH))
+        if _seconds(long) >= NOTICEABLE and not is_within(GROWTH, lambda: long, lambda: short):  # noqa: B023
+            return f"{expression}: {template!r}"
     return None
 
 

@@ -37,7 +37,7 @@ PROCESSES_AT_ONCE = 3
 DEFAULT_PAUSE = "5"
 """Seconds for which one replica of each worker is stopped, once in each run. `TAS_REMOVAL_PAUSE` sets another value."""
 
-MOST_SECONDS = 900
+MOST_SECONDS = 1800
 """The time limit of a batch without that pause, many times its usual time."""
 
 

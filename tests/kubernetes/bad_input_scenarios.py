@@ -251,7 +251,7 @@ class BadInputScenarios:
             for label, value in labels.items():
                 assert await enforced.values(node, label) == [None, value]
 
-    @pytest.mark.timeout(900)
+    @pytest.mark.timeout(1800)
     async def test_500_policies_at_once_set_and_remove_their_labels(self, enforced: Enforced) -> None:
         async with enforced.undisturbed():
             node, namespace = await enforced.node(), await enforced.namespace()

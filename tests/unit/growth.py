@@ -1,7 +1,12 @@
-"""How the processor time of a piece of work grows with its size."""
+"""Processor time, compared with that of other work in the same process: of another size, or of another kind.
+
+Neighbours that use the processor make a measurement several times too long, and none too short. So the two are
+measured in turn, the shortest ones count, and the comparison is repeated as often as it fails, up to a limit.
+"""
 
 import time
 from collections.abc import Callable
+from math import inf
 
 FACTOR = 8
 """The large size divided by the small one."""
@@ -9,14 +14,32 @@ FACTOR = 8
 MOST = 24
 """The allowed ratio of the times: 8 if the time grows linearly, 64 if it grows with the square."""
 
+ROUNDS = 20
+"""How often both are measured at most."""
 
-def grows_linearly(prepare: Callable[[int], Callable[[], object]], size: int) -> bool:
+Work = Callable[[], object]
+
+
+def grows_linearly(prepare: Callable[[int], Work], size: int) -> bool:
     """Whether the work that `prepare` returns for `size` takes about eight times as long as for an eighth of it."""
+    return is_within(MOST, lambda: prepare(size), lambda: prepare(size // FACTOR))
 
-    def seconds(of: int) -> float:
-        work = prepare(of)
-        start = time.process_time()
-        work()
-        return time.process_time() - start
 
-    return any(seconds(size) < MOST * seconds(size // FACTOR) for _ in range(3))
+def is_within(factor: float, prepare: Callable[[], Work], reference: Callable[[], Work]) -> bool:
+    """Whether the work that `prepare` returns takes less than `factor` times as long as that of `reference`.
+
+    Only the work is measured, not its preparation.
+    """
+    measured = allowed = inf
+    for _ in range(ROUNDS):
+        measured = min(measured, _seconds(prepare()))
+        allowed = min(allowed, factor * _seconds(reference()))
+        if measured < allowed:
+            return True
+    return False
+
+
+def _seconds(work: Work) -> float:
+    start = time.process_time()
+    work()
+    return time.process_time() - start

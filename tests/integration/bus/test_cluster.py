@@ -90,7 +90,6 @@ async def leader(bus: Bus) -> int:
     return int(names[0].removeprefix("server-"))
 
 
-@pytest.mark.timeout(300)
 async def test_the_loss_of_the_leader_loses_nothing(cluster: Cluster, lateness: Lateness) -> None:
     async with Bus.connect(cluster.url, name="test", replicas=3) as bus:
         await eventually(lambda: bus.connected and bus.problem is None)
@@ -111,7 +110,6 @@ async def test_the_loss_of_the_leader_loses_nothing(cluster: Cluster, lateness: 
             assert running.longest < CALL_SECONDS + WORK_SECONDS + lateness.worst
 
 
-@pytest.mark.timeout(300)
 async def test_on_three_replicas_exactly_one_of_two_writers_wins_facts_n7(cluster: Cluster) -> None:
     async with (
         Bus.connect(cluster.url, name="one", replicas=3) as one,
@@ -138,7 +136,6 @@ async def test_on_three_replicas_exactly_one_of_two_writers_wins_facts_n7(cluste
             assert len(follower.view) >= 50
 
 
-@pytest.mark.timeout(300)
 async def test_a_stream_with_too_few_copies_is_reported_and_used(cluster: Cluster) -> None:
     async with Bus.connect(cluster.url, name="one", streams=[NODES]) as one:
         await eventually(lambda: one.connected)
@@ -148,7 +145,6 @@ async def test_a_stream_with_too_few_copies_is_reported_and_used(cluster: Cluste
             await write_eventually(three, "a")
 
 
-@pytest.mark.timeout(300)
 async def test_an_idle_connection_to_a_server_without_a_majority_says_so_and_so_do_commands(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

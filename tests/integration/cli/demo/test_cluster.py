@@ -143,7 +143,7 @@ async def test_a_scheduler_without_the_extender_is_detected_and_all_is_cleaned_u
         await cluster.placed("app")
         refused = await cluster.demo("memory")
         assert (refused.code, cluster.changes()) == (1, [])
-        done = await cluster.demo("memory", "--probe", within="15s")
+        done = await cluster.demo("memory", "--probe", within="40s")
     cluster.sandbox.cluster.delete(PODS, "default", "app")
     assert done.code == 1
     assert "FAILED    tas-demo-probe is on " in done.out

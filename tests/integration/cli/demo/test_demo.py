@@ -115,14 +115,14 @@ async def test_a_demo_fails_at_a_state_that_it_does_not_observe() -> None:
         Settings.load("demo", {}),
         STORIES["health-metric"],
         console=Console(file=out, highlight=False, soft_wrap=True),
-        within=20.0,
+        within=40.0,
         workers=("materialize", "watch", "evaluate", "extender"),  # nobody labels
     )
     assert code == 1
     assert out.getvalue().endswith(
         " 8  node-1 reports health_metric=2\n"
         "    expected  node-1 has demo-policy=violating\n"
-        "    FAILED    no node has a label of the demo (after 20 s)\n"
+        "    FAILED    no node has a label of the demo (after 40 s)\n"
     )
 
 

@@ -178,7 +178,7 @@ async def test_names_whose_servers_do_not_answer_delay_no_other_name(
     def slow(host: str, *arguments: Any, **options: Any) -> Any:
         if host.endswith(".example"):
             asked.append(host)
-            released.wait(60)
+            released.wait(600)
             raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
         return getaddrinfo(host, *arguments, **options)
 
@@ -188,8 +188,8 @@ async def test_names_whose_servers_do_not_answer_delay_no_other_name(
         asyncio.create_task(_attempt(f"http://sink-{number}.example/in", timeout="120s")) for number in range(silent)
     ]
     try:
-        await eventually(lambda: len(asked) == silent, within=30)
-        answer = await _attempt(receiver.url.replace("127.0.0.1", "localhost"), timeout="20s")
+        await eventually(lambda: len(asked) == silent)
+        answer = await _attempt(receiver.url.replace("127.0.0.1", "localhost"), timeout="120s")
         assert answer.accepted, answer.problem
         assert not any(attempt.done() for attempt in attempts)
     finally:

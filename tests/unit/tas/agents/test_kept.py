@@ -38,6 +38,7 @@ from tas.extension import NodeView
 from tas.values.quantity import NANO
 from tas.view.allocations import AllocationView
 from tas.view.view import View
+from tests.conftest import EXAMPLES
 from tests.unit.tas.agents.interrupting import is_interrupted
 from tests.unit.tas.view.test_view import scrape
 from workers.serving.interrupting import InterruptedCallError
@@ -64,9 +65,10 @@ class World:
         self.asking = cycle(product(range(len(AGENTS)), PODS))
 
     def load(self, max_age: float | None) -> None:
+        """Loads an agent; of more than three, the oldest one goes."""
         self.kept.follow_allocations(self.nodes)
         metrics = {metric: self.kept.follow_metric(self.nodes, metric, max_age) for metric in METRICS}
-        self.agents.append((max_age, Known(kept=self.kept, metrics=metrics, allocations=True)))
+        self.agents = [*self.agents[-2:], (max_age, Known(kept=self.kept, metrics=metrics, allocations=True))]
 
     @property
     def allocations(self) -> AllocationView:
@@ -201,7 +203,8 @@ def everything(nodes: Columns) -> FloatArray:
 
 
 def same(found: Any, expected: Sequence[float] | FloatArray) -> None:
-    np.testing.assert_array_equal(found, np.array(expected, dtype=np.float64))
+    # Called some thousand times: the function of numpy.testing takes ten times as long.
+    assert np.array_equal(found, np.array(expected, dtype=np.float64), equal_nan=True), (found, expected)
     assert not found.flags.writeable
 
 
@@ -232,10 +235,10 @@ CHANGES: st.SearchStrategy[Change] = st.one_of(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=EXAMPLES // 4)
 @given(
     st.lists(
-        st.tuples(CHANGES, st.lists(st.sampled_from([*NODES, "stranger"]), unique=True)), min_size=10, max_size=40
+        st.tuples(CHANGES, st.lists(st.sampled_from([*NODES, "stranger"]), unique=True)), min_size=10, max_size=30
     ),
     st.booleans(),
 )

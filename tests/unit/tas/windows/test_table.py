@@ -1,8 +1,6 @@
 """The series of all nodes."""
 
-import math
 import random
-import time
 from collections import Counter
 from unittest.mock import patch
 
@@ -15,6 +13,7 @@ from tas.values.quantity import NANO, Quantity
 from tas.windows import quantiles
 from tas.windows.key import Family, StoredSeries
 from tas.windows.table import MAX_ROOM, ROOM, Missing, WindowTable
+from tests.unit.growth import Work, grows_linearly
 
 START = 1_764_028_800.0
 
@@ -327,23 +326,22 @@ def test_the_room_is_what_the_series_take_after_any_changes() -> None:
 def test_series_of_a_node_take_time_by_their_number() -> None:
     """An author who wants many durations of one metric stopped the process: each series copied those before it."""
 
-    def seconds(count: int) -> float:
+    def prepare(count: int) -> Work:
         names = of_operator(*(f"cpu:mean:{duration}s" for duration in range(60, 60 + count)))
-        best = math.inf
-        for _ in range(3):
-            table, other = WindowTable(), WindowTable()
-            for each in (table, other):
-                each.want(names)
-            began = time.process_time()
+        table, other = WindowTable(), WindowTable()
+        for each in (table, other):
+            each.want(names)
+
+        def work() -> None:
             add(table, "a", 0, cpu=1)
             other.take(table)
+            assert other.count == count
             other.drop_ended(START + 1e6)
-            best = min(best, time.process_time() - began)
             assert other.count == 0
-        return best
 
-    # Eight times the number, or 64 times if each one copied the others.
-    assert seconds(2000) < 24 * seconds(250)
+        return work
+
+    assert grows_linearly(prepare, 2000)
 
 
 def test_of_a_scrape_it_is_known_how_many_series_have_a_value() -> None:

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from tests.integration.servers import eventually
 from workers.process.stalls import _is_library, stalls_logged
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 SPINNING = "extension gpu: filter"
 LONGEST = 2.0
 """Seconds of a stall of these tests, if it is not noticed before: on a busy machine another one may be noticed."""
