@@ -8,8 +8,8 @@ import dataclasses
 import socket
 import sys
 import tempfile
-from collections.abc import Coroutine, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,8 @@ async def run_story(
             embedded_port=0,
             kubeconfig=sandbox.kubeconfig(folder / "kubeconfig"),
             new_bus_wait=0.0,  # nobody else can have labelled a node of this sandbox
-            listen=Address(LOOPBACK, _free_port()),
+            listen=Address(LOOPBACK, stack.enter_context(_reserved_port())),
+            share_listen=True,
             health_listen=Address(LOOPBACK, 0),
         )
         extender = f"http://{settings.listen}"
@@ -187,11 +188,17 @@ async def _succeeds(steps: Coroutine[Any, Any, None], *, stop: asyncio.Event | N
     return False
 
 
-def _free_port() -> int:
-    """A free port for the extender, known before the extender starts: the scheduler's configuration contains it."""
-    with socket.create_server((LOOPBACK, 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
+@contextmanager
+def _reserved_port() -> Iterator[int]:
+    """A port for the extender, known before the extender starts: the scheduler's configuration contains it.
+
+    It stays bound here, so that no other process gets it. The extender shares it.
+    """
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        reserved.bind((LOOPBACK, 0))
+        port: int = reserved.getsockname()[1]
+        yield port
 
 
 @click.group("demo", no_args_is_help=True)

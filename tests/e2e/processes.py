@@ -13,10 +13,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 T = TypeVar("T")
 
+REPOSITORY = Path(__file__).parents[2]
 TETHER = Path(__file__).with_name("tether.py")
 # Below the ports of outgoing connections on Linux, which could otherwise take a port between choice and use.
 PORTS = range(20_000, 32_000)
@@ -77,6 +78,18 @@ def clean_environment(**extra: str) -> dict[str, str]:
     } | extra
 
 
+class Child(Protocol):
+    """What is used of a `subprocess.Popen`."""
+
+    @property
+    def pid(self) -> int: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, sig: int) -> None: ...
+    def terminate(self) -> None: ...
+    def kill(self) -> None: ...
+
+
 class Process:
     """A child process, with its output in a file."""
 
@@ -92,21 +105,22 @@ class Process:
     ) -> None:
         self.name = name
         self.log = log
-        tether = [sys.executable, "-I", "-S", str(TETHER), str(os.getpid()), str(int(death_signal))]
-        self._command = [*tether, *map(str, command)]
-        self._env = dict(env)
-        self._cwd = cwd
+        self.command = command
+        self.env = dict(env)
+        self.cwd = cwd
+        self.death_signal = death_signal
         self._child = self._start()
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> Child:
+        tether = [sys.executable, "-I", "-S", str(TETHER), str(os.getpid()), str(int(self.death_signal))]
         with self.log.open("ab") as output:
             return subprocess.Popen(
-                self._command,
+                [*tether, *map(str, self.command)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=self._env,
-                cwd=self._cwd,
+                env=self.env,
+                cwd=self.cwd,
                 start_new_session=True,  # Ctrl-C reaches only the test, which ends its children in order
             )
 

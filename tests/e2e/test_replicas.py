@@ -27,7 +27,8 @@ from tas.policy.policy import LABEL_PREFIX, PolicyKey, StrategyType
 from tas.policy.rules import State
 from tas.samples.sample import Scrape
 from tas.values.quantity import parse_quantity
-from tests.integration.replicas import REPOSITORY, Replica, replica, tas
+from tests.e2e.processes import REPOSITORY
+from tests.integration.replicas import Replica, replica, tas
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.running import running
 from tests.kubernetes.admin import Admin

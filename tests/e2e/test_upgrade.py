@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.replicas import REPOSITORY
+from tests.e2e.processes import REPOSITORY
 from tests.kubernetes.admin import Admin
 
 from .cluster import Cluster

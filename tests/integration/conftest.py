@@ -6,8 +6,15 @@ from pathlib import Path
 import pytest
 
 from bus.connection import Bus
+from tests.forks import begin_imports
 from tests.integration.cli.tas import Tas
 from tests.integration.servers import Server
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _imports_begin() -> None:
+    """The first test with a process of the product does not wait for all imports."""
+    begin_imports()
 
 
 @pytest.fixture

@@ -11,10 +11,9 @@ from pathlib import Path
 import aiohttp
 import psutil
 
-from tests.e2e.processes import Process, clean_environment
+from tests.e2e.processes import REPOSITORY, Process, clean_environment
+from tests.forks import ForkedProcess
 from tests.integration.servers import eventually
-
-REPOSITORY = Path(__file__).parents[2]
 
 START_SECONDS = 120.0
 """How long a process may take until it is ready, on a busy machine."""
@@ -55,9 +54,10 @@ class Replica:
         # Neither the settings of the user who runs the tests nor a bus that this user runs.
         settings = {name: value for name, value in clean_environment().items() if not name.startswith("TAS_")}
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
-        self._process = Process(
+        is_ours = self.tree == REPOSITORY  # another tree has another product
+        self._process = (ForkedProcess if is_ours else Process)(
             self.name,
-            [sys.executable, *self._command],
+            self._command if is_ours else [sys.executable, *self._command],
             log=self.log,
             env=settings | {"XDG_RUNTIME_DIR": str(self.log.parent), "TAS_NEW_BUS_WAIT": "0s"},  # a new bus
             cwd=self.tree,

@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 import psutil
 
-from tests.integration.cli.forked import forked
+from tests.forks import forked
 from tests.integration.servers import eventually
 
 COMMAND = (sys.executable, "-m", "cli")

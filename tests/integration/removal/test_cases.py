@@ -2,8 +2,8 @@
 
 import pytest
 
+from tests.e2e.processes import REPOSITORY
 from tests.integration.removal.cases import LEAST, REAL, SANDBOX, Case, missing
-from tests.integration.replicas import REPOSITORY
 
 pytest_plugins = "pytester"
 

@@ -1,0 +1,85 @@
+"""A fork of the process that has imported the product is a process of its own, as a new interpreter is."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.e2e.processes import clean_environment
+from tests.forks import Fork, ForkedProcess
+from tests.integration.servers import eventually
+
+WAITING = ("-m", "cli", "run", "evaluate", "--bus", "nats://127.0.0.1:1", "--health-listen", "127.0.0.1:0")
+"""A worker that waits for its bus."""
+
+
+@contextmanager
+def waiting(folder: Path, **environment: str) -> Iterator[ForkedProcess]:
+    log = folder / "log"
+    process = ForkedProcess("evaluate", WAITING, log=log, env=environment, cwd=folder, death_signal=signal.SIGKILL)
+    try:
+        yield process
+    finally:
+        process.kill()
+
+
+async def has_logged(process: ForkedProcess, event: str) -> None:
+    def is_logged() -> bool:
+        process.must_run()
+        return any(json.loads(line)["event"] == event for line in process.log.read_text().splitlines())
+
+    await eventually(is_logged)
+
+
+def test_its_exit_code_and_output_are_those_of_the_command(tmp_path: Path) -> None:
+    output = (tmp_path / "out", tmp_path / "err")
+    fork = Fork(("-m", "cli", "run", "evaluate", "--period"), output=output, env={}, cwd=tmp_path)
+    assert fork.wait(120) == fork.poll() == 2
+    assert output[0].read_text() == ""
+    assert "No such option" in output[1].read_text()
+    fork.send_signal(signal.SIGTERM)  # to nobody
+
+
+async def test_it_has_its_own_session_environment_files_and_log(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text('{"event": "of an earlier process"}\n')
+    with waiting(tmp_path, TAS_LOG_FORMAT="json") as process:
+        await has_logged(process, "health_listening")
+        await has_logged(process, "of an earlier process")
+        assert os.getsid(process.pid) == process.pid != os.getsid(0)
+        seen = psutil.Process(process.pid)
+        assert [each.status for each in seen.net_connections("inet") if each.status == psutil.CONN_LISTEN] == ["LISTEN"]
+        files = {each.path for each in seen.open_files()}
+        assert files <= {str(process.log)}
+        process.send(signal.SIGSTOP)
+        await eventually(lambda: seen.status() == psutil.STATUS_STOPPED)
+        assert process.is_running
+        process.kill()
+        with pytest.raises(RuntimeError, match="evaluate ended with -9"):
+            process.must_run()
+
+
+async def test_a_signal_ends_it_in_order_and_another_one_starts(tmp_path: Path) -> None:
+    with waiting(tmp_path, TAS_LOG_FORMAT="json") as process:
+        await has_logged(process, "workers_started")
+        first = process.pid
+        assert process.stop(patience=120) == 0
+        process.restart()
+        assert process.pid != first
+        await eventually(lambda: process.log.read_text().count('"workers_started"') == 2)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with the one that started it")
+async def test_it_ends_with_the_server_that_ends_with_the_test(tmp_path: Path) -> None:
+    with waiting(tmp_path, **clean_environment(TAS_LOG_FORMAT="json")) as process:
+        await has_logged(process, "workers_started")
+        server = psutil.Process(process.pid).parent()
+        assert server is not None
+        assert server.ppid() == os.getpid()
+        server.kill()
+        await eventually(lambda: not process.is_running)
