@@ -29,7 +29,7 @@ EXAMPLES = int(os.environ.get("TAS_EXAMPLES", "50"))
 settings.register_profile("tas", max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tas")
 
-pytest_plugins = ("tests.integration.removal.tally",)
+pytest_plugins = ("tests.flakes", "tests.integration.removal.tally")
 """Here, because the process that starts the workers of pytest-xdist may load no other conftest."""
 
 

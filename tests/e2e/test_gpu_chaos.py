@@ -34,6 +34,8 @@ from .cluster import Cluster
 from .processes import free_ports
 from .test_gpu import entry
 
+pytestmark = pytest.mark.seeded
+
 BINDERS = 3
 HISTORY_SECONDS = 40.0
 NEW_BUS_SECONDS = 15.0

@@ -19,6 +19,8 @@ from tests.integration.removal.tally import RecordProperty, record
 from .cluster import Cluster
 from .removal import stage
 
+pytestmark = pytest.mark.seeded
+
 DEFAULT_SEEDS = "1-3"
 
 

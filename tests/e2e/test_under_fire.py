@@ -29,6 +29,8 @@ from .fire.size import SIZES
 from .fire.stage import Stage, stage
 from .fire.users import Users
 
+pytestmark = pytest.mark.seeded
+
 SIZE = SIZES[os.environ.get("TAS_FIRE", "minute")]
 SETTLED_SECONDS = 300.0
 """Within this time after the last fault everything must be right, on a busy machine."""

@@ -7,6 +7,8 @@ import pytest
 from tests.fuzz.cost import cost, memory
 from tests.fuzz.decoders import DECODERS, Decoder, decoder
 
+pytestmark = pytest.mark.seeded
+
 CORPUS = Path(__file__).parent / "corpus"
 FINDINGS = sorted(path for path in CORPUS.rglob("*") if path.is_file())
 LEAST_BYTES = 10_000

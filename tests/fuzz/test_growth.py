@@ -9,6 +9,8 @@ from tests.fuzz.cost import grows_linearly
 from tests.fuzz.decoders import DECODERS, PAYLOAD, Decoder
 from tests.fuzz.hostile import JSON_SHAPES, plain_shapes
 
+pytestmark = pytest.mark.seeded
+
 BYTES = 256 << 10
 """A quarter of the largest message: `make test` has little time for each decoder."""
 

@@ -13,8 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+import pytest
+
 from tests.fuzz.decoders import ROOT, clock
 from tests.unit.growth import is_within
+
+pytestmark = pytest.mark.seeded
 
 PACKAGES = ("tas", "bus", "workers", "cli")
 LENGTH = 5_000

@@ -28,6 +28,8 @@ from tests.integration.servers import Server, eventually
 from tests.integration.watched import STALE_SECONDS, Extender, asked, bucket, extender_view, has_read, meanwhile
 from tests.integration.workers.running import all_handled, epoch_on
 
+pytestmark = pytest.mark.seeded
+
 DEFAULT_SEEDS = "1-3"
 
 HISTORY_SECONDS = 9.0

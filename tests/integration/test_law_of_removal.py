@@ -110,6 +110,7 @@ def leftovers_collected() -> Iterator[None]:
 
 # A worker that is killed by cancellation may leave a socket open.
 pytestmark = [
+    pytest.mark.seeded,
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.usefixtures("clocks_may_be_wrong"),
 ]

@@ -330,6 +330,7 @@ class CostsAgainstFacts(Histories):
 
 
 class TestCostsAgainstFacts:
+    @pytest.mark.seeded
     def test_after_any_history_the_values_are_those_of_the_facts(self) -> None:
         CostsAgainstFacts.costed = 0
         run_state_machine_as_test(

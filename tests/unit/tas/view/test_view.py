@@ -350,6 +350,7 @@ class ViewAgainstFacts(Histories):
 
 
 class TestViewAgainstFacts:
+    @pytest.mark.seeded
     def test_after_any_history_answers_are_those_of_the_facts(self) -> None:
         ViewAgainstFacts.reached = 0
         run_state_machine_as_test(
