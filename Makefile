@@ -9,10 +9,10 @@ FEW    := $(SPREAD) --maxprocesses
 FIRE   := $(CURDIR)/bench-results/under-fire.json
 
 .DEFAULT_GOAL := help
-.PHONY: help up test removal fuzz check format e2e nightly fire bench bench-e2e dist docs clean
+.PHONY: help up test removal fuzz check format e2e nightly nightly-properties nightly-removal nightly-chaos nightly-e2e nightly-e2e-seeds fire bench bench-e2e dist docs clean
 
 help:            ## this list
-	@grep -hE '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
+	@grep -hE '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 20
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
@@ -51,18 +51,29 @@ docs: $(VENV)/.ready    ## write the pages and schemas that are made from the co
 
 e2e: $(VENV)/.ready     ## a real kube-scheduler asks the extender (needs Go once, to build it)
 	$(BIN)/python -m tests.e2e.binaries
-	$(BIN)/pytest tests/e2e $(FEW) 4
+	$(BIN)/pytest tests/e2e -m 'not nightly' $(FEW) 4
 
-nightly: $(VENV)/.ready ## hours: 1,000 histories, 40 with a real API server, 60 of each chaos test, 1,000 examples of each property, half an hour under fire, the worked examples
+nightly: nightly-properties nightly-removal nightly-chaos nightly-e2e nightly-e2e-seeds fire ## hours: all that has more seeds, examples or time; each of these parts also runs alone
+
+nightly-properties: $(VENV)/.ready ## 1,000 examples of each property
 	TAS_EXAMPLES=1000 $(BIN)/pytest tests/unit tests/contract $(SPREAD)
+
+nightly-removal: $(VENV)/.ready ## 1,000 histories of the law of removal
 	TAS_REMOVAL_SEEDS=1000 TAS_REMOVAL_PAUSE=60 $(BIN)/pytest tests/integration/test_law_of_removal.py $(FEW) 3
+
+nightly-chaos: $(VENV)/.ready ## 60 seeds of each chaos test
 	TAS_CHAOS_SEEDS=60 $(BIN)/pytest tests/integration/test_chaos.py $(FEW) 3
 	TAS_GPU_SEEDS=60 $(BIN)/pytest tests/integration/test_gpu_chaos.py $(FEW) 3
+
+nightly-e2e: $(VENV)/.ready ## what make e2e leaves out, and the worked examples
+	$(BIN)/python -m tests.e2e.binaries
+	$(BIN)/pytest tests/e2e -m nightly $(FEW) 4
+	$(BIN)/pytest tests/e2e/examples $(FEW) 2
+
+nightly-e2e-seeds: $(VENV)/.ready ## 40 histories and 10 of GPU chaos with a real API server
 	$(BIN)/python -m tests.e2e.binaries
 	TAS_REMOVAL_E2E_SEEDS=40 $(BIN)/pytest tests/e2e/test_law_of_removal.py $(FEW) 3
 	TAS_GPU_CLUSTER_SEEDS=10 $(BIN)/pytest tests/e2e/test_gpu_chaos.py
-	$(MAKE) fire
-	$(BIN)/pytest tests/e2e/examples $(FEW) 2
 
 # The figures are drawn also if the test fails.
 fire: $(VENV)/.ready    ## half an hour under fire: a cluster of 2,000 nodes in use, a fault each 20 seconds, with plots

@@ -20,7 +20,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 
 from cli import COMMANDS
-from tests.e2e.processes import REPOSITORY, Process
+from tests.e2e.processes import Process
 from tests.e2e.tether import PR_SET_PDEATHSIG
 from tests.integration.bus.limits import LONG_LIMITS
 
@@ -128,7 +128,7 @@ class ForkedProcess(Process):
         words = [*map(str, self.command)]
         self.log.touch()  # before the fork has written a line
         output = (self.log, self.log)
-        return Fork(words, output=output, env=self.env, cwd=REPOSITORY, death_signal=self.death_signal)
+        return Fork(words, output=output, env=self.env, cwd=self.cwd, death_signal=self.death_signal)
 
 
 async def forked(

@@ -176,15 +176,18 @@ def running(
     folder: Path,
     env: Mapping[str, str] | None = None,
     death_signal: signal.Signals = signal.SIGKILL,
+    kind: Callable[..., Process] = Process,
 ) -> Iterator[Process]:
     """Runs `command` in `folder`, with its output in `folder/logs/NAME.log`, and ends it on exit.
+
+    `kind` makes the process; that of `tests.forks` forks it.
 
     Call it from the main thread: on Linux the child gets `death_signal` when the thread that started it ends.
     """
     log = folder / "logs" / f"{name}.log"
     log.parent.mkdir(exist_ok=True)
     environment = clean_environment(HOME=str(folder)) if env is None else env
-    process = Process(name, command, log=log, env=environment, cwd=folder, death_signal=death_signal)
+    process = kind(name, command, log=log, env=environment, cwd=folder, death_signal=death_signal)
     try:
         yield process
     finally:

@@ -4,15 +4,17 @@ import http.client
 import json
 import signal
 import ssl
-import subprocess
 import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import aiohttp
+
+from tests.forks import Fork, ForkedProcess
 
 from .cluster import POLICY_LABEL, Cluster
 from .processes import Process, clean_environment, free_ports, running, until
@@ -85,51 +87,51 @@ class Product:
         A command that fails is repeated, as a person would do: a node may not be known yet, or a bus be too busy.
         """
         commands = [
-            [*TAS, "publish", node, *(f"{metric}={value}" for metric, value in metrics.items()), "--bus", self.bus]
+            ("publish", node, *(f"{metric}={value}" for metric, value in metrics.items()), "--bus", self.bus)
             for node, metrics in samples.items()
         ]
         deadline = time.monotonic() + PUBLISH_SECONDS
         while failed := self._failed(commands):
             if time.monotonic() > deadline:
                 raise RuntimeError("\n".join(failed.values()))
-            commands = [command for command in commands if " ".join(command[2:]) in failed]
+            commands = [command for command in commands if command in failed]
 
-    def _failed(self, commands: Iterable[list[str]]) -> dict[str, str]:
-        """Runs commands of `tas`; what those say that fail, by command."""
-        # In parallel, since each command spends most of its time on the start of Python.
-        children = {
-            " ".join(command[2:]): subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=self._env
-            )
-            for command in commands
-        }
-        failed: dict[str, str] = {}
-        try:
-            for command, child in children.items():
-                output, _ = child.communicate(timeout=PUBLISH_SECONDS)
-                if child.returncode != 0:
-                    failed[command] = f"{command} ended with {child.returncode}: {output}"
-        finally:
-            for child in children.values():
-                child.kill()
-                child.communicate()
-        return failed
+    def _failed(self, commands: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
+        """Runs commands of `tas` beside one another; what those say that fail, by command."""
+        with ExitStack() as stack:
+            running = {command: stack.enter_context(self._forked(*command)) for command in commands}
+            ended = {command: fork.wait(PUBLISH_SECONDS) for command, (fork, _) in running.items()}
+            return {
+                command: f"tas {' '.join(command)} ended with {code}: {running[command][1].read_text()}"
+                for command, code in ended.items()
+                if code != 0
+            }
+
+    @contextmanager
+    def _forked(self, *arguments: str) -> Iterator[tuple[Fork, Path]]:
+        """A running command of `tas`, and the file of its errors."""
+        with TemporaryDirectory(prefix="tas-forked-") as folder:
+            out, err = Path(folder, "out"), Path(folder, "err")
+            fork = Fork(("-m", "cli", *arguments), output=(out, err), env=self._env, cwd=Path(folder))
+            try:
+                yield fork, err
+            finally:
+                fork.kill()
+                fork.wait()
 
     def tas(self, *arguments: str) -> str:
         """The output of a command of `tas` on the product's bus; one that only reads is repeated if it fails.
 
         A busy bus does not answer within the time that the command gives it.
         """
-        command = [*TAS, *arguments, "--bus", self.bus]
         deadline = time.monotonic() + (PUBLISH_SECONDS if arguments[0] in READING else 0.0)
         while True:
-            done = subprocess.run(
-                command, check=False, capture_output=True, text=True, env=self._env, timeout=PUBLISH_SECONDS
-            )
-            if done.returncode == 0:
-                return done.stdout
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"tas {' '.join(arguments)} ended with {done.returncode}: {done.stderr}")
+            with self._forked(*arguments, "--bus", self.bus) as (fork, err):
+                code = fork.wait(PUBLISH_SECONDS)
+                if code == 0:
+                    return err.with_name("out").read_text()
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"tas {' '.join(arguments)} ended with {code}: {err.read_text()}")
 
     def passes(self, namespace: str, policy: str, names: Iterable[str]) -> set[str]:
         """The nodes that pass the filter for a pod of this policy."""
@@ -194,8 +196,7 @@ def product(
     for name in ("policies", "store"):
         (folder / name).mkdir()
     command = [
-        *TAS,
-        *("run", "all", "--bus", bus or "embedded"),
+        *("-m", "cli", "run", "all", "--bus", bus or "embedded"),
         *(("--embedded-port", str(bus_port), "--store", str(folder / "store")) if bus is None else ()),
         *(("--policies", str(folder / "policies")) if kubeconfig is None else ("--kubeconfig", str(kubeconfig))),
         *("--listen", f"127.0.0.1:{port}"),
@@ -205,7 +206,9 @@ def product(
     name = f"tas-{len(cluster.processes)}"
     # SIGTERM also if the test is killed, so that the product ends its nats-server.
     env = environment(folder) | ({} if site is None else {"PYTHONPATH": str(site)})
-    with running(name, command, folder=cluster.folder, env=env, death_signal=signal.SIGTERM) as process:
+    with running(
+        name, command, folder=cluster.folder, env=env, death_signal=signal.SIGTERM, kind=ForkedProcess
+    ) as process:
         cluster.processes.append(process)
         until(lambda: is_ready(process, health_port), "tas is ready")
         address = bus or f"nats://{(folder / 'store' / 'token').read_text().strip()}@127.0.0.1:{bus_port}"
@@ -217,12 +220,12 @@ def lone_extension(cluster: Cluster, tas: Product, name: str, site: Path, **envi
     """Runs one extension of `site` in its own process, on the bus of a running product, and returns its URL."""
     port, health_port = free_ports(2)
     command = [
-        *TAS,
-        *("run", "extender", "--only", name, "--bus", tas.bus),
+        *("-m", "cli", "run", "extender", "--only", name, "--bus", tas.bus),
         *("--listen", f"127.0.0.1:{port}", "--health-listen", f"127.0.0.1:{health_port}"),
     ]
     env = environment(cluster.folder) | {"PYTHONPATH": str(site)} | environ
-    with running(f"tas-{name}-{len(cluster.processes)}", command, folder=cluster.folder, env=env) as process:
+    label = f"tas-{name}-{len(cluster.processes)}"
+    with running(label, command, folder=cluster.folder, env=env, kind=ForkedProcess) as process:
         cluster.processes.append(process)
         until(lambda: is_ready(process, health_port), f"{name} is ready")
         yield f"http://127.0.0.1:{port}"

@@ -11,11 +11,12 @@ from urllib.request import Request, urlopen
 import pytest
 import yaml
 
+from tests.forks import ForkedProcess
 from tests.installed import ROOT, write_package
 
 from .cluster import NODES, Cluster, extender
 from .processes import Process, free_ports, running, until
-from .product import TAS, Product, environment, is_ready, product
+from .product import Product, environment, is_ready, product
 
 EXAMPLE = ROOT / "deploy" / "examples" / "agents" / "scheduler.yaml"
 OWN = """
@@ -101,10 +102,11 @@ def agents(cluster: Cluster, tas: Product, folder: Path, text: str, **environ: s
     file = folder / "agents.yaml"
     file.write_text(text)
     port, health_port = free_ports(2)
-    command = [*TAS, "run", "agents", "--bus", tas.bus, "--agents", str(file)]
+    command = ["-m", "cli", "run", "agents", "--bus", tas.bus, "--agents", str(file)]
     command += ["--listen", f"127.0.0.1:{port}", "--health-listen", f"127.0.0.1:{health_port}"]
     env = environment(cluster.folder) | environ
-    with running(f"agents-{len(cluster.processes)}", command, folder=cluster.folder, env=env) as process:
+    label = f"agents-{len(cluster.processes)}"
+    with running(label, command, folder=cluster.folder, env=env, kind=ForkedProcess) as process:
         cluster.processes.append(process)
         until(lambda: is_ready(process, health_port), "the agents are ready")
         yield Agents(process, f"http://127.0.0.1:{port}", f"127.0.0.1:{health_port}")
@@ -164,10 +166,12 @@ def test_scores_are_added_by_weight_and_filters_are_asked_in_order(
 def inventory(cluster: Cluster, tas: Product, *flags: str) -> Iterator[None]:
     """A running `tas run inventory` as agents need it."""
     (health_port,) = free_ports(1)
-    command = [*TAS, "run", "inventory", "--bus", tas.bus, "--kubeconfig", str(cluster.kubeconfig), "--cards", "off"]
+    command = ["-m", "cli", "run", "inventory", "--bus", tas.bus]
+    command += ["--kubeconfig", str(cluster.kubeconfig), "--cards", "off"]
     command += ["--allocations", "on", *flags, "--health-listen", f"127.0.0.1:{health_port}"]
     name = f"inventory-{len(cluster.processes)}"
-    with running(name, command, folder=cluster.folder, env=environment(cluster.folder)) as process:
+    env = environment(cluster.folder)
+    with running(name, command, folder=cluster.folder, env=env, kind=ForkedProcess) as process:
         cluster.processes.append(process)
         until(lambda: is_ready(process, health_port), "the inventory is ready")
         yield

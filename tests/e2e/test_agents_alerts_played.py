@@ -4,6 +4,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import aiohttp
+import pytest
 
 from bus.connection import Bus
 from bus.outcomes import publish_outcomes
@@ -37,6 +38,7 @@ SLOW = """
 GOOD = "agents: {congestion: {options: {limit: 10}}}"
 
 
+@pytest.mark.nightly
 async def test_the_alerts_about_agents_fire_and_end_as_their_rows_say(
     tas: Tas, server: Server, bus: Bus, tmp_path: Path, prometheus_binary: Path
 ) -> None:

@@ -496,6 +496,7 @@ STORIES = (
 )
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(2400)  # many stories, each with waits of up to two minutes on a busy machine
 async def test_the_alerts_of_a_cluster_fire_and_end_as_their_rows_say(
     server: Server, tas: Tas, tmp_path: Path, prometheus_binary: Path
@@ -537,6 +538,7 @@ async def test_the_alerts_of_a_cluster_fire_and_end_as_their_rows_say(
     check(prometheus_binary.with_name("promtool"), stage.stories, tmp_path)
 
 
+@pytest.mark.nightly
 async def test_the_alerts_of_processes_fire_and_end_as_their_rows_say(
     tas: Tas, tmp_path: Path, prometheus_binary: Path
 ) -> None:
@@ -588,6 +590,7 @@ async def test_the_alerts_of_processes_fire_and_end_as_their_rows_say(
     check(prometheus_binary.with_name("promtool"), [*stage.stories, story], tmp_path)
 
 
+@pytest.mark.nightly
 async def test_the_alert_of_a_bus_without_a_majority_fires_for_an_idle_process(
     tas: Tas, tmp_path: Path, prometheus_binary: Path
 ) -> None:
@@ -621,6 +624,7 @@ async def test_the_alert_of_a_bus_without_a_majority_fires_for_an_idle_process(
     check(prometheus_binary.with_name("promtool"), stage.stories, tmp_path)
 
 
+@pytest.mark.nightly
 async def test_the_alerts_of_a_connection_to_the_bus_fire_and_end_as_their_rows_say(
     tas: Tas, tmp_path: Path, prometheus_binary: Path
 ) -> None:

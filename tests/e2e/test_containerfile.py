@@ -38,6 +38,7 @@ def test_the_last_stage_runs_as_nobody_and_has_no_pip() -> None:
     assert not re.search(r"curl|wget|apt|http", "\n".join(runs(FILE)))
 
 
+@pytest.mark.nightly
 def test_its_steps_make_a_command_that_works(tmp_path: Path) -> None:
     """With another folder in place of /opt/tas, and pip of this environment."""
     build, _ = stages()

@@ -15,6 +15,8 @@ from .processes import free_ports, running, until
 from .product import TAS, Product, environment, is_ready, product
 from .test_gpu import entry
 
+pytestmark = pytest.mark.nightly
+
 TELEMETRY = [name for name, story in STORIES.items() if story.answering == "extender"]
 
 

@@ -27,6 +27,7 @@ from bus.connection import Bus
 from cli.doctor.service import address_of
 from tas.diagnosis.service import NoService, ServiceName
 from tests.certificates import Authority
+from tests.forks import ForkedProcess
 from tests.integration.servers import answered, eventually
 from tests.kubernetes.admin import Admin
 from workers.kubernetes.client import KubernetesClient
@@ -36,7 +37,6 @@ from .between import ReverseProxy, other_clock, refusing_proxy, reverse_proxy
 from .cluster import NODES, Cluster
 from .installation import METRIC, SERVICE, UNREACHED, Findings, Installation
 from .processes import running
-from .product import TAS
 
 AHEAD = 30.0
 FAKETIME = [str(path) for path in Path("/usr/lib").glob("*/faketime/libfaketime.so.1")]
@@ -295,8 +295,10 @@ def collecting(site: Installation, *sources: str) -> Iterator[None]:
     """Runs `collect` beside the workers."""
     flags = [word for source in sources for word in ("--source", source)]
     bus = ("--bus", site.nats.url, "--kubeconfig", str(site.cluster.kubeconfig), "--health-listen", "127.0.0.1:0")
-    command = [*TAS, "run", "collect", *bus, *flags, "--period", "200ms"]  # pauses after failures are multiples of it
-    with running("tas-collect", command, folder=site.cluster.folder, env=site.environment()):
+    period = ("--period", "200ms")  # pauses after failures are multiples of it
+    command = ["-m", "cli", "run", "collect", *bus, *flags, *period]
+    env = site.environment()
+    with running("tas-collect", command, folder=site.cluster.folder, env=env, kind=ForkedProcess):
         yield
 
 

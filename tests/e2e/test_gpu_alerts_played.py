@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
+import pytest
 
 from bus.connection import Bus
 from sandbox.faults import Call
@@ -165,6 +166,7 @@ STORIES = (
 )
 
 
+@pytest.mark.nightly
 async def test_the_alerts_about_cards_fire_and_end_as_their_rows_say(
     tas: Tas, server: Server, bus: Bus, tmp_path: Path, prometheus_binary: Path
 ) -> None:

@@ -34,7 +34,7 @@ from .cluster import Cluster
 from .processes import free_ports
 from .test_gpu import entry
 
-pytestmark = pytest.mark.seeded
+pytestmark = [pytest.mark.nightly, pytest.mark.seeded]
 
 BINDERS = 3
 HISTORY_SECONDS = 40.0

@@ -17,6 +17,7 @@ import pytest
 
 from bus.connection import Bus
 from tas.enforcing.waking import ANNOTATION
+from tests.forks import ForkedProcess
 from tests.integration.servers import Server
 from tests.kubernetes.admin import Admin
 
@@ -26,7 +27,7 @@ from .api import Object
 from .cluster import POLICY_LABEL, RESOURCE, Cluster, extender
 from .fire.stage import BRAKE_OFF
 from .processes import Process, free_ports, running, until
-from .product import TAS, environment, is_ready
+from .product import environment, is_ready
 from .test_rights import NAMESPACE, granted, used, wait_for_rights
 
 NODES = ("owned-1", "owned-2", "owned-3")
@@ -221,10 +222,12 @@ def processes(cluster: Cluster, url: str, folder: Path, workers: Mapping[str, tu
         started: list[tuple[Process, int]] = []
         for name, flags in workers.items():
             (health,) = free_ports(1)
-            command = [*TAS, "run", name, "--bus", url, "--health-listen", f"127.0.0.1:{health}", *flags]
+            command = ["-m", "cli", "run", name, "--bus", url, "--health-listen", f"127.0.0.1:{health}", *flags]
             paths = [str(folder / each) if each == "sinks.yaml" else each for each in command]
             label = f"tas-{name}-{len(cluster.processes)}"
-            process = stack.enter_context(running(label, paths, folder=cluster.folder, env=environment(folder)))
+            process = stack.enter_context(
+                running(label, paths, folder=cluster.folder, env=environment(folder), kind=ForkedProcess)
+            )
             cluster.processes.append(process)
             started.append((process, health))
         for process, health in started:

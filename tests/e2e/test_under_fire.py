@@ -29,7 +29,7 @@ from .fire.size import SIZES
 from .fire.stage import Stage, stage
 from .fire.users import Users
 
-pytestmark = pytest.mark.seeded
+pytestmark = [pytest.mark.nightly, pytest.mark.seeded]
 
 SIZE = SIZES[os.environ.get("TAS_FIRE", "minute")]
 SETTLED_SECONDS = 300.0
