@@ -31,7 +31,7 @@ def sinks_file(
     if path is None:
         raise StartError(f"{flag('sinks')} must be given")
     folder, cluster = path.parent, settings.cluster_name or ""
-    clients: list["KubernetesClient"] = []
+    clients: list[KubernetesClient] = []
 
     async def client() -> "KubernetesClient":
         if not clients:
