@@ -2,9 +2,8 @@
 
 import time
 
-import structlog
-
 from bus.errors import BusError
+from bus.log import structlog
 from tas.values.throttle import Throttle
 
 REPEAT_SECONDS = 60.0

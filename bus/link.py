@@ -11,7 +11,6 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
-import structlog
 
 from bus.buckets import HEADER_BYTES
 from bus.client import Client, Msg, Subscription, errors
@@ -24,6 +23,7 @@ from bus.errors import (
     UnavailableError,
     jetstream_error,
 )
+from bus.log import structlog
 from bus.rights.access import Loaded
 from tas.values.throttle import Throttle
 

@@ -10,17 +10,13 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
-import psutil
-import structlog
 
 from bus.rights.access import Access
 from cli.settings import DEFAULT_URL, EMBEDDED, Settings
 from workers.process.errors import StartError
-
-log = structlog.get_logger("discovery")
-
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - files in it get random names or are private
 """The only folder that a container with a read-only root can write; Kubernetes gives it 64 MiB."""
@@ -60,12 +56,14 @@ ATTEMPTS = 5
 @contextmanager
 def announced(url: str, pid: int, token: Path) -> Iterator[None]:
     """Announces the server `pid` while the body runs. A failure is logged; clients then need `--bus`."""
+    import psutil
+
     path: Path | None = None
     try:
         started = psutil.Process(pid).create_time()
         path = _announce(_Announcement(url=url, pid=pid, started=started, token=str(token.absolute())))
     except (OSError, psutil.Error) as error:
-        log.warning("bus_not_announced", bus=url, error=str(error))
+        _log().warning("bus_not_announced", bus=url, error=str(error))
     try:
         yield
     finally:
@@ -119,6 +117,8 @@ def _is_private(directory: Path) -> bool:
 
 def _read(path: Path) -> _Announcement | None:
     """The announcement in a file, if its server still runs; otherwise deletes the file."""
+    import psutil  # here: most processes find no announcement
+
     try:
         announcement = msgspec.json.decode(path.read_bytes(), type=_Announcement)
         process = psutil.Process(announcement.pid)
@@ -128,10 +128,17 @@ def _read(path: Path) -> _Announcement | None:
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError, psutil.Error) as error:
-        log.debug("announcement_stale", path=str(path), error=str(error))
+        _log().debug("announcement_stale", path=str(path), error=str(error))
     with suppress(OSError):
         path.unlink()
     return None
+
+
+def _log() -> Any:
+    """The logger of this module, loaded only for a line: `tas bus url` logs nothing."""
+    from bus.log import structlog
+
+    return structlog.get_logger("discovery")
 
 
 def bus_url(settings: Settings) -> str:

@@ -120,8 +120,7 @@ def _by_flag(command: str) -> list[str]:
 
 
 def _log_unused(settings: Settings, command: str, flags: list[str]) -> None:
-    import structlog
-
+    from bus.log import structlog
     from workers.process.logs import configure_logging
 
     configure_logging(settings.log_format, settings.log_level)

@@ -2,22 +2,22 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
 from cli.settings import Settings
 from workers.ingest.sources.base import Listener, Source
 from workers.ingest.sources.config import ConfigFile
-from workers.ingest.sources.custom_metrics import CustomMetrics
-from workers.ingest.sources.metrics_server import MetricsServer
-from workers.ingest.sources.prometheus import Prometheus
 from workers.ingest.sources.spec import SourceKind, SourceSpec
 from workers.ingest.sources.tokens import TokenFile
-from workers.kubernetes.client import KubernetesClient
 from workers.process.address import Address
 from workers.process.certificates import Certificates, TlsMetrics
 from workers.process.errors import StartError
 from workers.process.tls import TlsError, TlsFiles
+
+if TYPE_CHECKING:  # the client is loaded by who connects
+    from workers.kubernetes.client import KubernetesClient
 
 
 def sources_of(settings: Settings) -> tuple[SourceSpec, ...]:
@@ -32,6 +32,8 @@ def sources_of(settings: Settings) -> tuple[SourceSpec, ...]:
 class Sources:
     """Builds sources, each with its own connections: a source that hangs does not block another source.
 
+    The module of a kind is imported when a source of this kind is built.
+
     `connect_kubernetes` returns a new client of the API server. `stack` closes the connections at the end. `tls` counts
     for the certificates of all servers of the process.
     """
@@ -40,7 +42,7 @@ class Sources:
         self,
         settings: Settings,
         stack: AsyncExitStack,
-        connect_kubernetes: Callable[[], Awaitable[KubernetesClient]],
+        connect_kubernetes: Callable[[], Awaitable["KubernetesClient"]],
         registry: CollectorRegistry,
         tls: TlsMetrics,
     ) -> None:
@@ -61,7 +63,6 @@ class Sources:
     def _listeners(self, specs: Sequence[SourceSpec], config: ConfigFile) -> dict[SourceSpec, Listener]:
         if not specs:
             return {}
-        # Imported only when used: protobuf takes longer to load than the rest of the product.
         from workers.ingest.sources.remote_write import RemoteWrite, RemoteWriteMetrics
 
         metrics = RemoteWriteMetrics(self._registry)
@@ -90,10 +91,16 @@ class Sources:
     async def _polled(self, spec: SourceSpec, config: ConfigFile) -> Source:
         match spec.kind:
             case SourceKind.CUSTOM_METRICS:
+                from workers.ingest.sources.custom_metrics import CustomMetrics
+
                 return CustomMetrics(spec.name, await self._connect_kubernetes())
             case SourceKind.METRICS_SERVER:
+                from workers.ingest.sources.metrics_server import MetricsServer
+
                 return MetricsServer(spec.name, await self._connect_kubernetes())
             case SourceKind.PROMETHEUS:
+                from workers.ingest.sources.prometheus import Prometheus
+
                 prometheus = Prometheus(spec.name, spec.address, config)
                 self._stack.push_async_callback(prometheus.close)
                 return prometheus

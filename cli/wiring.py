@@ -11,12 +11,12 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-import structlog
 from prometheus_client import CollectorRegistry, Gauge
 
 from bus.buckets import ALL
 from bus.connection import Bus
 from bus.errors import MisconfiguredError, UnavailableError
+from bus.log import structlog
 from bus.rights.access import Access
 from bus.rights.roles import streams_of
 from bus.server import EmbeddedServer
@@ -47,8 +47,9 @@ from workers.ingest.annotations import Annotations
 from workers.ingest.collect import Collect, SourceMetrics
 from workers.ingest.machine import Machine
 from workers.ingest.materialize import Materialize
-from workers.kubernetes.client import KubernetesClient, RequestMetrics
+from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import ConfigurationError
+from workers.kubernetes.metrics import RequestMetrics
 from workers.kubernetes.resources import GPU_NODES, annotated_nodes
 from workers.process.certificates import Certificates, TlsMetrics
 from workers.process.embedded import EmbeddedBus

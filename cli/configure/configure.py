@@ -22,7 +22,7 @@ from cli.configure.status import status
 from cli.configure.verify import verify
 from cli.output import echo
 from tas.values.duration import DurationError, parse_duration
-from workers.process.runtime import product_version
+from workers.process.version import product_version
 
 
 @click.group(

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple, TypeVar
 
-from cli.configure.status import NAMESPACE as KUBE_SYSTEM
-from cli.configure.status import SCHEDULERS, scheduler_states
+from cli.configure.schedulers import NAMESPACE as KUBE_SYSTEM
+from cli.configure.schedulers import SCHEDULERS, scheduler_states
 from cli.doctor.probes import offset_of, probed
 from tas.configuring.control_planes import SchedulerState
 from tas.configuring.static_pod import Scheduler

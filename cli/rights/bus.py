@@ -4,16 +4,33 @@ import click
 
 from bus.errors import AccessError
 from cli.discovery import bus_access, bus_url
+from cli.groups import LazyCommand, LazyGroup
 from cli.options import settings_command
 from cli.output import echo
-from cli.rights.check import check
-from cli.rights.init import init, revoke, secrets, user
 from cli.settings import Settings
 from tas.errors import without_password
 from workers.process.errors import StartError
 
+COMMANDS = {
+    "check": LazyCommand(
+        "rights.check", "Compare a running bus with the users in DIR, and with the streams that this version needs."
+    ),
+    "init": LazyCommand("rights.init", "Create the keys of a closed bus, and credentials for each process."),
+    "revoke": LazyCommand(
+        "rights.init", "Let no credentials count that a user has until now, also those that were replaced."
+    ),
+    "secrets": LazyCommand(
+        "rights.init", "Print Kubernetes Secrets with the credentials of users, for kubectl apply -f -."
+    ),
+    "url": LazyCommand("rights.bus", "Print the address of the bus with its token, for other programs."),
+    "user": LazyCommand(
+        "rights.init", "Create credentials of one more user, or new ones of a user: DIR/users/NAME.creds."
+    ),
+}
+"""Imported when they are called: the address needs neither keys nor a connection."""
 
-@click.group("bus", no_args_is_help=True)
+
+@click.group("bus", cls=LazyGroup, lazy=COMMANDS, no_args_is_help=True)
 def bus() -> None:
     """The address of the bus, and who may do what on it."""
 
@@ -33,7 +50,3 @@ def url(settings: Settings) -> int:
     is_given = without_password(address) != address
     echo(f"{scheme}{separator}{token}@{rest}" if token and not is_given else address)
     return 0
-
-
-for _command in (url, init, user, revoke, secrets, check):
-    bus.add_command(_command)

@@ -13,7 +13,6 @@ from typing import Any, Generic, Protocol, TypeVar
 import aiohttp
 import msgspec
 from aiohttp.connector import NEEDS_CLEANUP_CLOSED
-from prometheus_client import CollectorRegistry, Counter
 
 from tas.enforcing.removal import READ_AGE_SECONDS
 from tas.errors import line_of, shortened
@@ -29,6 +28,7 @@ from workers.kubernetes.errors import (
     decode_status,
     error_of,
 )
+from workers.kubernetes.metrics import RequestMetrics
 from workers.kubernetes.resources import PODS, VERSIONS, Metadata, Object, Resource
 from workers.process.http_body import TooLargeError, body_start, failed_request, whole_body
 
@@ -155,21 +155,6 @@ class _Event(msgspec.Struct, kw_only=True):
 _event_decoder = msgspec.json.Decoder(_Event)
 _bookmark_decoder = msgspec.json.Decoder(Object)
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-
-
-class RequestMetrics:
-    """Metrics of requests to the API server, of all workers of a process."""
-
-    def __init__(self, registry: CollectorRegistry | None) -> None:
-        self.requests = Counter(
-            "tas_kubernetes_requests",
-            "Requests to the API server by HTTP status; none: no response.",
-            ["worker", "verb", "resource", "code"],
-            registry=registry,
-        )
-        self.events = Counter(
-            "tas_kubernetes_events", "Events that watches received.", ["worker", "resource"], registry=registry
-        )
 
 
 class KubernetesClient:

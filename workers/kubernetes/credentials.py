@@ -13,7 +13,7 @@ from workers.kubernetes.errors import ConfigurationError, UnavailableError
 from workers.process.manifests import MAX_BYTES, ManifestError, read_yaml
 
 if TYPE_CHECKING:
-    from kubernetes_asyncio.client import Configuration
+    from workers.kubernetes.library import Configuration
 
 REFRESH_SECONDS = 60.0
 """How long a token of a kubeconfig file is used before it is loaded again, from a file or a program.
@@ -60,14 +60,12 @@ class Credentials:
 
         Raises ConfigurationError if the credentials cannot be read.
         """
-        # Imported here: it takes 60 MB, and the extender, which has the same command line, uses no API server.
-        from kubernetes_asyncio.client import Configuration  # noqa: PLC0415
-        from kubernetes_asyncio.config import ConfigException  # noqa: PLC0415
-        from kubernetes_asyncio.config.incluster_config import InClusterConfigLoader  # noqa: PLC0415
-        from kubernetes_asyncio.config.kube_config import (  # noqa: PLC0415
-            ConfigNode,
-            KubeConfigLoader,
-            _cleanup_temp_files,
+        # Imported here: who only holds a client, such as a type checker's import, needs no reader.
+        from workers.kubernetes.library import (  # noqa: PLC0415
+            ConfigException,
+            Configuration,
+            incluster_config,
+            kube_config,
         )
 
         configuration = Configuration()
@@ -75,13 +73,15 @@ class Credentials:
         try:
             if kubeconfig is None:
                 token, authority = (str(account / name) for name in (_TOKEN, _AUTHORITY))
-                InClusterConfigLoader(token, authority, environ=dict(os.environ)).load_and_set(configuration)
+                incluster_config.InClusterConfigLoader(token, authority, environ=dict(os.environ)).load_and_set(
+                    configuration
+                )
             else:
                 # Not by the library's own reader: that reader takes minutes for some numbers and for deep nesting, and
                 # its errors quote the user's token.
                 path, document = await asyncio.to_thread(_read, kubeconfig)
-                node = ConfigNode("kubeconfig", document, path)
-                loader = KubeConfigLoader(config_dict=node, config_base_path=None)
+                node = kube_config.ConfigNode("kubeconfig", document, path)
+                loader = kube_config.KubeConfigLoader(config_dict=node, config_base_path=None)
                 await loader.load_and_set(configuration)
                 _forget_certificates(document)
                 if "BearerToken" not in configuration.api_key:
@@ -97,7 +97,7 @@ class Credentials:
         finally:
             # The library writes the certificates and the private key of a kubeconfig file into temporary files, and
             # deletes them when the process exits: after a kill they would stay. The TLS context has them in memory.
-            _cleanup_temp_files()
+            kube_config._cleanup_temp_files()
 
     async def headers(self) -> dict[str, str]:
         """The authorization header of a request. Raises UnavailableError if no token can be obtained now."""

@@ -7,8 +7,7 @@ from contextlib import aclosing
 from math import inf
 from typing import Generic, TypeVar
 
-import structlog
-
+from bus.log import structlog
 from tas.values.backoff import Backoff
 from workers.kubernetes.client import (
     SILENT_SECONDS,

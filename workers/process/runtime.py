@@ -13,11 +13,9 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from typing import Protocol, runtime_checkable
 
 import orjson
-import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Info, disable_created_metrics
 from prometheus_client.exposition import choose_encoder
@@ -26,12 +24,14 @@ from prometheus_client.process_collector import ProcessCollector
 
 from bus.buckets import ALL, Bucket
 from bus.invalid import InvalidEntries
+from bus.log import structlog
 from workers.process.address import Address
 from workers.process.certificates import Certificates
 from workers.process.connections import ConnectionMetrics, Listener, bind, without_server
 from workers.process.errors import EXIT_FAILED, EXIT_OK, StartError, WorkerError
 from workers.process.limits import Limits
 from workers.process.stalls import stalls_logged
+from workers.process.version import product_version
 
 log = structlog.get_logger("runtime")
 
@@ -69,14 +69,6 @@ class WithHealthRoutes(Protocol):
     def health_routes(self) -> Iterable[web.RouteDef]:
         """Routes beside `/healthz`, `/readyz` and `/metrics`."""
         ...
-
-
-def product_version() -> str:
-    """The version of the installed product."""
-    try:
-        return version("tas-on-nats")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def new_registry() -> CollectorRegistry:

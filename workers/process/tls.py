@@ -1,28 +1,16 @@
 """TLS of our servers: loading the files, the names of clients, and the reasons of refusals.
 
-`certificates.py` follows the files, `connections.py` manages the connections.
+`x509.py` reads the certificates, `certificates.py` follows the files, `connections.py` manages the connections.
 """
 
-import re
 import ssl
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
-from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
-from cryptography.x509.oid import NameOID
-
-from tas.certificates.findings import is_key_of
-from tas.errors import shortened
-
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """For TLS 1.2: forward secrecy and authenticated encryption, with RSA or EC keys. All TLS 1.3 ciphers have both."""
-
-
-_LINK = re.compile(r" See https://\S+ for more details\.")
 
 
 class TlsError(Exception):
@@ -77,6 +65,9 @@ def load_credentials(files: TlsFiles) -> Credentials:
 
     Raises TlsError if the files cannot be read, do not belong together, or changed while being read.
     """
+    # Imported here, with cryptography: 40 ms and 10 MB, and most processes serve without TLS.
+    from workers.process.x509 import certificates_of, der_of, first_expiry  # noqa: PLC0415
+
     contents = files.read()
     chain, authorities = certificates_of(contents, files)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -107,54 +98,13 @@ def load_credentials(files: TlsFiles) -> Credentials:
     return Credentials(
         context=context,
         contents=contents,
-        authorities=frozenset(authority.public_bytes(Encoding.DER) for authority in authorities),
+        authorities=frozenset(map(der_of, authorities)),
         expires={
-            f"{files.prefix}{name}": min(map(_expires, certificates))
+            f"{files.prefix}{name}": first_expiry(certificates)
             for name, certificates in (("cert", chain), ("cacert", authorities))
             if certificates
         },
     )
-
-
-def certificates_of(
-    contents: tuple[bytes, bytes, bytes], files: TlsFiles
-) -> tuple[list[x509.Certificate], list[x509.Certificate]]:
-    """The chain, leaf first, and the authorities in the contents of the files.
-
-    Raises TlsError if a file has no certificates, or the key is not that of the leaf.
-    """
-    chain = certificates_in(contents[0], files.shown("cert"))
-    authorities = [] if files.cacert is None else certificates_in(contents[2], files.shown("cacert"))
-    if not is_key_of(key_in(contents[1], files.shown("key")), chain[0]):
-        raise TlsError(f"{files.shown('key')}: is not the key of {files.shown('cert')}")
-    return chain, authorities
-
-
-def certificates_in(text: bytes, file: str) -> list[x509.Certificate]:
-    """The certificates of a PEM file, at least one. `file` names it in messages. Raises TlsError."""
-    try:
-        return x509.load_pem_x509_certificates(text)
-    except ValueError as error:
-        raise TlsError(f"{file}: no certificates in PEM: {_of_library(error)}") from error
-
-
-def key_in(text: bytes, file: str) -> PrivateKeyTypes:
-    """The unencrypted private key of a PEM file. `file` names it in messages. Raises TlsError."""
-    try:
-        return load_pem_private_key(text, password=None)
-    except TypeError as error:
-        raise TlsError(f"{file}: is encrypted: must be unencrypted") from error
-    except Exception as error:  # errors of the library and of OpenSSL: all mean that this is no key
-        raise TlsError(f"{file}: no private key in PEM: {_of_library(error)}") from error
-
-
-def _of_library(error: Exception) -> str:
-    """The text of an error without the link to a page about programming with the library."""
-    return _LINK.sub("", str(error))
-
-
-def _expires(certificate: x509.Certificate) -> float:
-    return certificate.not_valid_after_utc.timestamp()
 
 
 def _reason(error: Exception) -> str:
@@ -187,9 +137,6 @@ _REASONS = {10: "expired", 9: "not_yet_valid", 26: "wrong_purpose"}
 
 REFUSALS = (*_REASONS.values(), "untrusted", "name", "no_certificate", "protocol", "handshake", "gone")
 """Every reason of a refusal."""
-
-MAX_NAMED_BYTES = 8 << 10
-"""The largest refused certificate whose names are read: the names of a larger one take milliseconds."""
 
 _PROTOCOL = ("UNSUPPORTED_PROTOCOL", "NO_SHARED_CIPHER", "HTTP_REQUEST", "WRONG_VERSION_NUMBER", "VERSION_TOO_LOW")
 
@@ -227,7 +174,9 @@ class _Handshake(ssl.SSLObject):
         try:
             super().do_handshake()
         except ssl.SSLCertVerificationError as error:
-            error.client = _names_in(self.presented)  # type: ignore[attr-defined]
+            from workers.process.x509 import names_in  # noqa: PLC0415 - loaded with the context of this handshake
+
+            error.client = names_in(self.presented)  # type: ignore[attr-defined]
             raise
         self.context = _WITHOUT_CALLBACK  # no callbacks after the handshake: they cost 12 µs per request
 
@@ -260,19 +209,3 @@ def _first_certificate(body: bytes, *, with_context: bool) -> bytes:
     if with_context:
         body = body[1 + body[0] :]
     return body[6 : 6 + int.from_bytes(body[3:6])]
-
-
-def _names_in(der: bytes) -> str:
-    """The names in an untrusted certificate, shortened for the log; "" if none can be read."""
-    if len(der) > MAX_NAMED_BYTES:
-        return f"a certificate of {len(der)} bytes"
-    try:
-        certificate = x509.load_der_x509_certificate(der)
-        names = [str(part.value) for part in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
-        alternative = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        names += [str(name.value) for name in alternative]
-    except x509.ExtensionNotFound:
-        pass
-    except Exception:  # noqa: BLE001 - for the log alone; the content is untrusted
-        return ""
-    return shortened(", ".join(dict.fromkeys(names))) if names else ""

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 
-import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Gauge
 
 from bus.connection import Bus
+from bus.log import structlog
 from tas.agents.file import AgentVerb
 from tas.agents.hooks import NO_OPINION
 from tas.errors import shortened
@@ -28,7 +28,8 @@ from workers.process.certificates import Certificates
 from workers.process.connections import ConnectionMetrics
 from workers.process.limits import Limits
 from workers.process.logs import ThrottledLog
-from workers.process.runtime import first_ready, json_response, listening, product_version
+from workers.process.runtime import first_ready, json_response, listening
+from workers.process.version import product_version
 from workers.serving.agents_file import Agents, AgentsSource, LoadedAgent
 from workers.serving.extender_http import MAX_BODY_BYTES, AnswerRing, Route, build_app
 from workers.serving.extender_metrics import ExtenderMetrics

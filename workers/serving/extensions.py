@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-import structlog
-
+from bus.log import structlog
 from tas.errors import shortened
 from tas.extension import HOOKS, Hooks, NodeView
 from workers.process.errors import StartError

@@ -6,8 +6,7 @@ A list is read while it arrives, and counts once it is complete: until then the 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from weakref import WeakValueDictionary
 
-import structlog
-
+from bus.log import structlog
 from tas.allocation.node import PlacedPod
 from tas.allocation.pod import PodTotals, pod_totals
 from tas.errors import InvalidInputError

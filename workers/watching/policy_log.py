@@ -4,8 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from itertools import count
 
-import structlog
-
+from bus.log import structlog
 from tas.policy.directory import FileProblem
 from tas.policy.policy import PolicyKey, Problem
 from workers.process.logs import ThrottledLog

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from math import inf
 
-import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from bus.connection import Bus
@@ -28,6 +27,7 @@ from bus.kinds import (
     REFUSED_MARKS,
 )
 from bus.lease import Lease
+from bus.log import structlog
 from bus.record_kind import Entry, Unreadable
 from bus.records.nodes import NodeFacts
 from bus.records.synced import Synced

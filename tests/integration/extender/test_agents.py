@@ -28,7 +28,7 @@ from tests.integration.workers.running import running
 from workers.following.synced import write_synced
 from workers.process.address import Address
 from workers.process.errors import StartError
-from workers.process.runtime import product_version
+from workers.process.version import product_version
 from workers.serving.agents import BIND_REFUSAL, AgentsWorker
 from workers.serving.agents_file import GROUP, AgentsFile
 from workers.serving.learner import hand_over

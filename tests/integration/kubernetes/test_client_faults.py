@@ -440,7 +440,7 @@ async def test_the_rotated_token_of_an_account_is_used_after_its_period(
     (account / "token").write_text("second")
     assert await credentials.headers() == {"Authorization": "Bearer first"}
 
-    monkeypatch.setattr("kubernetes_asyncio.config.incluster_config.TOKEN_REFRESH_PERIOD", timedelta(0))
+    monkeypatch.setattr("workers.kubernetes.library.incluster_config.TOKEN_REFRESH_PERIOD", timedelta(0))
     credentials = await Credentials.load(None, account=account)
     (account / "token").write_text("third")
 

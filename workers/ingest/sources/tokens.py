@@ -7,8 +7,7 @@ import asyncio
 import time
 from pathlib import Path
 
-import structlog
-
+from bus.log import structlog
 from tas.sources.bearer_tokens import parse_tokens
 from workers.process.errors import StartError
 from workers.process.logs import ThrottledLog

@@ -29,7 +29,8 @@ from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.running import running
 from tests.unit.tas.devices import notation
 from workers.enforcing.evictions import PATCHES, Evictions
-from workers.kubernetes.client import KubernetesClient, RequestMetrics
+from workers.kubernetes.client import KubernetesClient
+from workers.kubernetes.metrics import RequestMetrics
 
 NAMESPACE = "default"
 CARDS = "N(0,1) i4"

@@ -20,7 +20,7 @@ from tests.certificates import Authority, Pair
 from tests.unit.cli.configure.node import AUTHORITY, CLIENT, Node, code, message, mode, tas
 from tests.unit.tas.configuring.samples import KUBEADM
 from workers.process.manifests import read_yaml, read_yaml_tree
-from workers.process.runtime import product_version
+from workers.process.version import product_version
 
 
 def test_facts_K22_K23_a_run_writes_all_files_and_a_backup(node: Node) -> None:

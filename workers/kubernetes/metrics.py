@@ -1,0 +1,18 @@
+"""Metrics of requests to the API server."""
+
+from prometheus_client import CollectorRegistry, Counter
+
+
+class RequestMetrics:
+    """Metrics of requests to the API server, of all workers of a process."""
+
+    def __init__(self, registry: CollectorRegistry | None) -> None:
+        self.requests = Counter(
+            "tas_kubernetes_requests",
+            "Requests to the API server by HTTP status; none: no response.",
+            ["worker", "verb", "resource", "code"],
+            registry=registry,
+        )
+        self.events = Counter(
+            "tas_kubernetes_events", "Events that watches received.", ["worker", "resource"], registry=registry
+        )
