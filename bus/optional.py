@@ -7,12 +7,12 @@ from contextlib import contextmanager
 
 @contextmanager
 def without(package: str) -> Iterator[None]:
-    """Within the body an import of `package` fails, also if the package is loaded: so order changes nothing."""
-    loaded = sys.modules.get(package)
+    """Within the body an import of `package` fails, unless the package is loaded already."""
+    if package in sys.modules:
+        yield
+        return
     sys.modules[package] = None  # type: ignore[assignment] # the import system then raises ImportError
     try:
         yield
     finally:
         del sys.modules[package]
-        if loaded is not None:
-            sys.modules[package] = loaded
