@@ -4,9 +4,25 @@ If aiohttp is installed, the client loads it for WebSockets, which doubles the t
 `nats://` and `tls://`, so it needs no WebSockets.
 """
 
-from bus.optional import without
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-with without("aiohttp"):
+
+@contextmanager
+def _without(package: str) -> Iterator[None]:
+    """Within the body an import of `package` fails, unless the package is loaded already."""
+    if package in sys.modules:
+        yield
+        return
+    sys.modules[package] = None  # type: ignore[assignment] # the import system then raises ImportError
+    try:
+        yield
+    finally:
+        del sys.modules[package]
+
+
+with _without("aiohttp"):
     from nats import errors
     from nats.aio.client import Client
     from nats.aio.msg import Msg

@@ -16,6 +16,8 @@ from math import inf
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+import structlog
+
 from bus.buckets import ALL, HEADER_BYTES, Bucket, Stream
 from bus.entry import Epoch, RawEntry, StreamMessage, is_tombstone
 from bus.errors import (
@@ -32,7 +34,6 @@ from bus.errors import (
 from bus.feed import Feed
 from bus.invalid import InvalidEntries, OnInvalid
 from bus.link import CALL_SECONDS, Link
-from bus.log import structlog
 from bus.rights.access import Access, Loaded, refusal
 from bus.rights.roles import INBOX
 from bus.streams import ensure, has_majority

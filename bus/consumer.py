@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
+import structlog
 
 from bus.attachment import keep_attached
 from bus.buckets import NANOSECONDS, Stream
 from bus.connection import Bus
 from bus.errors import CONSUMER_NOT_FOUND, BusError, MisconfiguredError, RefusedError
 from bus.interruptions import Interruptions
-from bus.log import structlog
 from bus.pull import Message, Pull
 from tas.values.backoff import Backoff
 from tas.values.throttle import Throttle

@@ -11,12 +11,13 @@ from datetime import UTC, datetime
 from time import time
 from typing import Any
 
+import structlog
+
 from bus.attachment import keep_attached
 from bus.buckets import NANOSECONDS, Stream
 from bus.connection import Bus
 from bus.errors import CONSUMER_NOT_FOUND, BusError, MisconfiguredError, RefusedError, UnavailableError
 from bus.interruptions import Interruptions
-from bus.log import structlog
 from bus.pull import Message, Pull
 
 __all__ = ["Deliveries", "Message"]

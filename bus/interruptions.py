@@ -2,8 +2,9 @@
 
 import time
 
+import structlog
+
 from bus.errors import BusError
-from bus.log import structlog
 from tas.values.throttle import Throttle
 
 REPEAT_SECONDS = 60.0

@@ -3,8 +3,9 @@
 import time
 from collections.abc import Callable
 
+import structlog
+
 from bus.buckets import Bucket
-from bus.log import structlog
 from tas.errors import InvalidInputError
 from tas.values.throttle import Throttle
 

@@ -12,10 +12,11 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
+import structlog
+
 from bus.connection import Bus
 from bus.errors import BusError, ConflictError, RefusedError, UnavailableError
 from bus.kinds import LEASE_RECORDS
-from bus.log import structlog
 from bus.record_kind import Entry
 from bus.records.leases import LeaseRecord
 from tas.values.throttle import Throttle

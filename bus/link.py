@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
+import structlog
 
 from bus.buckets import HEADER_BYTES
 from bus.client import Client, Msg, Subscription, errors
@@ -23,7 +24,6 @@ from bus.errors import (
     UnavailableError,
     jetstream_error,
 )
-from bus.log import structlog
 from bus.rights.access import Loaded
 from tas.values.throttle import Throttle
 

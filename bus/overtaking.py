@@ -14,11 +14,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+import structlog
+
 from bus.buckets import NANOSECONDS, Stream
 from bus.connection import Bus
 from bus.errors import BusError
 from bus.link import CALL_SECONDS
-from bus.log import structlog
 from bus.pull import Message, Pull
 
 log = structlog.get_logger(__name__)

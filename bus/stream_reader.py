@@ -12,12 +12,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
+import structlog
 
 from bus.buckets import NANOSECONDS, Bucket, Stream
 from bus.connection import Bus
 from bus.errors import BusError, UnavailableError
 from bus.interruptions import Interruptions
-from bus.log import structlog
 from bus.pull import Message, Pull
 from tas.values.backoff import Backoff
 

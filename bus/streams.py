@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+import structlog
+
 from bus.buckets import Bucket, Stream, configuration, differences
 from bus.errors import (
     STREAM_EXISTS_OTHERWISE,
@@ -20,7 +22,6 @@ from bus.errors import (
     UnavailableError,
 )
 from bus.link import Link
-from bus.log import structlog
 
 log = structlog.get_logger(__name__)
 

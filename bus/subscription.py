@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+import structlog
+
 from bus.buckets import EVENTS, NANOSECONDS
 from bus.connection import CALL_SECONDS, Bus
 from bus.dead_letters import DeadLetter, publish_dead_letter
 from bus.errors import CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, BusError, RefusedError
 from bus.events import decoded
-from bus.log import structlog
 from bus.pull import Message, Pull
 from bus.rights.access import Access
 from bus.stream_reader import Start

@@ -7,13 +7,14 @@ from functools import partial
 from math import inf
 from typing import Any
 
+import structlog
+
 from bus.attachment import keep_attached
 from bus.buckets import FORGET_SECONDS
 from bus.connection import Bus, Epoch
 from bus.errors import BusError, UnavailableError
 from bus.feed import Feed
 from bus.interruptions import Interruptions
-from bus.log import structlog
 from bus.record_kind import Handler, hand_on
 
 log = structlog.get_logger(__name__)

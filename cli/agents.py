@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import click
+import structlog
 from prometheus_client import CollectorRegistry
 
-from bus.log import structlog
 from cli.framework_options import PIGEON_CFG, fallbacks_of_environment
 from cli.settings import Settings
 from tas.agents.builtin import BUILTIN

@@ -136,7 +136,7 @@ def _read(path: Path) -> _Announcement | None:
 
 def _log() -> Any:
     """The logger of this module, loaded only for a line: `tas bus url` logs nothing."""
-    from bus.log import structlog
+    import structlog
 
     return structlog.get_logger("discovery")
 

@@ -7,9 +7,8 @@ import sys
 from collections.abc import Coroutine
 from typing import Any
 
+import structlog
 import uvloop
-
-from bus.log import structlog
 
 log = structlog.get_logger("tas")
 

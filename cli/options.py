@@ -120,7 +120,8 @@ def _by_flag(command: str) -> list[str]:
 
 
 def _log_unused(settings: Settings, command: str, flags: list[str]) -> None:
-    from bus.log import structlog
+    import structlog
+
     from workers.process.logs import configure_logging
 
     configure_logging(settings.log_format, settings.log_level)

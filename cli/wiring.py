@@ -11,12 +11,12 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import structlog
 from prometheus_client import CollectorRegistry, Gauge
 
 from bus.buckets import ALL
 from bus.connection import Bus
 from bus.errors import MisconfiguredError, UnavailableError
-from bus.log import structlog
 from bus.rights.access import Access
 from bus.rights.roles import streams_of
 from bus.server import EmbeddedServer

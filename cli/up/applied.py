@@ -8,11 +8,11 @@ from pathlib import Path
 
 import msgspec
 import orjson
+import structlog
 from aiohttp import web
 
 from bus.connection import Bus
 from bus.errors import BusError
-from bus.log import structlog
 from sandbox.cluster import Cluster
 from sandbox.errors import PageNotFoundError, StatusError
 from sandbox.resources import NAMESPACES, TASPOLICIES

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+import structlog
+
 from bus.connection import Bus
 from bus.errors import BusError
-from bus.log import structlog
 from bus.scrapes import publish_scrape
 from sandbox.cluster import Cluster
 from sandbox.errors import StatusError

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 
+import structlog
+
 from bus.buckets import PAUSED
 from bus.errors import BusError, ConflictError
-from bus.log import structlog
 from tas.enforcing.breaker import LabelledNodes, admit, without_leavers
 from tas.enforcing.limits import IN_FLIGHT_SECONDS, Limits
 from tas.verdict.brake import ALL, Breaker, Trip

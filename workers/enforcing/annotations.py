@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import structlog
 from prometheus_client import CollectorRegistry, Counter
 
 from bus.connection import Bus
 from bus.kinds import NODE_SAMPLES
-from bus.log import structlog
 from bus.record_kind import Entry
 from bus.watch import Watch
 from tas.allocation.annotations import amounts, needed, to_write

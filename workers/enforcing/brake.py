@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from math import inf
 from typing import NamedTuple
 
+import structlog
 from prometheus_client import CollectorRegistry
 
 from bus.buckets import PAUSED
 from bus.connection import Bus
-from bus.log import structlog
 from bus.record_kind import Entry
 from bus.records.policies import PolicyRecord
 from tas.enforcing.breaker import LabelledNodes, is_over, names_on, version_of

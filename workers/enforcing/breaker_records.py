@@ -17,13 +17,13 @@ from contextlib import suppress
 from math import inf
 from typing import NamedTuple
 
+import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from bus.buckets import BREAKERS, PAUSED
 from bus.connection import Bus, Epoch
 from bus.errors import BusError, ConflictError, UnavailableError
 from bus.kinds import BREAKER_RECORDS, PAUSE_RECORDS, synced_of
-from bus.log import structlog
 from bus.record_kind import Entry, Unreadable
 from bus.records.synced import Synced
 from bus.watch import Watch

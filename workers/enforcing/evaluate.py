@@ -12,6 +12,7 @@ import time
 from collections.abc import Collection
 from math import inf
 
+import structlog
 from prometheus_client import CollectorRegistry
 
 from bus.buckets import FORGET_SECONDS, NODES, POLICIES, VERDICTS
@@ -19,7 +20,6 @@ from bus.connection import Bus
 from bus.errors import BusError, ConflictError, ExpiredError, FullError
 from bus.history import purge_history
 from bus.kinds import NODE_VERDICTS
-from bus.log import structlog
 from tas.policy.policy import PolicyKey
 from tas.verdict.knowledge import Known, is_outdated
 from tas.verdict.pending import PendingNodes

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Collection
 from functools import partial
 
+import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from bus.log import structlog
 from tas.devices.eviction import Reasons
 from tas.enforcing.pod import PodKey
 from workers.process.logs import GroupedLog, ThrottledLog

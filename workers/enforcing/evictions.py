@@ -10,12 +10,12 @@ import asyncio
 import time
 from collections.abc import Collection, Mapping
 
+import structlog
 from prometheus_client import CollectorRegistry
 
 from bus.buckets import HOLDS
 from bus.connection import Bus
 from bus.errors import BusError
-from bus.log import structlog
 from tas.devices.eviction import EvictionLabel, Reasons, confirmed_changes, label_changes
 from tas.devices.names import EVICTION_LABEL, EVICTION_VALUE
 from tas.enforcing.managers import FIELD_MANAGER

@@ -5,9 +5,9 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TypeVar
 
+import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from bus.log import structlog
 from tas.enforcing.labels import DroppedLabel
 from tas.verdict.verdict import REPLACEABLE
 from workers.enforcing.events import LABEL_OVERWRITTEN, record_event

@@ -11,12 +11,12 @@ import asyncio
 import time
 from collections.abc import Collection, Mapping
 
+import structlog
 from prometheus_client import CollectorRegistry
 
 from bus.connection import Bus, Epoch
 from bus.errors import BusError
 from bus.kinds import NODE_VERDICTS, REFUSED_LABELS
-from bus.log import structlog
 from bus.record_kind import Entry, Unreadable
 from bus.records.policies import PolicyRecord
 from bus.records.synced import Synced

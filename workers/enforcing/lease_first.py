@@ -6,10 +6,11 @@ Every replica may write at any time, since each write is conditional.
 import asyncio
 from collections.abc import Callable
 
+import structlog
+
 from bus.connection import Bus
 from bus.errors import BusError
 from bus.lease import Lease
-from bus.log import structlog
 
 log = structlog.get_logger(__name__)
 

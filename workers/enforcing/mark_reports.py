@@ -3,9 +3,9 @@
 from collections.abc import Callable, Collection
 from functools import partial
 
+import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from bus.log import structlog
 from tas.enforcing.marks import MarkChange, MarkKind, Taint
 from workers.process.logs import GroupedLog, ThrottledLog
 

@@ -13,12 +13,12 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
+import structlog
 from prometheus_client import CollectorRegistry
 
 from bus.connection import Bus, Epoch
 from bus.errors import BusError
 from bus.kinds import NODE_VERDICTS, REFUSED_MARKS
-from bus.log import structlog
 from bus.record_kind import Entry, Unreadable
 from bus.records.policies import PolicyRecord
 from tas.enforcing.labels import desired_labels

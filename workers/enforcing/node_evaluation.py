@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 from math import inf
 
+import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from bus.buckets import NODES, POLICIES
 from bus.connection import Bus
 from bus.kinds import NODE_FACTS, NODE_SAMPLES
-from bus.log import structlog
 from bus.record_kind import Unreadable
 from bus.records.policies import PolicyRecord
 from tas.policy.policy import PolicyKey

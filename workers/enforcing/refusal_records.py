@@ -5,9 +5,10 @@ import time
 from collections.abc import Callable
 from math import inf
 
+import structlog
+
 from bus.connection import Bus
 from bus.errors import BusError
-from bus.log import structlog
 from bus.record_kind import RecordKind
 from tas.enforcing.refusals import Refusals, combined
 from tas.verdict.refused import RefusedLabel

@@ -3,10 +3,11 @@
 import asyncio
 import time
 
+import structlog
+
 from bus.connection import Bus
 from bus.errors import BusError
 from bus.events import Expected, last_events, last_of, publish_events
-from bus.log import structlog
 from bus.subjects import event_subject
 from tas.enforcing.node_resource import RESOURCE
 from tas.events.data import ResourcePatched

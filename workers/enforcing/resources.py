@@ -9,10 +9,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import structlog
 from prometheus_client import CollectorRegistry, Counter
 
 from bus.connection import Bus
-from bus.log import structlog
 from tas.enforcing.managers import FIELD_MANAGER
 from tas.enforcing.node_resource import RESOURCE, is_offered
 from tas.events.event import SOURCE

@@ -8,10 +8,11 @@ import asyncio
 import time
 from collections.abc import Callable
 
+import structlog
+
 from bus.buckets import NODES, POLICIES
 from bus.connection import Bus, Epoch
 from bus.kinds import NODE_FACTS, NODE_SAMPLES, POLICY_RECORDS
-from bus.log import structlog
 from bus.record_kind import Entry
 from bus.records.nodes import NodeFacts
 from bus.records.policies import PolicyRecord

@@ -11,12 +11,12 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
+import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from bus.connection import Bus
 from bus.errors import BusError
 from bus.lease import Lease, process_identity
-from bus.log import structlog
 from tas.sources.result import SourceResult, with_valid_times
 from tas.sources.state import PollResult, SourceState, SourceTracker
 from tas.values.backoff import Backoff

@@ -9,11 +9,11 @@ import os
 import time
 
 import psutil
+import structlog
 from prometheus_client import CollectorRegistry, Counter
 
 from bus.connection import Bus
 from bus.errors import BusError
-from bus.log import structlog
 from bus.scrapes import publish_scrape
 from tas.samples.sample import Scrape
 from tas.values.quantity import NANO, Quantity

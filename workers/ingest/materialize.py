@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 
+import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from bus.buckets import NODES, SAMPLES, SAMPLES_CONSUMER
@@ -18,7 +19,6 @@ from bus.connection import Bus, Epoch
 from bus.consumer import Message, SharedConsumer
 from bus.errors import BusError, ConflictError, ExpiredError, RefusedError
 from bus.kinds import NODE_FACTS, NODE_SAMPLES
-from bus.log import structlog
 from bus.overtaking import Overtaking
 from bus.record_kind import Entry
 from bus.records.nodes import NodeFacts

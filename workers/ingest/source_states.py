@@ -2,10 +2,11 @@
 
 import time
 
+import structlog
+
 from bus.connection import Bus
 from bus.errors import BusError, RefusedError
 from bus.kinds import SOURCE_STATES
-from bus.log import structlog
 from tas.sources.state import MAX_WRITE_INTERVAL_SECONDS, SourceState, as_stored, is_write_due
 from workers.process.logs import ThrottledLog
 

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence, 
 from contextlib import aclosing, suppress
 from functools import partial
 
+import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from bus.buckets import NODES, SAMPLES
@@ -18,7 +19,6 @@ from bus.connection import Bus
 from bus.errors import BusError, ConflictError
 from bus.kinds import NODE_FACTS, WINDOW_SERIES
 from bus.lease import Lease
-from bus.log import structlog
 from bus.pull import Message
 from bus.record_kind import Entry
 from bus.records.nodes import NodeFacts

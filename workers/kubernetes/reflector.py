@@ -7,7 +7,8 @@ from contextlib import aclosing
 from math import inf
 from typing import Generic, TypeVar
 
-from bus.log import structlog
+import structlog
+
 from tas.values.backoff import Backoff
 from workers.kubernetes.client import (
     SILENT_SECONDS,

@@ -11,9 +11,9 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Protocol
 
+import structlog
 from prometheus_client import Counter
 
-from bus.log import structlog
 from tas.enforcing.managers import FIELD_MANAGER
 from tas.enforcing.waking import ANNOTATION, Wake
 from workers.kubernetes.client import KubernetesClient

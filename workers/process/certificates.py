@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from math import nan
 
+import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from bus.log import structlog
 from tas.errors import shortened
 from tas.values.throttle import Throttle
 from workers.process.logs import ThrottledLog

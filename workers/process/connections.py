@@ -19,11 +19,11 @@ from math import inf
 from typing import Any, cast
 
 import orjson
+import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from bus.log import structlog
 from tas.errors import shortened
 from workers.process.certificates import Certificates
 from workers.process.limits import Limits

@@ -2,8 +2,9 @@
 
 import asyncio
 
+import structlog
+
 from bus.connection import Bus
-from bus.log import structlog
 
 log = structlog.get_logger("keeper")
 

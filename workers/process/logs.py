@@ -14,8 +14,9 @@ from itertools import islice
 from typing import TextIO
 
 import orjson
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
 
-from bus.log import structlog
 from tas.errors import line_of, shortened
 from tas.values.throttle import Throttle
 from workers.process.log_form import LogFormat, LogLevel
@@ -30,7 +31,7 @@ MAX_LIST = 100
 MAX_NAMES = 10
 """The most objects that a line about several objects names."""
 
-_SHARED: tuple[structlog.typing.Processor, ...] = (
+_SHARED: tuple[Processor, ...] = (
     structlog.contextvars.merge_contextvars,
     structlog.stdlib.add_log_level,
     structlog.stdlib.add_logger_name,
@@ -75,7 +76,7 @@ def logging_to(stream: TextIO) -> Iterator[None]:
 
 def _handler(form: LogFormat, stream: TextIO) -> logging.Handler:
     as_json = form is LogFormat.JSON or (form is LogFormat.AUTO and not stream.isatty())
-    last: structlog.typing.Processor = (
+    last: Processor = (
         structlog.processors.JSONRenderer(serializer=_json)
         if as_json
         else structlog.dev.ConsoleRenderer(
@@ -102,18 +103,14 @@ def _json(event: Mapping[str, object], **_: object) -> str:
     return orjson.dumps({**first, **event}, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
 
 
-def _library_event(
-    _logger: structlog.typing.WrappedLogger, _method: str, event: structlog.typing.EventDict
-) -> structlog.typing.EventDict:
+def _library_event(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
     """Gives a library's log line the event name `library_log`, and its text as field `message`."""
     event["message"] = event["event"]
     event["event"] = "library_log"
     return event
 
 
-def _within_limits(
-    _logger: structlog.typing.WrappedLogger, _method: str, event: structlog.typing.EventDict
-) -> structlog.typing.EventDict:
+def _within_limits(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
     """Escapes and cuts all texts of an event: they may come from a stranger, and go to a terminal."""
     for key, value in event.items():
         event[key] = _lines_of(value) if key in ("exception", "stack") else _bounded(value)

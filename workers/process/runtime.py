@@ -16,6 +16,7 @@ from functools import partial
 from typing import Protocol, runtime_checkable
 
 import orjson
+import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Info, disable_created_metrics
 from prometheus_client.exposition import choose_encoder
@@ -24,7 +25,6 @@ from prometheus_client.process_collector import ProcessCollector
 
 from bus.buckets import ALL, Bucket
 from bus.invalid import InvalidEntries
-from bus.log import structlog
 from workers.process.address import Address
 from workers.process.certificates import Certificates
 from workers.process.connections import ConnectionMetrics, Listener, bind, without_server

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from bus.log import structlog
+import structlog
 
 log = structlog.get_logger("runtime")
 

@@ -10,10 +10,11 @@ from functools import partial
 from itertools import islice
 from math import inf
 
+import structlog
+
 from bus.connection import Bus
 from bus.errors import BusError, ConflictError
 from bus.events import AnnouncedUpTo, Expected, last_of, publish_events, why_not_publishable, write_position
-from bus.log import structlog
 from bus.subjects import event_subject
 from bus.verdict_log import LoggedVerdict
 from tas.errors import line_of

@@ -8,13 +8,13 @@ line: what it has published is announced, and what it has not is still a differe
 import asyncio
 import time
 
+import structlog
 from prometheus_client import CollectorRegistry
 
 from bus.connection import Bus
 from bus.errors import BusError
 from bus.interruptions import Interruptions
 from bus.lease import Lease
-from bus.log import structlog
 from tas.events.event import SOURCE
 from tas.values.backoff import Backoff
 from workers.publishing.metrics import Metrics

@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
+import structlog
+
 from bus.connection import Bus
 from bus.errors import BusError
 from bus.lease import Lease
-from bus.log import structlog
 from tas.values.backoff import Backoff
 from workers.publishing.sinks.base import Sink, SinkMetrics
 

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
+import structlog
 
 from bus.buckets import NODES, POLICIES, VERDICT_LOG, VERDICTS
 from bus.connection import Bus
@@ -24,7 +25,6 @@ from bus.events import (
     read_position,
 )
 from bus.kinds import BREAKER_RECORDS, NODE_FACTS, PAUSE_RECORDS, POLICY_RECORDS, SOURCE_STATES
-from bus.log import structlog
 from bus.record_kind import Entry, Handler
 from bus.records.nodes import NodeFacts
 from bus.records.policies import PolicyRecord

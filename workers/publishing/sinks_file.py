@@ -3,7 +3,8 @@
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from bus.log import structlog
+import structlog
+
 from tas.notifying.config import SinkConfig, SinksConfigError, parse_sinks
 from workers.process.errors import StartError
 from workers.process.followed_file import FollowedFile

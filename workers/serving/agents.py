@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 
+import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Gauge
 
 from bus.connection import Bus
-from bus.log import structlog
 from tas.agents.file import AgentVerb
 from tas.agents.hooks import NO_OPINION
 from tas.errors import shortened

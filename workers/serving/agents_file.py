@@ -10,9 +10,9 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Protocol
 
+import structlog
 from prometheus_client import CollectorRegistry, Gauge
 
-from bus.log import structlog
 from tas.agents.agent import Agent
 from tas.agents.file import AgentConfig, AgentsFileError, Kinds, default_agents, kinds_of, parse_agents
 from tas.errors import InvalidInputError, shortened

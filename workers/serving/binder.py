@@ -12,13 +12,13 @@ from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from typing import NamedTuple, TypeVar
 
+import structlog
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from bus.buckets import SYNCED
 from bus.connection import Bus
 from bus.errors import BusError, ConflictError, ExpiredError, UnavailableError
 from bus.kinds import NODE_HOLDS, NODE_INVENTORY, synced_of
-from bus.log import structlog
 from bus.records.devices import NodeHold
 from bus.records.synced import Synced
 from tas.devices.annotations import annotations

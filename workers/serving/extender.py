@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from functools import partial
 from importlib.metadata import EntryPoint
 
+import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Gauge
 
 from bus.connection import Bus
-from bus.log import structlog
 from tas.extender.decision import Outcome
 from tas.extender.node_view import NodeView
 from tas.extender.telemetry import TelemetryDecider

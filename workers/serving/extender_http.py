@@ -15,10 +15,10 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
+import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from bus.log import structlog
 from tas.errors import InvalidInputError, shortened
 from tas.extender.answers import error_body
 from tas.extender.decision import Decider

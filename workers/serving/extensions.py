@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from bus.log import structlog
+import structlog
+
 from tas.errors import shortened
 from tas.extension import HOOKS, Hooks, NodeView
 from workers.process.errors import StartError

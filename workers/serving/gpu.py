@@ -7,11 +7,11 @@ import asyncio
 from collections.abc import Collection, Iterable
 from functools import partial
 
+import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from bus.connection import Bus
-from bus.log import structlog
 from tas.devices.claim import Options
 from tas.devices.refusal import Why
 from tas.extender.cards import CardsDecider

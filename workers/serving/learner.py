@@ -12,13 +12,13 @@ from functools import partial
 from math import isfinite
 from typing import NoReturn, TypeVar
 
+import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from bus.buckets import OUTCOMES
 from bus.connection import Bus
 from bus.errors import BusError, ConflictError
 from bus.kinds import LEARNED_STATES
-from bus.log import structlog
 from bus.outcomes import LoggedOutcome, OutcomeReader
 from bus.record_kind import Entry, Packed
 from bus.records.agents import LearnedState

@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Collection, Mapping
 
+import structlog
 from prometheus_client import CollectorRegistry
 
 from bus.connection import Bus
-from bus.log import structlog
 from workers.serving.agents_file import LoadedAgent
 from workers.serving.interrupting import Interrupter
 from workers.serving.learner import Learner, LearnerMetrics, learns

@@ -13,7 +13,8 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any
 
-from bus.log import structlog
+import structlog
+
 from tas.errors import InvalidInputError, shortened
 from tas.extender.hooks import HookVerb, InvalidHookResultError, hook_verbs
 from tas.extender.verbs import VERBS, Record

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from math import inf
 
+import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from bus.buckets import NODES
 from bus.connection import Bus
 from bus.errors import BusError, ConflictError, ExpiredError
 from bus.kinds import NODE_ALLOCATION
-from bus.log import structlog
 from tas.allocation.node import NodeAllocation, allocated, is_same
 from tas.allocation.pod import read_amounts
 from tas.errors import InvalidInputError

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from math import inf
 
+import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from bus.buckets import HOLDS, SYNCED
 from bus.connection import Bus
 from bus.errors import BusError, ConflictError, ExpiredError
 from bus.kinds import NODE_HOLDS, synced_of
-from bus.log import structlog
 from bus.records.devices import NodeHold, NodeInventory
 from tas.devices.claim import DevicePod
 from tas.devices.hold import EMPTY, Held, Hold

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from math import inf
 
+import structlog
 from prometheus_client import CollectorRegistry, Gauge
 
 from bus.buckets import NODES
 from bus.connection import Bus
 from bus.errors import ConflictError, ExpiredError
 from bus.kinds import NODE_INVENTORY
-from bus.log import structlog
 from bus.records.devices import NodeInventory
 from tas.devices.inventory import read_inventory
 from tas.devices.names import RESOURCE_PREFIX

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
@@ -15,7 +16,6 @@ from bus.buckets import FORGET_SECONDS
 from bus.connection import Bus
 from bus.errors import BusError
 from bus.lease import Lease
-from bus.log import structlog
 from tas.allocation.node import NodeAllocation
 from tas.devices.reserving import RESERVED_SECONDS
 from workers.kubernetes.client import KubernetesClient

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Generic, TypeVar
 
+import structlog
+
 from bus.buckets import SYNCED
 from bus.connection import WRITE_SECONDS, Bus, Epoch
 from bus.errors import BusError, ConflictError, ExpiredError
-from bus.log import structlog
 from bus.record_kind import RecordKind
 from tas.values.backoff import Backoff
 from workers.following.records import Records, Write

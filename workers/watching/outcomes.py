@@ -12,11 +12,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from math import inf
 
+import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from bus.connection import Bus
 from bus.errors import BusError, ForbiddenError, FullError, RefusedError
-from bus.log import structlog
 from bus.outcomes import last_outcome_at, outcome_identity, publish_outcomes
 from tas.allocation.pod import pod_totals
 from tas.errors import InvalidInputError

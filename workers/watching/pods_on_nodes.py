@@ -6,7 +6,8 @@ A list is read while it arrives, and counts once it is complete: until then the 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from weakref import WeakValueDictionary
 
-from bus.log import structlog
+import structlog
+
 from tas.allocation.node import PlacedPod
 from tas.allocation.pod import PodTotals, pod_totals
 from tas.errors import InvalidInputError

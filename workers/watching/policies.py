@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
+import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -20,7 +21,6 @@ from bus.buckets import NODES, POLICIES, SYNCED
 from bus.connection import Bus, Epoch
 from bus.errors import BusError
 from bus.kinds import POLICY_RECORDS
-from bus.log import structlog
 from bus.records.policies import PolicyRecord
 from tas.policy.directory import DirectoryPlan, FileProblem, FileProblems, file_problems, plan
 from tas.policy.policy import PolicyKey

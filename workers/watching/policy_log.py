@@ -4,7 +4,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from itertools import count
 
-from bus.log import structlog
+import structlog
+
 from tas.policy.directory import FileProblem
 from tas.policy.policy import PolicyKey, Problem
 from workers.process.logs import ThrottledLog

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from math import inf
 
+import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from bus.connection import Bus
@@ -27,7 +28,6 @@ from bus.kinds import (
     REFUSED_MARKS,
 )
 from bus.lease import Lease
-from bus.log import structlog
 from bus.record_kind import Entry, Unreadable
 from bus.records.nodes import NodeFacts
 from bus.records.synced import Synced

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable
 from itertools import accumulate
 
+import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -16,7 +17,6 @@ from bus.buckets import FORGET_SECONDS
 from bus.connection import Bus
 from bus.history import purge_tombstone
 from bus.kinds import NODE_FACTS, NODE_SAMPLES, POD_RECORDS, POLICY_RECORDS
-from bus.log import structlog
 from bus.records.codec import encode, optional_time_of
 from bus.records.nodes import NodeFacts
 from bus.records.pods import PodRecord

@@ -8,9 +8,9 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
+import structlog
 from prometheus_client import CollectorRegistry, Gauge
 
-from bus.log import structlog
 from tas.sources.config import SourceConfig, SourceConfigError, parse_source_config
 from workers.process.errors import StartError
 from workers.process.manifests import MAX_BYTES, ManifestError, read_yaml

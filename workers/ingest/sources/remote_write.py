@@ -9,11 +9,11 @@ import time
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 
+import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from bus.errors import BusError
-from bus.log import structlog
 from tas.errors import shortened
 from tas.sources.bearer_tokens import token_problem
 from tas.sources.remote_write import SeriesStore

@@ -7,7 +7,8 @@ import asyncio
 import time
 from pathlib import Path
 
-from bus.log import structlog
+import structlog
+
 from tas.sources.bearer_tokens import parse_tokens
 from workers.process.errors import StartError
 from workers.process.logs import ThrottledLog

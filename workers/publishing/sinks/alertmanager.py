@@ -10,10 +10,11 @@ import time
 from contextlib import aclosing
 from pathlib import Path
 
+import structlog
+
 from bus.buckets import ANNOUNCED
 from bus.connection import Bus
 from bus.events import ALL_EVENTS, EventMessage, decoded
-from bus.log import structlog
 from bus.stream_reader import FROM_START, StreamReader
 from tas.errors import line_of
 from tas.events.data import EpochChanged, Unknown

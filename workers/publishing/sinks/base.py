@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
+import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from bus.buckets import EVENTS
 from bus.connection import Bus
 from bus.deliveries import Deliveries, Message
 from bus.events import ALL_EVENTS, EventMessage, decoded
-from bus.log import structlog
 from tas.errors import line_of
 from tas.events.data import Unknown
 from tas.notifying.config import SinkConfig, admits

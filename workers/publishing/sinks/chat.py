@@ -3,9 +3,10 @@
 import asyncio
 from pathlib import Path
 
+import structlog
+
 from bus.connection import Bus
 from bus.events import EventMessage
-from bus.log import structlog
 from tas.notifying.chat import chat_body
 from tas.notifying.config import ChatConfig
 from tas.notifying.digest import Digest

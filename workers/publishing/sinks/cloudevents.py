@@ -7,11 +7,12 @@ import asyncio
 import time
 from pathlib import Path
 
+import structlog
+
 from bus.connection import Bus
 from bus.dead_letters import DeadLetter, publish_dead_letter
 from bus.errors import BusError
 from bus.events import EventMessage
-from bus.log import structlog
 from tas.events import cloudevents
 from tas.events.event import Event
 from tas.notifying.config import CloudEventsConfig

@@ -5,12 +5,13 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 
+import structlog
+
 from bus.connection import Bus
 from bus.errors import BusError
 from bus.events import EventMessage
 from bus.kinds import POLICY_RECORDS
 from bus.lease import process_identity
-from bus.log import structlog
 from tas.notifying.config import KubernetesEventsConfig
 from tas.notifying.digest import Digest
 from tas.notifying.event_series import CreateEvent, EventSeries, Occurrence, PatchSeries
