@@ -28,6 +28,12 @@ EXPLAIN = TABLES | {"workers.following"}
 HTTP = frozenset(
     {"aiohappyeyeballs", "aiohttp", "aiosignal", "attr", "frozenlist", "idna", "multidict", "propcache", "yarl"}
 )
+WORKER = (
+    BUS
+    | HTTP
+    | {"anyio", "prometheus_client", "psutil", "watchfiles", "yaml"}
+    | {f"workers.{folder}" for folder in ("enforcing", "following", "kubernetes", "publishing", "serving", "watching")}
+)
 
 
 class Start(NamedTuple):
@@ -60,21 +66,35 @@ STARTS = {
     "bus check --help": Start(BUS | HTTP | {"cryptography", "workers.kubernetes", "yaml"}, 370),
     "publish --help": Start(SETTINGS | {"orjson"}, 105),
     "publish node-1 a=1": Start(BUS, 230),
-    "get nodes": Start(TABLES, 280),
+    "get nodes": Start(TABLES, 315),
     "events": Start(BUS, 230),
-    "explain --help": Start(EXPLAIN, 310),
-    "explain node node-1": Start(EXPLAIN, 305),
-    "explain pod pod-1": Start(EXPLAIN | HTTP | {"yaml"}, 415),
-    "trace node-1 a": Start(TABLES, 280),
+    "explain --help": Start(EXPLAIN, 345),
+    "explain node node-1": Start(EXPLAIN, 345),
+    "explain pod pod-1": Start(EXPLAIN | HTTP | {"yaml"}, 435),
+    "trace node-1 a": Start(TABLES, 315),
     "pause": Start(BUS, 220),
     "doctor --help": Start(BUS | HTTP | {"cryptography", "prometheus_client", "workers.kubernetes", "yaml"}, 450),
     "certs --help": Start(TERMINAL | {"cryptography", "orjson"}, 95),
     "configure --help": Start(TERMINAL | RECORDS | {"cryptography", "orjson", "yaml"}, 160),
-    "top --help": Start(EXPLAIN | HTTP | {"prometheus_client"}, 430),
+    "top --help": Start(EXPLAIN | HTTP | {"prometheus_client"}, 450),
 }
+
+WORKERS = {
+    "keeper": Start(WORKER, 565),
+    "windows": Start(WORKER | {"fastdigest", "numpy"}, 660),
+    "labels --kubeconfig DIR/kubeconfig": Start(WORKER | {"six", "urllib3"}, 595),
+}
+"""Workers with the flags that they demand, until they work without the bus that they wait for."""
 
 NO_BUS = "nats://127.0.0.1:1"
 """Nothing listens there: a command that reads the bus ends with an error, after it has imported all for its start."""
+
+KUBECONFIG = """
+clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]
+users: [{name: u, user: {}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+current-context: x
+"""
 
 STARTED = """
 import sys
@@ -92,7 +112,12 @@ finally:
 """
 
 
-def imported(*arguments: str, tables: bool = False) -> list[str]:
+def environment(folder: Path) -> dict[str, str]:
+    """That of a user for whom no bus is announced."""
+    return {"PATH": "", "TAS_BUS": NO_BUS, "XDG_RUNTIME_DIR": str(folder)}
+
+
+def imported(folder: Path, *arguments: str, tables: bool = False) -> list[str]:
     """The modules of a new process at the end of this command, without those of the standard library but asyncio.
 
     Only with `tables` the process has rich, as where TAS is tried out: structlog loads it wherever it is installed.
@@ -100,12 +125,32 @@ def imported(*arguments: str, tables: bool = False) -> list[str]:
     ran = subprocess.run(
         [sys.executable, "-c", STARTED, "tried" if tables else "deployed", *arguments],
         cwd=ROOT,
-        env={"PATH": "", "TAS_BUS": NO_BUS},
+        env=environment(folder),
         capture_output=True,
         text=True,
         check=False,
     )
+    assert "Traceback" not in ran.stderr
     return counted(ran.stderr.splitlines()[-1].split())
+
+
+def started(folder: Path, *arguments: str) -> list[str]:
+    """The modules of a new process once its workers work, as `imported` has them."""
+    with subprocess.Popen(
+        [sys.executable, "-c", STARTED, "deployed", "run", *arguments, "--health-listen", "127.0.0.1:0"],
+        cwd=ROOT,
+        env=environment(folder),
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        lines = []
+        for line in process.stderr:
+            lines.append(line)
+            if '"workers_started"' in line:
+                process.terminate()
+        assert process.wait() == 0, lines
+    return counted(lines[-1].split())
 
 
 def counted(modules: list[str]) -> list[str]:
@@ -138,14 +183,21 @@ def assert_starts(modules: list[str], start: Start) -> None:
 
 
 @pytest.mark.parametrize("command", STARTS)
-def test_a_command_imports_only_its_packages_and_few_modules(command: str) -> None:
-    modules = imported(*command.split(), tables="rich" in STARTS[command].packages)
+def test_a_command_imports_only_its_packages_and_few_modules(command: str, tmp_path: Path) -> None:
+    modules = imported(tmp_path, *command.split(), tables="rich" in STARTS[command].packages)
     assert "click" in modules
     assert_starts(modules, STARTS[command])
 
 
-def test_help_imports_no_command() -> None:
-    modules = imported("--help")
+@pytest.mark.parametrize("command", WORKERS)
+def test_a_worker_imports_only_its_packages_and_few_modules(command: str, tmp_path: Path) -> None:
+    (tmp_path / "kubeconfig").write_text(KUBECONFIG)
+    modules = started(tmp_path, *(word.replace("DIR", str(tmp_path)) for word in command.split()))
+    assert_starts(modules, WORKERS[command])
+
+
+def test_help_imports_no_command(tmp_path: Path) -> None:
+    modules = imported(tmp_path, "--help")
     assert {name for name, each in COMMANDS.items() if f"cli.{each.module}" in modules} == set()
 
 
