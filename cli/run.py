@@ -4,6 +4,7 @@ import click
 
 from cli.options import settings_command
 from cli.settings import EMBEDDED, Settings
+from cli.workers.registry import WorkerSpec, run_by, with_commands, workers_of_all
 
 
 @click.group("run", no_args_is_help=True)
@@ -15,41 +16,14 @@ def run() -> None:
     """
 
 
-def _workers_command(name: str, workers: tuple[str, ...], help_text: str) -> click.Command:
-    @settings_command(name, settings_as=f"run {name}", help=help_text)
+def _command_of(worker: WorkerSpec) -> click.Command:
+    @settings_command(worker.name, settings_as=f"run {worker.name}", help=worker.help)
     def command(settings: Settings) -> int:
         from cli.wiring import run_workers
 
-        return run_workers(settings, workers)
+        return run_workers(settings, run_by(worker.name))
 
     return command
-
-
-WORKERS = {
-    "materialize": "Store the newest samples of each node on the bus.",
-    "policies": "Store the TASPolicies of a directory on the bus.",
-    "evaluate": "Evaluate every policy for every node, and store the verdicts. They contain the desired labels.",
-    "events": "Publish what happens as public events: violations, stale metrics, labels, policies, sources.",
-    "labels": "Write the desired labels of verdicts to the nodes. Also wake pods that wait for a node.",
-    "marks": "Write the taints and node conditions that policies want beside their label.",
-    "resources": "Add the resource `telemetry/scheduling` to each node.",
-    "notify": "Take events to where people look: Kubernetes Events, Alertmanager, CloudEvents over HTTP, a chat.",
-    "collect": "Poll sources, and publish samples. Only metrics that policies use are polled.",
-    "windows": "Compute statistics over time, such as `cpu:p95:5m`, from samples, for policies and agents.",
-    "extender": "Answer kube-scheduler's filter, prioritize and preempt.",
-    "inventory": "Store the GPU cards of nodes on the bus, and who has them.",
-    "evictions": "Label the pods that are to leave a GPU card, so that a descheduler evicts them.",
-    "gpu": "Give GPU cards to pods: answer kube-scheduler's filter, prioritize and bind.",
-    "agents": "Answer kube-scheduler's filter and prioritize by agents, which use load, requests and history.",
-    "keeper": "Create the streams and buckets of a closed bus, on which no other process may create one.",
-    "machine": "Publish the telemetry of this machine as samples of a node.",
-}
-"""The commands that run the worker of their name, each with its help."""
-
-WATCH = """Store the policies, nodes and pods of a cluster on the bus.
-
-Of the pods, only those that name a policy are stored. One replica at a time also writes the status of TASPolicies.
-"""
 
 
 @settings_command("bus", settings_as="run bus")
@@ -70,15 +44,10 @@ def run_all(settings: Settings) -> int:
     windows, watch, evaluate, extender, labels, marks, events and collect; with --node-resource also resources. With
     --source also collect, with --sinks also notify, with --bus-credentials also keeper.
     """
-    from cli.wiring import all_workers, run_workers
+    from cli.wiring import run_workers
 
-    return run_workers(settings, all_workers(settings), starts_bus=settings.bus == EMBEDDED)
+    return run_workers(settings, workers_of_all(settings), starts_bus=settings.bus == EMBEDDED)
 
 
-for _command in (
-    run_all,
-    bus,
-    _workers_command("watch", ("watch", "status"), WATCH),
-    *(_workers_command(name, (name,), text) for name, text in WORKERS.items()),
-):
+for _command in (run_all, bus, *map(_command_of, with_commands())):
     run.add_command(_command)

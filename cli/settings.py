@@ -6,15 +6,16 @@ The options of the commands, their `--help` and `docs/settings.md` are made from
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from cli.workers.registry import IN_CLUSTER, commands_that_take, defaults_of
 from tas.devices.claim import Options
 from tas.devices.names import RESOURCE_PREFIX
-from tas.devices.reserving import RESERVED_SECONDS
 from tas.enforcing.limits import ALL_DEFAULT, IN_FLIGHT_SECONDS, POLICY_DEFAULT, DefaultLimit
 from tas.errors import shortened, without_password
 from tas.policy.policy import MAX_BREAKER_NODES
@@ -32,7 +33,6 @@ from workers.process.log_form import LogFormat, LogLevel
 from workers.process.node_name import own_node_name
 
 EMBEDDED = "embedded"
-IN_CLUSTER = "in-cluster"
 OFF = "off"
 DEFAULT_URL = "nats://127.0.0.1:4222"
 EMBEDDED_PORT = 4222
@@ -78,16 +78,19 @@ class Setting:
     `form` is the shape of a value, with its unit. `default` is text as a user would write it; where it is None,
     `default_text` describes the default. `default_of` has the defaults of single commands. `parse` raises ValueError
     with the reason. A `repeated` flag may be given several times, which is the same as its values separated by commas.
+
+    In `Settings` a field names only those `commands` and their defaults that run no single worker: `every_setting` adds
+    those of the workers that take the setting by `cli/workers/registry.py`.
     """
 
     group: str
     form: str
     help: str
-    commands: tuple[str, ...]
     parse: Callable[[str], Any]
     default: str | None = None
     repeated: bool = False
     default_text: str = ""
+    commands: tuple[str, ...] = ()
     default_of: Mapping[str, str] = field(default_factory=dict)
 
     def default_for(self, command: str) -> str | None:
@@ -113,66 +116,9 @@ def variable(name: str) -> str:
     return f"TAS_{name.upper()}"
 
 
-RUN = (
-    "run agents",
-    "run all",
-    "run bus",
-    "run collect",
-    "run evaluate",
-    "run events",
-    "run evictions",
-    "run extender",
-    "run gpu",
-    "run inventory",
-    "run keeper",
-    "run labels",
-    "run machine",
-    "run marks",
-    "run materialize",
-    "run notify",
-    "run policies",
-    "run resources",
-    "run watch",
-    "run windows",
-)
-"""The commands that run workers, besides `up`."""
-
 _STARTS_BUS = ("run all", "run bus", "up")
-_READS_DIRECTORY = ("run all", "run policies", "up")
-_USES_KUBERNETES = (
-    "demo",
-    "doctor",
-    "run all",
-    "run collect",
-    "run evictions",
-    "run gpu",
-    "run inventory",
-    "run labels",
-    "run marks",
-    "run notify",
-    "run resources",
-    "run watch",
-)
-_OFFERS_RESOURCE = ("run all", "run resources")
-_RUNS_COLLECT = ("run all", "run collect")
-_WANTS_METRICS = (*_RUNS_COLLECT, "run windows")
-_RUNS_NOTIFY = ("run all", "run notify")
-_RUNS_EXTENDER = ("run all", "run extender", "up")
-_RUNS_GPU = ("run gpu",)
-_RUNS_AGENTS = ("run agents",)
-_CHOOSES_CARDS = ("explain", "run gpu")
-_LISTENS = ("run agents", "run all", "run extender", "run gpu", "up")
-_NAMES_CLUSTER = ("run all", "run events", "run notify", "run resources", "up")
-_SERVES_HTTPS = ("run agents", "run all", "run extender", "run gpu")
-_EVALUATES = ("run evaluate", "run labels", "run marks", "run watch")
 _QUERIES = ("doctor", "events", "explain", "get", "pause", "publish", "reset", "resume", "top", "trace")
-_LABELS = ("run all", "run labels")
-_PROCESSES = (*RUN, "up")
-_LOGS = ("demo", *_PROCESSES)
-_CONNECTS = tuple(command for command in _PROCESSES if command != "run bus")
-
-_SHOWS_CREDENTIALS = tuple(sorted((*_CONNECTS, *_QUERIES, "bus check", "demo")))
-_NAMES_BUS = tuple(sorted((*_SHOWS_CREDENTIALS, "bus url")))
+_SHOWS_CREDENTIALS = ("bus check", "demo", "up", *_QUERIES)
 
 
 def _choice(kind: type[StrEnum]) -> Callable[[str], StrEnum]:
@@ -338,7 +284,7 @@ class Settings:
         form=f"{EMBEDDED}|nats://HOST:PORT",
         help="The addresses of the servers of one NATS cluster, separated by commas. With `embedded`, `run all` "
         "and `up` start a server; the other commands use the embedded server that this user already runs.",
-        commands=_NAMES_BUS,
+        commands=("bus url", *_SHOWS_CREDENTIALS),
         parse=_bus,
         default_text=f"the embedded server that this user runs, else {DEFAULT_URL}",
         default_of={"run all": EMBEDDED, "up": EMBEDDED},
@@ -373,7 +319,7 @@ class Settings:
         form="FILE",
         help="The token that the bus demands, in one line. The embedded server of this user gets its token without "
         "this.",
-        commands=_NAMES_BUS,
+        commands=("bus url", *_SHOWS_CREDENTIALS),
         parse=Path,
         default_text="none",
     )
@@ -407,7 +353,7 @@ class Settings:
         group="The bus",
         form="1|3|5",
         help="How many servers of the NATS cluster keep a copy of each stream that this process creates.",
-        commands=_CONNECTS,
+        commands=("up",),
         parse=_replicas,
         default="1",
     )
@@ -415,7 +361,7 @@ class Settings:
         group="Policies",
         form="DIR",
         help="The directory of TASPolicy files (*.yaml, *.yml, *.json). A change takes effect when the file is saved.",
-        commands=_READS_DIRECTORY,
+        commands=("up",),
         parse=Path,
         default_text="none, must be given; for `run all`: this or --kubeconfig",
     )
@@ -425,26 +371,15 @@ class Settings:
         help="The cluster: the current context of a kubeconfig file, or with "
         f"`{IN_CLUSTER}` the service account of this pod. Policies, nodes and pods are read from its API server. "
         "Cannot be combined with --policies. `demo` uses a cluster where `run all` is already running.",
-        commands=_USES_KUBERNETES,
+        commands=("demo", "doctor"),
         parse=lambda text: text if text == IN_CLUSTER else Path(text),
         default_text="none",
-        default_of={
-            "run collect": IN_CLUSTER,
-            "run evictions": IN_CLUSTER,
-            "run gpu": IN_CLUSTER,
-            "run inventory": IN_CLUSTER,
-            "run labels": IN_CLUSTER,
-            "run marks": IN_CLUSTER,
-            "run resources": IN_CLUSTER,
-            "run watch": IN_CLUSTER,
-        },
     )
     overwrite_labels: tuple[str, ...] | None = _setting(
         group="The cluster",
         form="KEY,...",
         help="Names of policies with `deschedule` whose label may replace a value that somebody else has set. Without "
         "this such a value stays, and the node does not get the label. The replaced value is lost.",
-        commands=_LABELS,
         parse=_label_names,
         default_text="none",
     )
@@ -453,7 +388,6 @@ class Settings:
         form=f"{OFF}|PERCENT%,NODES",
         help="How many nodes may have labels of one policy at a time, for policies without `breaker`: PERCENT of the "
         "nodes that the policy selects, but NODES are always allowed. Before one node too many the breaker trips.",
-        commands=_LABELS,
         parse=_limit,
         default=str(POLICY_DEFAULT),
     )
@@ -462,7 +396,6 @@ class Settings:
         form=f"{OFF}|PERCENT%,NODES",
         help="How many nodes may have labels of any policy at a time: PERCENT of all nodes, but NODES are always "
         "allowed.",
-        commands=_LABELS,
         parse=_limit,
         default=str(ALL_DEFAULT),
     )
@@ -471,7 +404,6 @@ class Settings:
         form="NUMBER",
         help="How often the labels of one policy on one node may change within 5 minutes. Further changes wait. With 0 "
         "there is no limit.",
-        commands=_LABELS,
         parse=_count,
         default="20",
     )
@@ -481,20 +413,16 @@ class Settings:
         help="While the bus is younger than this, no node gets its first label, and no pod a GPU card. The bus may "
         "have been wiped, and what was decided before the wipe may still be on its way to the API server. With 0s "
         "nobody else can have sent anything.",
-        commands=(*_LABELS, "run inventory"),
         parse=_wait,
         default=f"{IN_FLIGHT_SECONDS:g}s",
-        default_of={"run inventory": f"{RESERVED_SECONDS:g}s"},
     )
     node_resource: int = _setting(
         group="The cluster",
         form="NUMBER",
         help="How many units of the resource `telemetry/scheduling` each node offers. With 0 the resource of the "
         "nodes is not read and not changed.",
-        commands=_OFFERS_RESOURCE,
         parse=_count,
         default="0",
-        default_of={"run resources": "1000"},
     )
     source: tuple[SourceSpec, ...] | None = _setting(
         group="Sources",
@@ -502,7 +430,6 @@ class Settings:
         help="A source of the metrics that policies use. `custom-metrics`, `metrics-server` and "
         "`prometheus=http://HOST:PORT` are polled; `remote-write=HOST:PORT` receives from Prometheus. May be given "
         "several times. The source is called NAME, else KIND; the second source of a kind is called `KIND-2`.",
-        commands=_RUNS_COLLECT,
         parse=parse_sources,
         repeated=True,
         default_text="`custom-metrics`; `run all`: with --kubeconfig, else none",
@@ -511,7 +438,6 @@ class Settings:
         group="Sources",
         form="FILE",
         help="For sources of Prometheus: the query of each metric, and the label that contains the node's name.",
-        commands=_RUNS_COLLECT,
         parse=Path,
         default_text="none",
     )
@@ -520,7 +446,6 @@ class Settings:
         form="METRIC,...",
         help="Metrics that are collected although no policy uses them, for agents, extensions and subscribers. "
         "Also statistics of windows, such as `cpu:p95:5m`: give the same list to `collect` and `windows`.",
-        commands=_WANTS_METRICS,
         parse=_metric_names,
         default_text="none",
     )
@@ -530,7 +455,6 @@ class Settings:
         help="The certificate of the receivers of remote write in PEM, followed by the certificates of its issuers. "
         "With --remote-write-cert and --remote-write-key they receive by HTTPS; give both or none. The files are read "
         "again when they change.",
-        commands=_RUNS_COLLECT,
         parse=Path,
         default_text="none, plain HTTP",
     )
@@ -538,7 +462,6 @@ class Settings:
         group="Sources",
         form="FILE",
         help="The private key of --remote-write-cert in PEM, not encrypted.",
-        commands=_RUNS_COLLECT,
         parse=Path,
         default_text="none, plain HTTP",
     )
@@ -547,7 +470,6 @@ class Settings:
         form="FILE",
         help="The bearer tokens of the senders of remote write, one on each line. The file is read again when it "
         "changes.",
-        commands=_RUNS_COLLECT,
         parse=Path,
         default_text="none, every sender may write",
     )
@@ -555,7 +477,7 @@ class Settings:
         group="Sources",
         form="DURATION",
         help="How often each source is polled, or this machine's telemetry is published; at least 100ms.",
-        commands=("run all", "run collect", "run machine", "up"),
+        commands=("up",),
         parse=_duration(least=0.1),
         default="1s",
     )
@@ -564,7 +486,6 @@ class Settings:
         form="FILE",
         help="Where events go: Kubernetes Events, Alertmanager, CloudEvents over HTTP, a chat. The file is checked "
         "as a whole. A change takes effect when the file is saved. With it `run all` also runs notify.",
-        commands=_RUNS_NOTIFY,
         parse=Path,
         default_text="none; `run notify`: must be given",
     )
@@ -574,7 +495,7 @@ class Settings:
         help="The name of the cluster: the end of the attribute `source` of its events, the label `cluster` of alerts, "
         "and the first line of messages to a chat. So a place to which several clusters send can tell them apart. All "
         "workers of a cluster need the same name.",
-        commands=_NAMES_CLUSTER,
+        commands=("up",),
         parse=_cluster,
         default_text="none",
     )
@@ -582,20 +503,15 @@ class Settings:
         group="The extender",
         form="HOST:PORT",
         help="The address at which the extender answers kube-scheduler.",
-        commands=("demo", "doctor", *_LISTENS),
+        commands=("demo", "doctor", "up"),
         parse=Address.parse,
         default="127.0.0.1:9001",
-        default_of={"run agents": "127.0.0.1:9030", "run gpu": "127.0.0.1:9020"},
     )
     stale_after: float = _setting(
         group="The extender",
         form="DURATION",
         help="How old a sample may be before its value is unknown, for policies without `staleAfter`; at most 1h.",
-        commands=tuple(
-            sorted(
-                (*_RUNS_EXTENDER, *_RUNS_AGENTS, *_EVALUATES, *_WANTS_METRICS[1:], "doctor", "explain", "top", "trace")
-            )
-        ),
+        commands=("up", "doctor", "explain", "top", "trace"),
         parse=_duration(most=MAX_SAMPLE_AGE),
         default=f"{DEFAULT_STALE_AFTER / 60:g}m",
     )
@@ -603,7 +519,7 @@ class Settings:
         group="The extender",
         form="BYTES",
         help="The largest request that the extender reads. 5,000 full nodes are about 35 to 50 MB.",
-        commands=_LISTENS,
+        commands=("up",),
         parse=_bytes,
         default="64MiB",
     )
@@ -611,7 +527,7 @@ class Settings:
         group="The extender",
         form=_choices(UnknownPolicy),
         help="The answer for a pod whose policy does not exist: all nodes pass, or an error.",
-        commands=_RUNS_EXTENDER,
+        commands=("up",),
         parse=_choice(UnknownPolicy),
         default=UnknownPolicy.PASS.value,
     )
@@ -620,7 +536,7 @@ class Settings:
         form=_choices(FailedNodes),
         help="The list of rejected nodes in the answer: FailedAndUnresolvableNodes, since evicting pods cannot "
         "help, or FailedNodes, which lets the scheduler try preemption.",
-        commands=_RUNS_EXTENDER,
+        commands=("up",),
         parse=_choice(FailedNodes),
         default=FailedNodes.UNRESOLVABLE.value,
     )
@@ -630,7 +546,6 @@ class Settings:
         help="Whether several replicas on this machine listen at the same address. The system spreads connections "
         "over the replicas that are ready. A replica that ends leaves the port to the others. All replicas "
         "need `on`.",
-        commands=_SERVES_HTTPS,
         parse=_switch,
         default="off",
     )
@@ -638,7 +553,7 @@ class Settings:
         group="The extender",
         form="on|off",
         help="Whether /debug/explain is also answered at --listen. It is always answered at --health-listen.",
-        commands=_RUNS_EXTENDER,
+        commands=("up",),
         parse=_switch,
         default="off",
     )
@@ -647,7 +562,7 @@ class Settings:
         form="on|off",
         help="Whether /api/v1/query is answered at --health-listen, as Prometheus answers it: each node's fresh value "
         "of a metric.",
-        commands=_RUNS_EXTENDER,
+        commands=("up",),
         parse=_switch,
         default="off",
     )
@@ -665,7 +580,7 @@ class Settings:
         help="How many connections may be open. If there are more, the address with most connections loses one: the "
         "oldest connection without an answer so far, also in the middle of a request, else the connection whose last "
         "answer is oldest. A complete request is dropped only for an address with fewer connections.",
-        commands=_LISTENS,
+        commands=("up",),
         parse=_connections,
         default=str(MAX_CONNECTIONS),
     )
@@ -673,7 +588,7 @@ class Settings:
         group="The extender",
         form="DURATION",
         help="How long a connection may be idle. kube-scheduler closes its own after 90s, and should be first.",
-        commands=_LISTENS,
+        commands=("up",),
         parse=_duration(least=1.0),
         default=f"{IDLE_SECONDS / 60:g}m",
     )
@@ -683,7 +598,6 @@ class Settings:
         help="The extender's certificate in PEM, followed by the certificates of its issuers. With --cert, --key "
         "and --cacert the extender answers by HTTPS, only to clients with a certificate; give all three or none. "
         "The files are read again when they change.",
-        commands=_SERVES_HTTPS,
         parse=Path,
         default_text="none, plain HTTP",
     )
@@ -691,7 +605,6 @@ class Settings:
         group="HTTPS",
         form="FILE",
         help="The private key of --cert in PEM, not encrypted.",
-        commands=_SERVES_HTTPS,
         parse=Path,
         default_text="none, plain HTTP",
     )
@@ -700,7 +613,6 @@ class Settings:
         form="FILE",
         help="The CA certificates in PEM that must have signed the clients' certificates. "
         "A certificate that is deleted from the file no longer counts, also for open connections.",
-        commands=_SERVES_HTTPS,
         parse=Path,
         default_text="none, plain HTTP",
     )
@@ -709,7 +621,6 @@ class Settings:
         form="NAME,...",
         help="Which clients may send requests: those whose certificate has one of these as its common name or as "
         "an alternative name.",
-        commands=_SERVES_HTTPS,
         parse=_names,
         default_text="all clients with a certificate signed by --cacert",
     )
@@ -717,7 +628,6 @@ class Settings:
         group="Extensions",
         form="NAME",
         help="Serve only this extension, or only `telemetry`. An extension that binds can only be served so.",
-        commands=("run extender",),
         parse=str,
         default_text="telemetry, and every installed extension that does not bind",
     )
@@ -726,7 +636,7 @@ class Settings:
         form="DURATION",
         help="How long a call of an extension may take before it times out. Keep this below the scheduler's "
         "httpTimeout.",
-        commands=_RUNS_EXTENDER,
+        commands=("up",),
         parse=_duration(),
         default="1s",
     )
@@ -735,7 +645,6 @@ class Settings:
         form="FILE",
         help="Which agents run, under which names and with which options. The file is checked as a whole. A change "
         "takes effect when the file is saved.",
-        commands=_RUNS_AGENTS,
         parse=Path,
         default_text="none, every agent of the product with its default options",
     )
@@ -744,7 +653,6 @@ class Settings:
         form=_choices(CardScore),
         help="By what nodes are scored for pods with GPU cards: fuller nodes first, emptier nodes first, or only "
         "preferred cards. Preferred cards count always.",
-        commands=_RUNS_GPU,
         parse=_choice(CardScore),
         default=CardScore.PACK.value,
     )
@@ -753,7 +661,7 @@ class Settings:
         form="NAME",
         help="The resource, such as `tiles`, of which all cards of a node are to have about the same amount in use. "
         "Without this, cards are filled one after another.",
-        commands=_CHOOSES_CARDS,
+        commands=("explain",),
         parse=_gpu_resource,
         default_text="none",
     )
@@ -761,7 +669,7 @@ class Settings:
         group="GPU cards",
         form="on|off",
         help="Whether the annotation `gas-allow` of a pod counts: the only cards that it may use.",
-        commands=_CHOOSES_CARDS,
+        commands=("explain",),
         parse=_switch,
         default="off",
     )
@@ -769,7 +677,7 @@ class Settings:
         group="GPU cards",
         form="on|off",
         help="Whether the annotation `gas-deny` of a pod counts: the cards that it must not use.",
-        commands=_CHOOSES_CARDS,
+        commands=("explain",),
         parse=_switch,
         default="off",
     )
@@ -778,7 +686,6 @@ class Settings:
         form="on|off",
         help="Whether a node gets its next pod with GPU cards only when the last one has started. The device plugin "
         "gives cards in the order of `gas-ts`, and with `off` kubelet may start the pods in another order.",
-        commands=_RUNS_GPU,
         parse=_switch,
         default="off",
     )
@@ -787,7 +694,6 @@ class Settings:
         form="NUMBER",
         help="For at most so many nodes with GPU cards there are metrics of each card. For more nodes there are only "
         "the totals.",
-        commands=("run inventory",),
         parse=_count,
         default="100",
     )
@@ -796,7 +702,6 @@ class Settings:
         form="on|off",
         help="Whether the GPU cards of nodes, and who has them, are stored on the bus. `off`: where only "
         "`--allocations`, `--outcomes` or `--annotations` is needed.",
-        commands=("run inventory",),
         parse=_switch,
         default="on",
     )
@@ -804,7 +709,6 @@ class Settings:
         group="Agents",
         form="on|off",
         help="Whether the requests and limits of the pods on each node are stored on the bus, for agents.",
-        commands=("run inventory",),
         parse=_switch,
         default="off",
     )
@@ -813,7 +717,6 @@ class Settings:
         form="on|off",
         help="Whether it is stored on the bus where pods are placed and how their containers end, for agents that "
         "learn.",
-        commands=("run inventory",),
         parse=_switch,
         default="off",
     )
@@ -822,7 +725,6 @@ class Settings:
         form="on|off",
         help="Whether numbers in annotations of nodes become samples of the source `annotations`, for agents and "
         "policies.",
-        commands=("run inventory",),
         parse=_switch,
         default="off",
     )
@@ -831,7 +733,6 @@ class Settings:
         form="on|off",
         help="Whether requests and measured use are written to annotations of nodes, under the names of the original "
         "agents, for extenders of other people. Needs --allocations on.",
-        commands=("run inventory",),
         parse=_switch,
         default="off",
     )
@@ -839,7 +740,6 @@ class Settings:
         group="Agents",
         form="NAME,...",
         help="The annotations that are read, without --annotation-prefix: these are the names of the metrics.",
-        commands=("run inventory",),
         parse=_metric_names,
         default=",".join(ANNOTATIONS),
     )
@@ -848,7 +748,6 @@ class Settings:
         form="PREFIX",
         help="What comes before each name in the annotations of nodes that are read or written, such as "
         "`example.com/`.",
-        commands=("run inventory",),
         parse=_annotation_prefix,
         default="",
         default_text="none",
@@ -858,7 +757,6 @@ class Settings:
         form="DURATION",
         help="For how long an annotation that nobody changes counts as at most a minute old; from then on it ages. The "
         "API server does not tell whether the same value was written again. At most 24h.",
-        commands=("run inventory",),
         parse=_lifetime,
         default="10m",
     )
@@ -866,7 +764,7 @@ class Settings:
         group="This machine",
         form="NAME",
         help="The name of this machine as a node.",
-        commands=("run machine", "up"),
+        commands=("up",),
         parse=_node,
         default=own_node_name(),
         default_text="the host's name",
@@ -875,35 +773,16 @@ class Settings:
         group="Health and logs",
         form="HOST:PORT",
         help="The address of /healthz, /readyz and /metrics. Each worker has its own default port.",
-        commands=_PROCESSES,
+        commands=("run all", "run bus", "up"),
         parse=Address.parse,
         default="127.0.0.1:9002",
-        default_of={
-            "run agents": "127.0.0.1:9031",
-            "run materialize": "127.0.0.1:9003",
-            "run policies": "127.0.0.1:9004",
-            "run machine": "127.0.0.1:9005",
-            "run bus": "127.0.0.1:9006",
-            "run watch": "127.0.0.1:9007",
-            "run labels": "127.0.0.1:9008",
-            "run collect": "127.0.0.1:9011",
-            "run resources": "127.0.0.1:9010",
-            "run evaluate": "127.0.0.1:9009",
-            "run events": "127.0.0.1:9013",
-            "run gpu": "127.0.0.1:9017",
-            "run inventory": "127.0.0.1:9018",
-            "run evictions": "127.0.0.1:9019",
-            "run notify": "127.0.0.1:9014",
-            "run marks": "127.0.0.1:9015",
-            "run keeper": "127.0.0.1:9016",
-            "run windows": "127.0.0.1:9021",
-        },
+        default_of={"run bus": "127.0.0.1:9006"},
     )
     log_format: LogFormat = _setting(
         group="Health and logs",
         form=_choices(LogFormat),
         help="The format of log events on standard error; `auto` is `console` on a terminal, else `json`.",
-        commands=_LOGS,
+        commands=("demo", "run all", "run bus", "up"),
         parse=_choice(LogFormat),
         default=LogFormat.AUTO.value,
     )
@@ -911,7 +790,7 @@ class Settings:
         group="Health and logs",
         form=_choices(LogLevel),
         help="The lowest severity of log events that are written.",
-        commands=_LOGS,
+        commands=("demo", "run all", "run bus", "up"),
         parse=_choice(LogLevel),
         default=LogLevel.INFO.value,
         default_of={"demo": LogLevel.ERROR.value},
@@ -943,14 +822,31 @@ class Settings:
         return Options(allowlist=self.allowlist, denylist=self.denylist, balanced=self.balanced_resource or "")
 
 
+@cache
+def _settings() -> Mapping[str, Setting]:
+    """Every setting, with the commands and the defaults of workers."""
+    return {each.name: _with_workers(each.name, each.metadata["setting"]) for each in fields(Settings)}
+
+
+def _with_workers(name: str, setting: Setting) -> Setting:
+    commands = {*setting.commands, *commands_that_take(name)}
+    own = {command: text for command, text in defaults_of(name).items() if text != setting.default}
+    return replace(setting, commands=tuple(sorted(commands)), default_of={**setting.default_of, **own})
+
+
 def every_setting() -> Iterator[tuple[str, Setting]]:
     """Each setting by its name, in the order of the documentation."""
-    return ((each.name, each.metadata["setting"]) for each in fields(Settings))
+    return iter(_settings().items())
 
 
 def settings_of(command: str) -> Iterator[tuple[str, Setting]]:
     """The settings that a command uses, by their names."""
-    return ((name, setting) for name, setting in every_setting() if command in setting.commands)
+    return ((name, setting) for name, setting in every_setting() if takes(command, name))
+
+
+def takes(command: str, name: str) -> bool:
+    """Whether a command uses the setting `name`."""
+    return command in _settings()[name].commands
 
 
 def _label(name: str) -> str:
@@ -960,28 +856,28 @@ def _label(name: str) -> str:
 
 def _combined_mistakes(command: str, values: Mapping[str, Any]) -> Iterator[Mistake]:
     """Settings that do not go together. A value is None if it is absent, or invalid by itself."""
-    if command in _USES_KUBERNETES:
+    if takes(command, "kubeconfig"):
         yield from _cluster_mistakes(command, values)
-    if command in _RUNS_COLLECT:
+    if takes(command, "source"):
         yield from _source_mistakes(values)
     yield from _inventory_mistakes(command, values)
     yield from _sinks_mistakes(command, values["sinks"])
     yield from _path_mistakes("agents", values["agents"])
-    if command in _READS_DIRECTORY and values["kubeconfig"] is None:
+    if takes(command, "policies") and values["kubeconfig"] is None:
         yield from _directory_mistakes(command, values["policies"])
-    if command in _STARTS_BUS and values["bus"] in (EMBEDDED, None) and (values["replicas"] or 1) > 1:
+    if takes(command, "store") and values["bus"] in (EMBEDDED, None) and (values["replicas"] or 1) > 1:
         yield Mistake(
             _label("replicas"), str(values["replicas"]), "must be 1 with the embedded server, which is a single server"
         )
     listen, health = values["listen"], values["health_listen"]
-    if command in _LISTENS and listen is not None and listen == health and listen.port != 0:
+    if takes(command, "health_listen") and listen is not None and listen == health and listen.port != 0:
         yield Mistake(_label("health_listen"), str(health), f"must not be the extender's address ({flag('listen')})")
     yield from _credential_mistakes(command, values)
     if command == "run resources" and values["node_resource"] == 0:
         yield Mistake(_label("node_resource"), "0", "must be at least 1")
     if command == "run all" and values["kubeconfig"] is None:
         yield from _mistakes_without_a_cluster(values)
-    if command in _STARTS_BUS:
+    if takes(command, "store"):
         yield from _store_mistakes(values["store"])
 
 
@@ -1034,7 +930,7 @@ _OF_BUS = ("bus_credentials", "bus_token", "bus_cacert", "bus_cert", "bus_key")
 
 def _credential_mistakes(command: str, values: Mapping[str, Any]) -> Iterator[Mistake]:
     """The files of HTTPS and of the bus. The setting of another command has its default."""
-    if command in _SERVES_HTTPS:
+    if takes(command, "cert"):
         yield from _tls_mistakes(values)
     for name in _OF_BUS:
         yield from _path_mistakes(name, values[name])
@@ -1066,7 +962,7 @@ def _cluster_mistakes(command: str, values: Mapping[str, Any]) -> Iterator[Mista
     kubeconfig = values["kubeconfig"]
     if kubeconfig is None:
         return
-    if command in _READS_DIRECTORY and values["policies"] is not None:
+    if takes(command, "policies") and values["policies"] is not None:
         name, value = _label("kubeconfig"), shortened(str(kubeconfig))
         yield Mistake(
             name, value, f"cannot be combined with {flag('policies')}: policies come from a cluster or from a directory"
@@ -1111,7 +1007,7 @@ def _sinks_mistakes(command: str, file: Path | None) -> Iterator[Mistake]:
 
 def _directory_mistakes(command: str, directory: Path | None) -> Iterator[Mistake]:
     if directory is None:
-        cluster = f", or {flag('kubeconfig')} for a cluster" if command in _USES_KUBERNETES else ""
+        cluster = f", or {flag('kubeconfig')} for a cluster" if takes(command, "kubeconfig") else ""
         yield Mistake(_label("policies"), "", f"must be given: the directory of TASPolicy files{cluster}")
     else:
         yield from _path_mistakes("policies", directory, is_directory=True)

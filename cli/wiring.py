@@ -4,71 +4,26 @@ import asyncio
 import shutil
 import socket
 import tempfile
-import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import structlog
-from prometheus_client import CollectorRegistry, Gauge
 
-from bus.buckets import ALL
-from bus.connection import Bus
 from bus.errors import MisconfiguredError, UnavailableError
-from bus.rights.access import Access
-from bus.rights.roles import streams_of
 from bus.server import EmbeddedServer
-from cli.discovery import SHARED_MEMORY, announced, bus_access, bus_url, temporary_directory
+from cli.context import Context
+from cli.discovery import SHARED_MEMORY, announced, temporary_directory
 from cli.loop import run_to_end
-from cli.settings import (
-    EMBEDDED_PORT,
-    FailedNodes,
-    Settings,
-    UnknownPolicy,
-    flag,
-    variable,
-)
-from cli.sinks import sinks_file
-from cli.sources import Sources, sources_of
-from tas.allocation.annotations import WRITTEN
-from tas.errors import shortened
-from tas.events.event import source_of
+from cli.settings import EMBEDDED_PORT, Settings, flag, variable
+from cli.workers.registry import WORKERS
 from tas.values.window import near_window
-from workers.enforcing.annotations import AnnotationWriter
-from workers.enforcing.brake import BrakeSettings
-from workers.enforcing.evaluate import Evaluate
-from workers.enforcing.evictions import Evictions
-from workers.enforcing.labels import Labels
-from workers.enforcing.marks import Marks
-from workers.enforcing.resources import Resources
-from workers.ingest.annotations import Annotations
-from workers.ingest.collect import Collect, SourceMetrics
-from workers.ingest.machine import Machine
-from workers.ingest.materialize import Materialize
-from workers.kubernetes.client import KubernetesClient
-from workers.kubernetes.errors import ConfigurationError
-from workers.kubernetes.metrics import RequestMetrics
-from workers.kubernetes.resources import GPU_NODES, annotated_nodes
-from workers.process.certificates import Certificates, TlsMetrics
 from workers.process.embedded import EmbeddedBus
 from workers.process.errors import StartError, WorkerError
-from workers.process.keeper import Keeper
-from workers.process.limits import Limits
 from workers.process.logs import configure_logging
-from workers.process.runtime import Supervisor, Worker, check_free, invalid_entries, new_registry, stop_signals
-from workers.process.tls import TlsError, TlsFiles
-from workers.publishing.events import EventPublisher
-from workers.publishing.notify import Notify
-from workers.publishing.sinks.base import SinkMetrics
-from workers.serving.extender import ExtenderWorker
-from workers.serving.extensions import installed
-from workers.serving.gpu import GpuExtender
-from workers.watching.inventory import Inventory, MakePart
-from workers.watching.policies import PolicyDirectory
-from workers.watching.status import PolicyStatus
-from workers.watching.watch import WatchWorker
+from workers.process.runtime import Supervisor, Worker, check_free, new_registry, stop_signals
 
 log = structlog.get_logger("tas")
 
@@ -76,334 +31,24 @@ TOKEN = "token"  # noqa: S105 - the name of a file
 """The file in the store of the embedded server with the token that it demands."""
 
 
-def _policies(bus: Bus, settings: Settings, registry: CollectorRegistry) -> Worker:
-    if settings.policies is None:
-        raise StartError("--policies must be given")
-    return PolicyDirectory(bus, directory=settings.policies, registry=registry)
-
-
-def _certificates(settings: Settings, metrics: TlsMetrics) -> Certificates | None:
-    if settings.cert is None or settings.key is None or settings.cacert is None:
-        return None
-    files = TlsFiles(cert=settings.cert, key=settings.key, cacert=settings.cacert)
-    try:
-        return Certificates(files, allowed=settings.client_names or (), metrics=metrics)
-    except TlsError as error:
-        raise StartError(str(error)) from error
-
-
-def _extender(bus: Bus, settings: Settings, registry: CollectorRegistry, tls: TlsMetrics) -> Worker:
-    return ExtenderWorker(
-        bus,
-        listen=settings.listen,
-        registry=registry,
-        default_stale_after=settings.stale_after,
-        max_body_bytes=settings.max_body,
-        unknown_policy_fails=settings.unknown_policy is UnknownPolicy.ERROR,
-        unresolvable=settings.failed_nodes is FailedNodes.UNRESOLVABLE,
-        debug_explain=settings.debug_explain,
-        prometheus_query=settings.prometheus_query,
-        share_listen=settings.share_listen,
-        extensions=installed(),
-        only=settings.only,
-        extension_seconds=settings.extension_timeout,
-        limits=Limits(connections=settings.max_connections, idle_seconds=settings.idle_timeout),
-        certificates=_certificates(settings, tls),
-    )
-
-
-def _gpu(
-    bus: Bus, client: KubernetesClient, settings: Settings, registry: CollectorRegistry, tls: TlsMetrics
-) -> Worker:
-    return GpuExtender(
-        bus,
-        client,
-        listen=settings.listen,
-        registry=registry,
-        options=settings.card_options,
-        by=settings.card_score,
-        one_start=settings.one_start,
-        max_body_bytes=settings.max_body,
-        share_listen=settings.share_listen,
-        limits=Limits(connections=settings.max_connections, idle_seconds=settings.idle_timeout),
-        certificates=_certificates(settings, tls),
-    )
-
-
-async def _agents(bus: Bus, settings: Settings, registry: CollectorRegistry, tls: TlsMetrics) -> Worker:
-    # Only agents and windows compute with numpy, which takes other processes 0.1 s and 20 MB.
-    from cli.agents import agents_file, hooks_of
-    from workers.serving.agents import AgentsWorker
-
-    source = agents_file(settings, registry)
-    return AgentsWorker(
-        bus,
-        source,
-        await source.load(),
-        hooks_of=hooks_of,
-        listen=settings.listen,
-        registry=registry,
-        default_stale_after=settings.stale_after,
-        max_body_bytes=settings.max_body,
-        share_listen=settings.share_listen,
-        limits=Limits(connections=settings.max_connections, idle_seconds=settings.idle_timeout),
-        certificates=_certificates(settings, tls),
-    )
-
-
-def _inventory(bus: Bus, client: KubernetesClient, settings: Settings, registry: CollectorRegistry) -> Worker:
-    prefix = settings.annotation_prefix
-    names = WRITTEN if settings.write_annotations else settings.annotation_names
-    keys = {prefix + name: name for name in names}
-    more: list[MakePart] = []
-    if settings.annotations:
-        more.append(
-            lambda is_active, _: Annotations(bus, registry, is_active, keys=keys, lifetime=settings.annotation_lifetime)
-        )
-    if settings.write_annotations:
-        more.append(partial(AnnotationWriter, bus, client, registry, prefix=prefix))
-    return Inventory(
-        bus,
-        client,
-        registry=registry,
-        new_bus_wait=settings.new_bus_wait,
-        card_metrics=settings.card_metrics,
-        cards=settings.cards,
-        allocations=settings.allocations,
-        outcomes=settings.outcomes,
-        nodes=annotated_nodes(keys) if more else GPU_NODES,
-        more=more,
-    )
-
-
-BUILD: dict[str, Callable[[Bus, Settings, CollectorRegistry], Worker]] = {
-    "materialize": lambda bus, _, registry: Materialize(bus, registry=registry),
-    "policies": _policies,
-    "evaluate": lambda bus, settings, registry: Evaluate(
-        bus, registry=registry, default_stale_after=settings.stale_after
-    ),
-    "events": lambda bus, settings, registry: EventPublisher(
-        bus, registry=registry, source=source_of(settings.cluster_name or "")
-    ),
-    "keeper": lambda bus, _, __: Keeper(bus),
-    "machine": lambda bus, settings, registry: Machine(
-        bus, node=settings.node, period=settings.period, registry=registry
-    ),
-}
-"""The workers that need only the bus, by name."""
-
-BUILD_WITH_KUBERNETES: dict[str, Callable[[Bus, KubernetesClient, Settings, CollectorRegistry], Worker]] = {
-    "watch": lambda bus, client, _, registry: WatchWorker(bus, client, registry=registry),
-    "status": lambda bus, client, settings, registry: PolicyStatus(
-        bus, client, registry=registry, default_stale_after=settings.stale_after
-    ),
-    "resources": lambda bus, client, settings, registry: Resources(
-        bus,
-        client,
-        registry=registry,
-        count=settings.node_resource,
-        event_source=source_of(settings.cluster_name or ""),
-    ),
-    "labels": lambda bus, client, settings, registry: Labels(
-        bus,
-        client,
-        registry=registry,
-        default_stale_after=settings.stale_after,
-        overwrite=settings.overwrite_labels or (),
-        brake=BrakeSettings(
-            settings.breaker, settings.breaker_all, settings.flap_budget, new_bus_wait=settings.new_bus_wait
-        ),
-    ),
-    "inventory": _inventory,
-    "evictions": lambda bus, client, _, registry: Evictions(bus, client, registry=registry),
-    "marks": lambda bus, client, settings, registry: Marks(
-        bus, client, registry=registry, default_stale_after=settings.stale_after
-    ),
-}
-"""The workers that also use the API server, each with its own client."""
-
-
-def all_workers(settings: Settings) -> tuple[str, ...]:
-    """The workers of `tas run all`, besides the embedded server.
-
-    With credentials each connection creates only the streams of its own worker, and the keeper those of nobody here.
-    """
-    keeper = ("keeper",) if settings.bus_credentials is not None else ()
-    collect = ("collect",) if sources_of(settings) else ()
-    notify = ("notify",) if settings.sinks is not None else ()
-    if settings.kubeconfig is None:
-        return ("materialize", "windows", "policies", "evaluate", "extender", "events", *collect, *notify, *keeper)
-    resources = ("resources",) if settings.node_resource else ()
-    enforcing = ("labels", "marks", *resources)
-    return (
-        "materialize",
-        "windows",
-        "watch",
-        "evaluate",
-        "status",
-        "extender",
-        *enforcing,
-        "events",
-        *collect,
-        *notify,
-        *keeper,
-    )
-
-
-def kubeconfig_problem(kubeconfig: Path | str, error: ConfigurationError) -> str:
-    """The error message for a kubeconfig that cannot be used, with what to do."""
-    problem = f"{flag('kubeconfig')} ({variable('kubeconfig')}) = {shortened(str(kubeconfig))}: {error}"
-    return (
-        problem
-        if isinstance(kubeconfig, Path)
-        else f"{problem} Outside of a pod, name a file with {flag('kubeconfig')}"
-    )
-
-
 class Process:
-    """One process: workers are added, then all of them run.
-
-    Each worker has its own connection, also within one process: a slow worker does not delay the acknowledgements of
-    another worker, the server lists each worker by name, and one process behaves like several.
-    """
+    """One process: workers are added, then all of them run. What they have in common is in `context`."""
 
     def __init__(self, settings: Settings, stack: AsyncExitStack) -> None:
-        self.settings = settings
-        self.registry = new_registry()
-        self._stack = stack
+        self.context = Context(settings, stack, new_registry())
         self._workers: list[Worker] = []
-        self._buses: list[Bus] = []
-        self._token: Path | None = None  # of the embedded server
-        self._invalid = invalid_entries(self.registry)
-        self._requests = RequestMetrics(self.registry)
-        self._connected = Gauge(
-            "tas_bus_connected",
-            "1 while a connection to the bus is open, else 0.",
-            ["connection"],
-            registry=self.registry,
-        )
-        self._unavailable = Gauge(
-            "tas_bus_unavailable",
-            "1 while a connection to the bus is open, and a stream gives no answer, else 0.",
-            ["connection"],
-            registry=self.registry,
-        )
-        self._credentials = Gauge(
-            "tas_bus_credentials_remaining_seconds",
-            "Seconds until the credentials of a connection to the bus expire; +Inf: never.",
-            ["connection"],
-            registry=self.registry,
-        )
-        self._refusing = Gauge(
-            "tas_bus_refusing",
-            "1 while a connection is open and the bus refuses a stream, consumer, lease or new credentials, else 0.",
-            ["connection"],
-            registry=self.registry,
-        )
 
-    @cached_property
-    def _tls(self) -> TlsMetrics:
-        return TlsMetrics(self.registry)
-
-    @cached_property
-    def _sources(self) -> SourceMetrics:
-        return SourceMetrics(self.registry)
-
-    async def start_bus(self, *, announce: bool = True) -> str:
-        """Starts the embedded server and returns its address; with `announce`, other commands of this user find it."""
-        server, token = await self._stack.enter_async_context(embedded_bus(self.settings, announce=announce))
-        self._token = token
+    async def start_bus(self, *, announce: bool = True) -> None:
+        """Starts the embedded server for this process; with `announce`, other commands of this user find it."""
+        starting = embedded_bus(self.context.settings, announce=announce)
+        server, self.context.token = await self.context.stack.enter_async_context(starting)
+        self.context.url = server.url
         self.add(EmbeddedBus(server))
-        return server.url
 
-    async def connect(self, url: str, name: str) -> Bus:
-        """A new connection to the bus, closed at the end."""
-        access = Access(token=self._token) if self._token is not None else bus_access(self.settings, url)
-        try:
-            bus = await self._stack.enter_async_context(
-                Bus.connect(
-                    url,
-                    name=f"tas-{name}",
-                    replicas=self.settings.replicas,
-                    on_invalid=self._invalid,
-                    access=access,
-                    # On a closed bus a worker may not even look at the streams of others.
-                    streams=ALL if access.credentials is None else streams_of(name),
-                )
-            )
-        except MisconfiguredError as error:
-            raise StartError(str(error)) from error
-        self._buses.append(bus)
-        self._connected.labels(bus.name).set_function(lambda: float(bus.connected))
-        self._unavailable.labels(bus.name).set_function(lambda: float(bus.connected and bus.unavailable))
-        self._credentials.labels(bus.name).set_function(lambda: bus.credentials_expire - time.time())
-        self._refusing.labels(bus.name).set_function(lambda: float(bus.connected and bus.refusing))
-        return bus
-
-    async def connect_kubernetes(self, name: str) -> KubernetesClient:
-        """A new client of the API server for the worker `name`, closed at the end."""
-        kubeconfig = self.settings.kubeconfig
-        if kubeconfig is None:
-            raise StartError("--kubeconfig must be given")
-        file = kubeconfig if isinstance(kubeconfig, Path) else None
-        try:
-            return await self._stack.enter_async_context(
-                KubernetesClient.connect(file, worker=name, metrics=self._requests)
-            )
-        except ConfigurationError as error:
-            raise StartError(kubeconfig_problem(kubeconfig, error)) from error
-
-    async def build(self, url: str, names: Sequence[str]) -> None:
-        """Builds and adds the workers `names`, each with its own connections."""
+    async def build(self, names: Sequence[str]) -> None:
+        """Builds and adds the workers `names`. Raises StartError."""
         for name in names:
-            bus = await self.connect(url, name)
-            if name == "collect":
-                self.add(await self._collect(bus))
-            elif name == "windows":
-                self.add(self._windows(bus))
-            elif name == "notify":
-                self.add(await self._notify(bus))
-            elif name == "agents":
-                self.add(await _agents(bus, self.settings, self.registry, self._tls))
-            elif name == "extender":
-                self.add(_extender(bus, self.settings, self.registry, self._tls))
-            elif name == "gpu":
-                client = await self.connect_kubernetes(name)
-                self.add(_gpu(bus, client, self.settings, self.registry, self._tls))
-            elif name in BUILD:
-                self.add(BUILD[name](bus, self.settings, self.registry))
-            else:
-                client = await self.connect_kubernetes(name)
-                self.add(BUILD_WITH_KUBERNETES[name](bus, client, self.settings, self.registry))
-
-    async def _collect(self, bus: Bus) -> Worker:
-        sources = Sources(
-            self.settings, self._stack, lambda: self.connect_kubernetes("collect"), self.registry, self._tls
-        )
-        return Collect(
-            bus,
-            await sources.build(),
-            period=self.settings.period,
-            default_stale_after=self.settings.stale_after,
-            metrics=self._sources,
-            always=self.settings.metrics or (),
-        )
-
-    def _windows(self, bus: Bus) -> Worker:
-        from workers.ingest.windows import Windows  # with numpy
-
-        return Windows(
-            bus,
-            default_stale_after=self.settings.stale_after,
-            registry=self.registry,
-            metrics=self._sources,
-            always=self.settings.metrics or (),
-        )
-
-    async def _notify(self, bus: Bus) -> Worker:
-        metrics = SinkMetrics(self.registry)
-        file = sinks_file(self.settings, bus, lambda: self.connect_kubernetes("notify"), metrics)
-        return Notify(bus, await file.load(), metrics=metrics, changed=file.changed)
+            self.add(await WORKERS[name].build(self.context))
 
     def add(self, worker: Worker) -> None:
         """Adds a worker that was built elsewhere."""
@@ -413,23 +58,15 @@ class Process:
         """Runs until `stop` is set or a worker ends; returns the exit code."""
         supervisor = Supervisor(
             self._workers,
-            registry=self.registry,
-            health=self.settings.health_listen,
-            bus_problem=self._bus_problem,
+            registry=self.context.registry,
+            health=self.context.settings.health_listen,
+            bus_problem=self.context.bus_problem,
         )
         return await supervisor.run(stop)
 
     def unready(self) -> dict[str, str]:
         """The workers that are not ready, each with the reason."""
         return {worker.name: reason for worker in self._workers if (reason := worker.unready()) is not None}
-
-    def _bus_problem(self) -> str | None:
-        problems = [
-            f"{bus.name}: {bus.problem or f'not connected: {bus.last_error}'}"
-            for bus in self._buses
-            if bus.problem is not None or not bus.connected
-        ]
-        return "; ".join(problems) or None
 
 
 @asynccontextmanager
@@ -456,20 +93,17 @@ def run_workers(settings: Settings, names: Sequence[str], *, starts_bus: bool = 
         _warn_of_metrics(settings.metrics or ())
         await check_addresses(settings, names)
         async with process(settings) as (parts, stop):
-            url = await parts.start_bus() if starts_bus else bus_url(settings)
-            await parts.build(url, names)
+            if starts_bus:
+                await parts.start_bus()
+            await parts.build(names)
             return await parts.run(stop)
 
     return run_process(settings, body())
 
 
-_LISTENERS = {"extender": "extender", "agents": "agents", "gpu": "GPU extender"}
-"""The workers that listen at `--listen`, each with its name in errors."""
-
-
 async def check_addresses(settings: Settings, names: Sequence[str]) -> None:
     """Raises StartError if another process listens where the workers `names` will: before a bus and workers start."""
-    listens = [] if settings.share_listen else [_LISTENERS[name] for name in names if name in _LISTENERS]
+    listens = [] if settings.share_listen else [purpose for name in names if (purpose := WORKERS[name].listens)]
     for name, purpose in (("health_listen", "health"), *(("listen", purpose) for purpose in listens)):
         await check_free(getattr(settings, name), purpose=purpose, setting=f"{flag(name)}, {variable(name)}")
 

@@ -10,6 +10,7 @@ import ctypes
 import importlib
 import multiprocessing
 import os
+import pkgutil
 import runpy
 import signal
 import subprocess
@@ -19,12 +20,15 @@ from collections.abc import Mapping, Sequence
 from multiprocessing import forkserver
 from pathlib import Path
 
+import workers
 from cli import COMMANDS
 from tests.e2e.processes import Process
 from tests.e2e.tether import PR_SET_PDEATHSIG
 from tests.integration.bus.limits import LONG_LIMITS
 
-IMPORTED_LATE = ("bus.connection", "cli.agents", "cli.queries.query", "cli.wiring", "workers.ingest.windows")
+_WORKERS = [each.name for each in pkgutil.walk_packages(workers.__path__, "workers.")]
+
+IMPORTED_LATE = ("bus.connection", "cli.agents", "cli.queries.query", "cli.wiring", *_WORKERS)
 """Modules that commands import only when they run."""
 
 LIMITS = LONG_LIMITS | {

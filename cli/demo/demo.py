@@ -18,6 +18,7 @@ from rich.console import Console
 
 from bus.connection import Bus
 from cli.console import new_console
+from cli.context import kubeconfig_problem
 from cli.demo.cluster import ClusterChecks, UnfitError, probe
 from cli.demo.narration import Narration, Observed, StepFailedError
 from cli.demo.stage import Node, Stage
@@ -25,7 +26,8 @@ from cli.demo.stories import STORIES, Story
 from cli.options import settings_command
 from cli.queries.query import ask
 from cli.settings import EMBEDDED, Settings
-from cli.wiring import all_workers, kubeconfig_problem, process, run_process
+from cli.wiring import process, run_process
+from cli.workers.registry import workers_of_all
 from sandbox import Sandbox, extender_entry
 from tas.errors import shortened
 from tas.values.duration import DurationError, parse_duration
@@ -97,8 +99,8 @@ async def run_story(
         )
         extender = f"http://{settings.listen}"
         parts, stop = await stack.enter_async_context(process(settings))
-        url = await parts.start_bus(announce=False)
-        await parts.build(url, workers or story.workers or all_workers(settings))
+        await parts.start_bus(announce=False)
+        await parts.build(workers or story.workers or workers_of_all(settings))
 
         async def ready() -> Observed:
             unready = parts.unready()
@@ -106,8 +108,8 @@ async def run_story(
             return Observed(not unready, reasons or "all workers are ready")
 
         stage = Stage(
-            await parts.connect_kubernetes("story"),
-            await parts.connect(url, "story"),
+            await parts.context.connect_kubernetes("story"),
+            await parts.context.connect("story"),
             nodes=[Node(name, hostname=name) for name in story.nodes],
             namespace=story.namespace,
             extender=f"{extender}{PREFIX}",

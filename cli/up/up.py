@@ -11,14 +11,15 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from cli.console import SafeConsole
-from cli.discovery import bus_url, running_bus
+from cli.discovery import running_bus
 from cli.options import settings_command
 from cli.settings import EMBEDDED, Settings
 from cli.up.applied import AppliedPolicies, StoredProblems
 from cli.up.cards import Cards
 from cli.up.live import LiveView, cluster_rows
 from cli.up.simulated import SimulatedNodes, SimulatedPods
-from cli.wiring import all_workers, check_addresses, process, run_process
+from cli.wiring import check_addresses, process, run_process
+from cli.workers.registry import workers_of_all
 from sandbox import Sandbox, extender_entry
 from sandbox.cluster import Cluster
 from sandbox.resources import NODES, PODS
@@ -54,9 +55,10 @@ async def _up(settings: Settings) -> int:
         settings = dataclasses.replace(settings, policies=None, kubeconfig=kubeconfig, source=(), new_bus_wait=0.0)
         parts, stop = await stack.enter_async_context(process(settings))
         console.stop = stop.set
-        url = await parts.start_bus() if settings.bus == EMBEDDED else bus_url(settings)
-        await parts.build(url, (*all_workers(settings), "machine"))
-        bus = await parts.connect(url, "live")
+        if settings.bus == EMBEDDED:
+            await parts.start_bus()
+        await parts.build((*workers_of_all(settings), "machine"))
+        bus = await parts.context.connect("live")
         followed = FollowedView(bus, default_stale_after=settings.stale_after)
         request = _write_request(folder / "filter", f"http://{settings.listen}{PREFIX}")
         applied = AppliedPolicies(sandbox.cluster, directory)
@@ -72,7 +74,7 @@ async def _up(settings: Settings) -> int:
             freezes=freezes,
             cards=cards.rows,
         )
-        simulated = SimulatedNodes(await parts.connect(url, "simulated"), followed, SIMULATED_NODES)
+        simulated = SimulatedNodes(await parts.context.connect("simulated"), followed, SIMULATED_NODES)
         for part in (
             applied,
             StoredProblems(bus, applied),

@@ -10,16 +10,15 @@ import yaml
 
 from bus.buckets import ALL
 from bus.rights.roles import ROLES
-from cli.run import WORKERS, run
+from cli.run import run
 from cli.settings import every_setting, variable
+from cli.workers.registry import with_commands
 from tests.installed import ROOT
 
 DEPLOY = ROOT / "deploy"
 CHART = DEPLOY / "chart"
 FILES = sorted((DEPLOY / "manifests").glob("*.yaml"))
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
-NOT_IN_A_CLUSTER = {"policies", "machine"}
-"""The workers that a cluster does not need, or that run on each node."""
 
 
 def documents(file: Path, *kinds: str) -> list[dict[str, Any]]:
@@ -41,7 +40,7 @@ PROCESSES = [
 
 def test_there_are_manifests_and_the_chart_knows_every_process() -> None:
     assert [file.name for file in FILES] == ["tas-small.yaml", "tas.yaml"]
-    assert VALUES["processes"].keys() == {"all", "watch", *WORKERS} - NOT_IN_A_CLUSTER
+    assert VALUES["processes"].keys() == {"all", *(spec.name for spec in with_commands() if spec.in_cluster)}
     assert VALUES["processes"].keys() <= ROLES.keys()
 
 

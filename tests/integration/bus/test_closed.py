@@ -50,7 +50,8 @@ from bus.subjects import samples_subject, token
 from bus.subscription import Subscription
 from bus.verdict_log import logged_verdicts
 from cli.settings import Settings
-from cli.wiring import Process, all_workers
+from cli.wiring import Process
+from cli.workers.registry import WORKERS, run_by, with_commands, workers_of_all
 from sandbox import Sandbox
 from sandbox.resources import NODES as SANDBOX_NODES
 from sandbox.resources import TASPOLICIES
@@ -65,24 +66,15 @@ from tests.integration.watched import meanwhile
 pytestmark = pytest.mark.usefixtures("long_limits")
 
 SINKS = "sinks: {hook: {type: cloudevents, url: http://127.0.0.1:9/}}"
-PROCESSES: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
-    "materialize": (("materialize",), {}),
-    "watch": (("watch", "status"), {}),
-    "evaluate": (("evaluate",), {}),
-    "labels": (("labels",), {"breaker": "off", "breaker_all": "off", "new_bus_wait": "0s"}),
-    "marks": (("marks",), {}),
-    "resources": (("resources",), {}),
-    "events": (("events",), {}),
-    "extender": (("extender",), {}),
-    "windows": (("windows",), {}),
-    "collect": (("collect",), {"period": "200ms", "source": "custom-metrics"}),
-    "notify": (("notify",), {}),
-    "inventory": (("inventory",), {"allocations": "on", "outcomes": "on", "annotations": "on", "new_bus_wait": "0s"}),
-    "gpu": (("gpu",), {}),
-    "evictions": (("evictions",), {}),
-    "agents": (("agents",), {}),
+PROCESSES = [spec.name for spec in with_commands() if spec.in_cluster and spec.name != "keeper"]
+"""The processes of a cluster."""
+
+GIVEN = {
+    "labels": {"breaker": "off", "breaker_all": "off", "new_bus_wait": "0s"},
+    "collect": {"period": "200ms", "source": "custom-metrics"},
+    "inventory": {"allocations": "on", "outcomes": "on", "annotations": "on", "new_bus_wait": "0s"},
 }
-"""The processes of a cluster: the workers of each, and its settings."""
+"""The settings of single processes."""
 
 RULE = {"metricname": "health", "operator": "Equals", "target": 2}
 MEAN = {"metricname": "load:mean:1m", "operator": "GreaterThan", "target": 5}
@@ -162,24 +154,24 @@ async def closed(tmp_path: Path) -> AsyncIterator[Closed]:
 
 async def start(stack: AsyncExitStack, closed: Closed, process: str, kubeconfig: Path, folder: Path) -> Process:
     """A process with the credentials of its user, in this event loop."""
-    workers, given = PROCESSES.get(process, ((process,), {}))
     command = f"run {process}"
     sources = ("custom-metrics",) if process == "collect" else ()
     texts = {
         "bus": closed.server.url,
         "bus_credentials": str(closed.user(process, "", *sources)),
         "health_listen": "127.0.0.1:0",
-        **given,
+        **GIVEN.get(process, {}),
     }
-    if process in ("extender", "gpu", "agents"):
+    spec = WORKERS[process]
+    if spec.listens:
         texts["listen"] = f"127.0.0.1:{free_ports(1)[0]}"
-    if process in ("watch", "labels", "marks", "resources", "collect", "inventory", "gpu", "evictions"):
+    if spec.needs_kubernetes:
         texts["kubeconfig"] = str(kubeconfig)
     if process == "notify":
         texts["sinks"] = str(folder / "sinks.yaml")
     settings = Settings.load(command, texts)
     parts = Process(settings, stack)
-    await parts.build(closed.server.url, workers)
+    await parts.build(run_by(process))
     stop = asyncio.Event()
     running = asyncio.create_task(parts.run(stop), name=process)
 
@@ -235,7 +227,7 @@ async def test_the_loop_works_with_the_rights_of_each_process_also_after_a_wipe(
 
         # Who may not create streams waits for the keeper, and says so.
         first = await start(stack, closed, "evaluate", kubeconfig, tmp_path)
-        await eventually(lambda: "is missing, and the user tas-evaluate" in str(first._bus_problem()))
+        await eventually(lambda: "is missing, and the user tas-evaluate" in str(first.context.bus_problem()))
         keeper = await start(stack, closed, "keeper", kubeconfig, tmp_path)
         await eventually(lambda: not keeper.unready())
         processes = {
@@ -250,7 +242,7 @@ async def test_the_loop_works_with_the_rights_of_each_process_also_after_a_wipe(
         sandbox.cluster.create(TASPOLICIES, "default", body, manager="author")
         sandbox.metrics.set("health", "b", 0)
         session = await stack.enter_async_context(aiohttp.ClientSession())
-        address = processes["extender"].settings.listen
+        address = processes["extender"].context.settings.listen
 
         async def rejected() -> set[str]:
             pod = {"metadata": {"name": "p", "namespace": "default", "labels": {"telemetry-policy": "sick"}}}
@@ -308,18 +300,18 @@ async def test_one_process_with_all_rights_is_also_the_keeper(closed: Closed, tm
     settings = Settings.load("run all", texts)
     async with AsyncExitStack() as stack:
         parts = Process(settings, stack)
-        await parts.build(closed.server.url, all_workers(settings))
+        await parts.build(workers_of_all(settings))
         stop = asyncio.Event()
         running = asyncio.create_task(parts.run(stop))
         try:
-            await eventually(lambda: not parts.unready() and parts._bus_problem() is None)
+            await eventually(lambda: not parts.unready() and parts.context.bus_problem() is None)
             reader = await stack.enter_async_context(closed.connected("reader"))
             for of in ALL:  # also those that no worker of this process uses
                 await eventually(partial(_exists, reader, of))
             # Its extender answers without the bus, and would leave its Service with a keeper that is not ready.
             await closed.server.stop()
             try:
-                await eventually(lambda: parts._bus_problem() is not None)
+                await eventually(lambda: parts.context.bus_problem() is not None)
                 assert parts.unready() == {}
             finally:
                 await closed.server.start()

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from cli.options import settings_command
 from cli.settings import Settings, every_setting, variable
-from cli.wiring import all_workers
+from cli.workers.registry import workers_of_all
 from workers.process.address import Address
 from workers.process.log_form import LogLevel
 
@@ -89,7 +89,7 @@ def test_the_command_of_the_originals_deployment(files: dict[str, str]) -> None:
     assert (settings.period, settings.log_level) == (2.0, LogLevel.INFO)
     assert settings.kubeconfig == "in-cluster"
     assert settings.listen == Address("0.0.0.0", 9001)
-    assert all_workers(settings) == (
+    assert workers_of_all(settings) == (
         "materialize",
         "windows",
         "watch",

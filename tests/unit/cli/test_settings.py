@@ -9,7 +9,6 @@ import pytest
 
 from cli.settings import (
     EMBEDDED,
-    RUN,
     FailedNodes,
     Settings,
     SettingsError,
@@ -20,11 +19,13 @@ from cli.settings import (
     settings_page,
     variable,
 )
+from cli.workers.registry import with_commands
 from tas.enforcing.limits import IN_FLIGHT_SECONDS, DefaultLimit
 from tas.scoring.cards import CardScore
 from workers.process.address import Address
 from workers.process.log_form import LogFormat, LogLevel
 
+RUN = ("run all", "run bus", *(f"run {spec.name}" for spec in with_commands()))
 COMMANDS = (
     *RUN,
     "up",

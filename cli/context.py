@@ -1,0 +1,163 @@
+"""What the workers of one process have in common: settings, metrics, and connections to the bus and the API server."""
+
+import time
+from contextlib import AsyncExitStack
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Gauge
+
+from bus.buckets import ALL
+from bus.connection import Bus
+from bus.errors import MisconfiguredError
+from bus.rights.access import Access
+from bus.rights.roles import streams_of
+from cli.discovery import bus_access, bus_url
+from cli.settings import Settings, flag, variable
+from tas.errors import shortened
+from workers.process.errors import StartError
+from workers.process.runtime import invalid_entries
+
+if TYPE_CHECKING:  # each is loaded by who needs it
+    from workers.ingest.collect import SourceMetrics
+    from workers.kubernetes.client import KubernetesClient
+    from workers.kubernetes.errors import ConfigurationError
+    from workers.kubernetes.metrics import RequestMetrics
+    from workers.process.certificates import Certificates, TlsMetrics
+
+
+class Context:
+    """What a process gives to its workers; the only place where connections of workers are made.
+
+    Each worker has its own connection to the bus, also within one process: a slow worker does not delay the
+    acknowledgements of another worker, the server lists each worker by name, and one process behaves like several.
+
+    Attributes:
+        settings: The settings of the command.
+        registry: The metrics of the process, served at `--health-listen`.
+        stack: Closes at the end what is made for the process.
+        url: The address of the bus.
+        token: The file with the token of the embedded server that this process runs.
+    """
+
+    def __init__(self, settings: Settings, stack: AsyncExitStack, registry: CollectorRegistry) -> None:
+        self.settings = settings
+        self.registry = registry
+        self.stack = stack
+        self.token: Path | None = None
+        self._buses: list[Bus] = []
+        self._invalid = invalid_entries(registry)
+        self._connected = self._gauge("connected", "1 while a connection to the bus is open, else 0.")
+        self._unavailable = self._gauge(
+            "unavailable", "1 while a connection to the bus is open, and a stream gives no answer, else 0."
+        )
+        self._credentials = self._gauge(
+            "credentials_remaining_seconds",
+            "Seconds until the credentials of a connection to the bus expire; +Inf: never.",
+        )
+        self._refusing = self._gauge(
+            "refusing",
+            "1 while a connection is open and the bus refuses a stream, consumer, lease or new credentials, else 0.",
+        )
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(f"tas_bus_{name}", text, ["connection"], registry=self.registry)
+
+    @cached_property
+    def url(self) -> str:
+        """The address of the bus: of the settings, unless the process runs an embedded server and sets it."""
+        return bus_url(self.settings)
+
+    async def connect(self, name: str) -> Bus:
+        """A new connection to the bus for the worker `name`, closed at the end. Raises StartError."""
+        access = Access(token=self.token) if self.token is not None else bus_access(self.settings, self.url)
+        try:
+            bus = await self.stack.enter_async_context(
+                Bus.connect(
+                    self.url,
+                    name=f"tas-{name}",
+                    replicas=self.settings.replicas,
+                    on_invalid=self._invalid,
+                    access=access,
+                    # On a closed bus a worker may not even look at the streams of others.
+                    streams=ALL if access.credentials is None else streams_of(name),
+                )
+            )
+        except MisconfiguredError as error:
+            raise StartError(str(error)) from error
+        self._buses.append(bus)
+        self._connected.labels(bus.name).set_function(lambda: float(bus.connected))
+        self._unavailable.labels(bus.name).set_function(lambda: float(bus.connected and bus.unavailable))
+        self._credentials.labels(bus.name).set_function(lambda: bus.credentials_expire - time.time())
+        self._refusing.labels(bus.name).set_function(lambda: float(bus.connected and bus.refusing))
+        return bus
+
+    async def connect_kubernetes(self, name: str) -> "KubernetesClient":
+        """A new client of the API server for the worker `name`, closed at the end. Raises StartError."""
+        from workers.kubernetes.client import KubernetesClient
+        from workers.kubernetes.errors import ConfigurationError
+
+        kubeconfig = self.settings.kubeconfig
+        if kubeconfig is None:
+            raise StartError("--kubeconfig must be given")
+        file = kubeconfig if isinstance(kubeconfig, Path) else None
+        try:
+            return await self.stack.enter_async_context(
+                KubernetesClient.connect(file, worker=name, metrics=self._requests)
+            )
+        except ConfigurationError as error:
+            raise StartError(kubeconfig_problem(kubeconfig, error)) from error
+
+    def certificates(self) -> "Certificates | None":
+        """The files of HTTPS, or None for plain HTTP. Raises StartError."""
+        from workers.process.certificates import Certificates
+        from workers.process.tls import TlsError, TlsFiles
+
+        settings = self.settings
+        if settings.cert is None or settings.key is None or settings.cacert is None:
+            return None
+        files = TlsFiles(cert=settings.cert, key=settings.key, cacert=settings.cacert)
+        try:
+            return Certificates(files, allowed=settings.client_names or (), metrics=self.tls)
+        except TlsError as error:
+            raise StartError(str(error)) from error
+
+    @cached_property
+    def tls(self) -> "TlsMetrics":
+        """The metrics of the certificates of all servers of the process."""
+        from workers.process.certificates import TlsMetrics
+
+        return TlsMetrics(self.registry)
+
+    @cached_property
+    def source_metrics(self) -> "SourceMetrics":
+        """The metrics of sources: `windows` is one beside those of `collect`."""
+        from workers.ingest.collect import SourceMetrics
+
+        return SourceMetrics(self.registry)
+
+    @cached_property
+    def _requests(self) -> "RequestMetrics":
+        from workers.kubernetes.metrics import RequestMetrics
+
+        return RequestMetrics(self.registry)
+
+    def bus_problem(self) -> str | None:
+        """What is wrong with the connections to the bus."""
+        problems = [
+            f"{bus.name}: {bus.problem or f'not connected: {bus.last_error}'}"
+            for bus in self._buses
+            if bus.problem is not None or not bus.connected
+        ]
+        return "; ".join(problems) or None
+
+
+def kubeconfig_problem(kubeconfig: Path | str, error: "ConfigurationError") -> str:
+    """The error message for a kubeconfig that cannot be used, with what to do."""
+    problem = f"{flag('kubeconfig')} ({variable('kubeconfig')}) = {shortened(str(kubeconfig))}: {error}"
+    return (
+        problem
+        if isinstance(kubeconfig, Path)
+        else f"{problem} Outside of a pod, name a file with {flag('kubeconfig')}"
+    )

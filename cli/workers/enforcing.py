@@ -1,0 +1,70 @@
+"""Builds the workers that evaluate policies, and write what follows to the cluster."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cli.context import Context
+    from workers.process.runtime import Worker
+
+
+async def evaluate(context: "Context") -> "Worker":
+    """Evaluates every policy for every node."""
+    from workers.enforcing.evaluate import Evaluate
+
+    bus = await context.connect("evaluate")
+    return Evaluate(bus, registry=context.registry, default_stale_after=context.settings.stale_after)
+
+
+async def labels(context: "Context") -> "Worker":
+    """Writes the desired labels to the nodes."""
+    from workers.enforcing.brake import BrakeSettings
+    from workers.enforcing.labels import Labels
+
+    settings = context.settings
+    bus = await context.connect("labels")
+    return Labels(
+        bus,
+        await context.connect_kubernetes("labels"),
+        registry=context.registry,
+        default_stale_after=settings.stale_after,
+        overwrite=settings.overwrite_labels or (),
+        brake=BrakeSettings(
+            settings.breaker, settings.breaker_all, settings.flap_budget, new_bus_wait=settings.new_bus_wait
+        ),
+    )
+
+
+async def marks(context: "Context") -> "Worker":
+    """Writes taints and node conditions."""
+    from workers.enforcing.marks import Marks
+
+    bus = await context.connect("marks")
+    return Marks(
+        bus,
+        await context.connect_kubernetes("marks"),
+        registry=context.registry,
+        default_stale_after=context.settings.stale_after,
+    )
+
+
+async def resources(context: "Context") -> "Worker":
+    """Adds the resource `telemetry/scheduling` to each node."""
+    from tas.events.event import source_of
+    from workers.enforcing.resources import Resources
+
+    bus = await context.connect("resources")
+    return Resources(
+        bus,
+        await context.connect_kubernetes("resources"),
+        registry=context.registry,
+        count=context.settings.node_resource,
+        event_source=source_of(context.settings.cluster_name or ""),
+    )
+
+
+async def evictions(context: "Context") -> "Worker":
+    """Labels the pods that are to leave a GPU card."""
+    from workers.enforcing.evictions import Evictions
+
+    bus = await context.connect("evictions")
+    return Evictions(bus, await context.connect_kubernetes("evictions"), registry=context.registry)

@@ -1,0 +1,66 @@
+"""Builds the workers that bring samples to the bus and store them."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cli.context import Context
+    from cli.settings import Settings
+    from workers.process.runtime import Worker
+
+
+async def materialize(context: "Context") -> "Worker":
+    """Stores the newest samples of each node."""
+    from workers.ingest.materialize import Materialize
+
+    return Materialize(await context.connect("materialize"), registry=context.registry)
+
+
+async def windows(context: "Context") -> "Worker":
+    """Computes statistics over time, with numpy."""
+    from workers.ingest.windows import Windows
+
+    return Windows(
+        await context.connect("windows"),
+        default_stale_after=context.settings.stale_after,
+        registry=context.registry,
+        metrics=context.source_metrics,
+        always=context.settings.metrics or (),
+    )
+
+
+def has_sources(settings: "Settings") -> bool:
+    """Whether the settings have a source."""
+    from cli.sources import sources_of
+
+    return bool(sources_of(settings))
+
+
+async def collect(context: "Context") -> "Worker":
+    """Polls sources, each with its own connections."""
+    from cli.sources import Sources
+    from workers.ingest.collect import Collect
+
+    bus = await context.connect("collect")
+    sources = Sources(
+        context.settings, context.stack, lambda: context.connect_kubernetes("collect"), context.registry, context.tls
+    )
+    return Collect(
+        bus,
+        await sources.build(),
+        period=context.settings.period,
+        default_stale_after=context.settings.stale_after,
+        metrics=context.source_metrics,
+        always=context.settings.metrics or (),
+    )
+
+
+async def machine(context: "Context") -> "Worker":
+    """Publishes the telemetry of this machine."""
+    from workers.ingest.machine import Machine
+
+    return Machine(
+        await context.connect("machine"),
+        node=context.settings.node,
+        period=context.settings.period,
+        registry=context.registry,
+    )

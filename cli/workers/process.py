@@ -1,0 +1,14 @@
+"""Builds the worker that serves the other processes."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cli.context import Context
+    from workers.process.runtime import Worker
+
+
+async def keeper(context: "Context") -> "Worker":
+    """Creates the streams and buckets of a closed bus."""
+    from workers.process.keeper import Keeper
+
+    return Keeper(await context.connect("keeper"))

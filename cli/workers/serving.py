@@ -1,0 +1,85 @@
+"""Builds the workers that answer kube-scheduler."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cli.context import Context
+    from cli.settings import Settings
+    from workers.process.limits import Limits
+    from workers.process.runtime import Worker
+
+
+def _limits(settings: "Settings") -> "Limits":
+    from workers.process.limits import Limits
+
+    return Limits(connections=settings.max_connections, idle_seconds=settings.idle_timeout)
+
+
+async def extender(context: "Context") -> "Worker":
+    """Answers by telemetry, and by installed extensions."""
+    from cli.settings import FailedNodes, UnknownPolicy
+    from workers.serving.extender import ExtenderWorker
+    from workers.serving.extensions import installed
+
+    settings = context.settings
+    return ExtenderWorker(
+        await context.connect("extender"),
+        listen=settings.listen,
+        registry=context.registry,
+        default_stale_after=settings.stale_after,
+        max_body_bytes=settings.max_body,
+        unknown_policy_fails=settings.unknown_policy is UnknownPolicy.ERROR,
+        unresolvable=settings.failed_nodes is FailedNodes.UNRESOLVABLE,
+        debug_explain=settings.debug_explain,
+        prometheus_query=settings.prometheus_query,
+        share_listen=settings.share_listen,
+        extensions=installed(),
+        only=settings.only,
+        extension_seconds=settings.extension_timeout,
+        limits=_limits(settings),
+        certificates=context.certificates(),
+    )
+
+
+async def gpu(context: "Context") -> "Worker":
+    """Gives GPU cards to pods."""
+    from workers.serving.gpu import GpuExtender
+
+    settings = context.settings
+    bus = await context.connect("gpu")
+    return GpuExtender(
+        bus,
+        await context.connect_kubernetes("gpu"),
+        listen=settings.listen,
+        registry=context.registry,
+        options=settings.card_options,
+        by=settings.card_score,
+        one_start=settings.one_start,
+        max_body_bytes=settings.max_body,
+        share_listen=settings.share_listen,
+        limits=_limits(settings),
+        certificates=context.certificates(),
+    )
+
+
+async def agents(context: "Context") -> "Worker":
+    """Answers by agents, with numpy."""
+    from cli.agents import agents_file, hooks_of
+    from workers.serving.agents import AgentsWorker
+
+    settings = context.settings
+    bus = await context.connect("agents")
+    source = agents_file(settings, context.registry)
+    return AgentsWorker(
+        bus,
+        source,
+        await source.load(),
+        hooks_of=hooks_of,
+        listen=settings.listen,
+        registry=context.registry,
+        default_stale_after=settings.stale_after,
+        max_body_bytes=settings.max_body,
+        share_listen=settings.share_listen,
+        limits=_limits(settings),
+        certificates=context.certificates(),
+    )

@@ -1,0 +1,76 @@
+"""Builds the workers that read policies, nodes, pods and GPU cards, and store them on the bus."""
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cli.context import Context
+    from workers.process.runtime import Worker
+    from workers.watching.inventory import MakePart
+
+
+async def policies(context: "Context") -> "Worker":
+    """Stores the policies of a directory."""
+    from workers.process.errors import StartError
+    from workers.watching.policies import PolicyDirectory
+
+    bus = await context.connect("policies")
+    if context.settings.policies is None:
+        raise StartError("--policies must be given")
+    return PolicyDirectory(bus, directory=context.settings.policies, registry=context.registry)
+
+
+async def watch(context: "Context") -> "Worker":
+    """Stores the policies, nodes and pods of a cluster."""
+    from workers.watching.watch import WatchWorker
+
+    bus = await context.connect("watch")
+    return WatchWorker(bus, await context.connect_kubernetes("watch"), registry=context.registry)
+
+
+async def status(context: "Context") -> "Worker":
+    """Writes the status of TASPolicies."""
+    from workers.watching.status import PolicyStatus
+
+    bus = await context.connect("status")
+    return PolicyStatus(
+        bus,
+        await context.connect_kubernetes("status"),
+        registry=context.registry,
+        default_stale_after=context.settings.stale_after,
+    )
+
+
+async def inventory(context: "Context") -> "Worker":
+    """Stores the GPU cards of nodes, and what agents need to know of pods and nodes."""
+    from tas.allocation.annotations import WRITTEN
+    from workers.enforcing.annotations import AnnotationWriter
+    from workers.ingest.annotations import Annotations
+    from workers.kubernetes.resources import GPU_NODES, annotated_nodes
+    from workers.watching.inventory import Inventory
+
+    bus = await context.connect("inventory")
+    client = await context.connect_kubernetes("inventory")
+    settings, registry = context.settings, context.registry
+    prefix = settings.annotation_prefix
+    names = WRITTEN if settings.write_annotations else settings.annotation_names
+    keys = {prefix + name: name for name in names}
+    more: list[MakePart] = []
+    if settings.annotations:
+        more.append(
+            lambda is_active, _: Annotations(bus, registry, is_active, keys=keys, lifetime=settings.annotation_lifetime)
+        )
+    if settings.write_annotations:
+        more.append(partial(AnnotationWriter, bus, client, registry, prefix=prefix))
+    return Inventory(
+        bus,
+        client,
+        registry=registry,
+        new_bus_wait=settings.new_bus_wait,
+        card_metrics=settings.card_metrics,
+        cards=settings.cards,
+        allocations=settings.allocations,
+        outcomes=settings.outcomes,
+        nodes=annotated_nodes(keys) if more else GPU_NODES,
+        more=more,
+    )
