@@ -28,12 +28,8 @@ EXPLAIN = TABLES | {"workers.following"}
 HTTP = frozenset(
     {"aiohappyeyeballs", "aiohttp", "aiosignal", "attr", "frozenlist", "idna", "multidict", "propcache", "yarl"}
 )
-WORKER = (
-    BUS
-    | HTTP
-    | {"anyio", "prometheus_client", "psutil", "watchfiles", "yaml"}
-    | {f"workers.{folder}" for folder in ("enforcing", "following", "kubernetes", "publishing", "serving", "watching")}
-)
+WORKER = BUS | HTTP | {"prometheus_client"}
+CLUSTER = WORKER | {"six", "urllib3", "workers.kubernetes", "yaml"}
 
 
 class Start(NamedTuple):
@@ -80,11 +76,33 @@ STARTS = {
 }
 
 WORKERS = {
-    "keeper": Start(WORKER, 565),
-    "windows": Start(WORKER | {"fastdigest", "numpy"}, 660),
-    "labels --kubeconfig DIR/kubeconfig": Start(WORKER | {"six", "urllib3"}, 595),
+    "materialize": Start(WORKER | {"workers.following"}, 360),
+    "policies --policies DIR": Start(
+        WORKER | {"anyio", "watchfiles", "workers.following", "workers.watching", "yaml"}, 415
+    ),
+    "evaluate": Start(WORKER | {"workers.enforcing", "workers.following"}, 375),
+    "events": Start(WORKER | {"workers.following", "workers.publishing"}, 365),
+    "keeper": Start(WORKER, 330),
+    "machine --node node-1": Start(WORKER | {"psutil"}, 340),
+    "windows": Start(WORKER | {"fastdigest", "numpy", "workers.following"}, 465),
+    "extender --listen 127.0.0.1:0": Start(WORKER | {"workers.following", "workers.serving"}, 390),
+    "agents --listen 127.0.0.1:0": Start(WORKER | {"numpy", "workers.following", "workers.serving", "yaml"}, 525),
+    "collect --source prometheus=http://127.0.0.1:1": Start(WORKER | {"workers.following", "yaml"}, 400),
+    "collect --source metrics-server --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.following"}, 448),
+    "notify --sinks DIR/sinks": Start(WORKER | {"workers.publishing", "yaml"}, 400),
+    "watch --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.following", "workers.watching"}, 436),
+    "labels --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing", "workers.following"}, 448),
+    "marks --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing", "workers.following"}, 442),
+    "resources --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing"}, 436),
+    "inventory --kubeconfig DIR/kubeconfig": Start(
+        CLUSTER | {"workers.enforcing", "workers.following", "workers.watching"}, 465
+    ),
+    "evictions --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing", "workers.following"}, 436),
+    "gpu --kubeconfig DIR/kubeconfig --listen 127.0.0.1:0": Start(
+        CLUSTER | {"workers.following", "workers.serving"}, 450
+    ),
 }
-"""Workers with the flags that they demand, until they work without the bus that they wait for."""
+"""Each worker with the flags that it demands, until it works without the bus that it waits for."""
 
 NO_BUS = "nats://127.0.0.1:1"
 """Nothing listens there: a command that reads the bus ends with an error, after it has imported all for its start."""
@@ -95,6 +113,7 @@ users: [{name: u, user: {}}]
 contexts: [{name: x, context: {cluster: c, user: u}}]
 current-context: x
 """
+SINKS = "sinks: {alerts: {type: alertmanager, urls: [http://127.0.0.1:1]}}"
 
 STARTED = """
 import sys
@@ -192,6 +211,7 @@ def test_a_command_imports_only_its_packages_and_few_modules(command: str, tmp_p
 @pytest.mark.parametrize("command", WORKERS)
 def test_a_worker_imports_only_its_packages_and_few_modules(command: str, tmp_path: Path) -> None:
     (tmp_path / "kubeconfig").write_text(KUBECONFIG)
+    (tmp_path / "sinks").write_text(SINKS)
     modules = started(tmp_path, *(word.replace("DIR", str(tmp_path)) for word in command.split()))
     assert_starts(modules, WORKERS[command])
 
