@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from typing import Any
@@ -13,10 +14,13 @@ from cli import original as original_flags
 from cli.framework import settings_of_environment
 from cli.original import OriginalOption, Translated, translate
 from cli.output import echo
-from cli.settings import Mistake, Setting, Settings, SettingsError, flag, settings_of, variable
+from cli.settings import Mistake, Setting, Settings, SettingsError, flag, inputs_of, settings_of, variable
 from workers.process.errors import EXIT_CANNOT_START
+from workers.process.log_form import LogFormat, LogLevel
 
 Body = Callable[..., int | None]
+
+FILE_POLL_SECONDS = 0.2
 
 
 class SettingOption(click.Option):
@@ -92,6 +96,8 @@ def settings_command(
             framework = settings_of_environment(command, os.environ)
             # A setting of our own counts before a variable of the framework.
             mistakes = [*original.mistakes, *(framework.mistakes if "listen" not in given else ())]
+            if given.get("wait_for_files") == "on":
+                _wait_for_files(given)
             settings = _load(command, {**framework.given, **given}, mistakes)
             if original.unused:
                 _log_unused(settings, command, original.unused)
@@ -126,6 +132,22 @@ def _log_unused(settings: Settings, command: str, flags: list[str]) -> None:
 
     configure_logging(settings.log_format, settings.log_level)
     structlog.get_logger("tas").warning("flags_unused", flags=flags, command=f"tas {command}")
+
+
+def _wait_for_files(given: Mapping[str, str]) -> None:
+    """Waits until all files and folders of the settings exist; logs each that is missing."""
+    import structlog
+
+    from workers.process.logs import configure_logging
+
+    log = structlog.get_logger("tas")
+    for name, path in inputs_of(given):
+        if path.exists():
+            continue
+        configure_logging(LogFormat.AUTO, LogLevel.INFO)
+        log.info("waits_for_file", setting=f"{flag(name)} ({variable(name)})", file=str(path))
+        while not path.exists():
+            time.sleep(FILE_POLL_SECONDS)
 
 
 def _load(command: str, given: Mapping[str, str], mistakes: list[Mistake]) -> Settings:

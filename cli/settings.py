@@ -778,6 +778,15 @@ class Settings:
         default="127.0.0.1:9002",
         default_of={"run bus": "127.0.0.1:9006"},
     )
+    wait_for_files: bool = _setting(
+        group="Health and logs",
+        form="on|off",
+        help="Whether the process waits, and logs that it waits, until its files and folders exist, as in "
+        "the Procfile, where another process writes some of them. With `off` a missing file ends it.",
+        parse=_switch,
+        default="off",
+        commands=("run all", "up"),
+    )
     log_format: LogFormat = _setting(
         group="Health and logs",
         form=_choices(LogFormat),
@@ -842,6 +851,14 @@ def every_setting() -> Iterator[tuple[str, Setting]]:
 def settings_of(command: str) -> Iterator[tuple[str, Setting]]:
     """The settings that a command uses, by their names."""
     return ((name, setting) for name, setting in every_setting() if takes(command, name))
+
+
+def inputs_of(given: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+    """The files and folders that a process reads, each with its setting; `given` as in `Settings.load`."""
+    for name, text in given.items():
+        is_file = text != IN_CLUSTER if name == "kubeconfig" else _settings()[name].parse is Path and name != "store"
+        if is_file:
+            yield name, Path(text)
 
 
 def takes(command: str, name: str) -> bool:

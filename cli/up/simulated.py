@@ -30,6 +30,8 @@ from workers.following.followed_view import FollowedView
 
 log = structlog.get_logger("simulated")
 
+SIMULATED_NODES = ("node-1", "node-2", "node-3")
+
 SOURCE = "simulated"
 GIB = 2**30
 

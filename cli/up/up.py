@@ -17,7 +17,7 @@ from cli.settings import EMBEDDED, Settings
 from cli.up.applied import AppliedPolicies, StoredProblems
 from cli.up.cards import Cards
 from cli.up.live import LiveView, cluster_rows
-from cli.up.simulated import SimulatedNodes, SimulatedPods
+from cli.up.simulated import SIMULATED_NODES, SimulatedNodes, SimulatedPods
 from cli.wiring import check_addresses, process, run_process
 from cli.workers.registry import workers_of_all
 from sandbox import Sandbox, extender_entry
@@ -27,8 +27,6 @@ from tas.policy.policy import POD_LABEL
 from workers.following.followed_view import FollowedView
 from workers.following.freezes import Freezes
 from workers.serving.extender import PREFIX
-
-SIMULATED_NODES = ("node-1", "node-2", "node-3")
 
 
 @settings_command("up")

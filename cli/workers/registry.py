@@ -28,6 +28,7 @@ OF_EACH = (
     "bus_cert",
     "bus_key",
     "replicas",
+    "wait_for_files",
     "health_listen",
     "log_format",
     "log_level",

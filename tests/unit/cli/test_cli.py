@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from cli import cli, main
 from cli.settings import every_setting, variable
+from cli.workers.registry import WORKERS, with_commands
 
 
 def tas(*arguments: str) -> Result:
@@ -151,19 +152,17 @@ def test_without_the_extra_a_live_view_names_what_to_install(
 
 def test_each_line_of_the_procfile_has_flags_of_its_command() -> None:
     lines = [line.split(": ", 1) for line in Path("Procfile").read_text().splitlines() if not line.startswith("#")]
-    assert [name for name, _ in lines] == [
-        "bus",
-        "materialize",
-        "policies",
-        "evaluate",
-        "events",
-        "extender",
-        "machine",
-    ]
+    workers = [spec.name for spec in with_commands() if spec.name != "policies"]  # the cluster form, with `watch`
+    assert [name for name, _ in lines[:2]] == ["bus", "cluster"]
+    assert sorted(name for name, _ in lines[2:]) == sorted(workers)
     for name, command in lines:
-        assert command.startswith(f"exec tas run {name} ")
-        known = tas("run", name, "--help").stdout
-        assert all(flag in known for flag in re.findall(r"--[a-z-]+", command))
+        if name != "cluster":
+            assert command.startswith(f"exec tas run {name} ")
+            known = tas("run", name, "--help").stdout
+            assert all(flag in known for flag in re.findall(r"--[a-z-]+", command))
+            assert "--health-listen 127.0.0.1:$PORT" in command
+        if name in WORKERS:
+            assert ("--share-listen on" in command) == bool(WORKERS[name].listens)
 
 
 def test_docs_writes_the_files_and_checks_them(tmp_path: Path) -> None:
