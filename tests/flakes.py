@@ -74,17 +74,19 @@ class Failures:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:  # of the test, or of a fixture before or after it
-            seeded = any(marker in report.keywords for marker in SEEDED)
+            # The report of a worker of pytest-xdist that crashed has no markers: its test may be seeded.
+            seeded = not report.keywords or any(marker in report.keywords for marker in SEEDED)
             before = self._failed.get(report.nodeid)
             output = "\n".join([*([before.output] if before else []), report.longreprtext])
             self._failed[report.nodeid] = Failure(test=report.nodeid, seeded=seeded, output=output)
 
-    def pytest_sessionfinish(self, exitstatus: int) -> None:
+    @pytest.hookimpl(trylast=True)  # other plugins may set another status
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
         with self._file.open("a") as file:
             for failure in self._failed.values():
                 file.write(json.dumps(asdict(failure)) + "\n")
-            if exitstatus not in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}:
-                file.write(json.dumps({"exit": int(exitstatus)}) + "\n")
+            if session.exitstatus not in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}:
+                file.write(json.dumps({"exit": int(session.exitstatus)}) + "\n")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -94,11 +96,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def verdict(failures: Sequence[Failure], table: Sequence[Row]) -> str | None:
     """Why the run is red whatever a second run of the last failure would say; None if that run decides."""
-    if not failures:
+    if not failures or failures[-1].again:  # that one has passed since, in an earlier call
         return "no test failed, so what failed cannot run again"
     last = failures[-1]
     if last.seeded:
-        return f"{last.test} tries new inputs in each run: keep what failed as a test of its own, and find the cause"
+        return f"{last.test} tries new inputs in each run, or crashed: keep what failed as a test, and find the cause"
     if len(failures) > 1:
         return "more than one test failed: " + ", ".join(failure.test for failure in failures)
     known = [row.date for row in table if function_of(row.test) == function_of(last.test)]

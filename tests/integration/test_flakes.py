@@ -29,6 +29,16 @@ SEEDED = "@pytest.mark.seeded\ndef test_seeded(): fails('seeded', 1)\n"
 PROPERTY = (
     "from hypothesis import given, strategies as st\n@given(st.just(1))\ndef test_property(_): fails('property', 1)\n"
 )
+CRASHES = """
+import os
+@pytest.mark.seeded
+def test_crashes():
+    path = pathlib.Path(__file__).with_name("crashes")
+    if not path.exists():
+        path.touch()
+        os._exit(1)
+"""
+STATUS_OF_A_PLUGIN = "import pytest\ndef pytest_sessionfinish(session): session.exitstatus = 6\n"
 NOT_COLLECTED = "fails('import', 1)\n"
 LATER = "def test_later(): fails('later', 1)\n"
 
@@ -42,9 +52,9 @@ class Run:
         (folder / "failed").touch()
         (folder / "pytest.ini").write_text("[pytest]\naddopts = -p tests.flakes\nmarkers = seeded\n")
 
-    def pytest(self, name: str, *tests: str, workers: int = 0) -> int:
+    def pytest(self, name: str, *tests: str, workers: int = 0, option: str = "-q") -> int:
         (self._folder / name).write_text(HEAD + "".join(tests))
-        return self._call("pytest", "-q", "-n", str(workers), name)[0]
+        return self._call("pytest", option, "-n", str(workers), name)[0]
 
     def again(self) -> tuple[int, str]:
         return self._call("tests.flakes", "again")
@@ -102,7 +112,7 @@ def test_a_run_without_a_failure_reports_nothing(run: Run) -> None:
     [
         pytest.param((ALWAYS,), "test_a.py::test_always failed again", id="always"),
         pytest.param((ONCE, OTHER), "more than one test failed: test_a.py::test_once, test_a.py::test_other", id="two"),
-        pytest.param((SEEDED,), "test_a.py::test_seeded tries new inputs in each run", id="seeded"),
+        pytest.param((SEEDED,), "test_a.py::test_seeded tries new inputs in each run, or crashed", id="seeded"),
         pytest.param((PROPERTY,), "test_a.py::test_property tries new inputs in each run", id="property"),
         pytest.param((NOT_COLLECTED,), "pytest ended with 2", id="not-collected"),
     ],
@@ -122,6 +132,29 @@ def test_a_second_flake_in_a_later_call_is_red(run: Run) -> None:
     code, text = run.again()
     assert code == 1
     assert "red: more than one test failed: test_a.py::test_once, test_b.py::test_later" in text
+
+
+@pytest.mark.parametrize("option", ["--no-such-option", None], ids=["usage", "no-pytest"])
+def test_a_later_command_that_failed_without_a_failed_test_is_red_after_a_flake(run: Run, option: str | None) -> None:
+    assert run.pytest("test_a.py", ONCE) == 1
+    assert run.again()[0] == 0
+    if option:
+        assert run.pytest("test_b.py", GOOD, option=option) == 4
+    assert run.again() == (1, "red: no test failed, so what failed cannot run again\n")
+
+
+def test_a_worker_of_xdist_that_crashed_in_a_seeded_test_is_red(run: Run, tmp_path: Path) -> None:
+    assert run.pytest("test_a.py", CRASHES, workers=2) == 1
+    assert (tmp_path / "crashes").exists()
+    code, text = run.again()
+    assert code == 1, text
+    assert "red: test_a.py::test_crashes tries new inputs in each run, or crashed" in text
+
+
+def test_the_status_of_a_plugin_is_red_beside_a_flake(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(STATUS_OF_A_PLUGIN)
+    assert run.pytest("test_a.py", ONCE) == 6
+    assert run.again() == (1, "red: pytest ended with 6\n")
 
 
 def test_a_command_that_failed_without_a_failed_test_is_red(run: Run) -> None:

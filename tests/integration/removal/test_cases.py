@@ -4,6 +4,7 @@ import pytest
 
 from tests.e2e.processes import REPOSITORY
 from tests.integration.removal.cases import LEAST, REAL, SANDBOX, Case, missing
+from tests.integration.removal.tally import TOO_FEW
 
 pytest_plugins = "pytester"
 
@@ -69,6 +70,9 @@ def test_on_one_loop(batch, record_property):
     record(record_property, met, on={sandbox!r}, played="loop", seeds=batch, of=OF)
     assert 8 not in batch or {passes}
 
+def test_beside_the_histories():
+    assert {beside}
+
 def test_as_processes(record_property):
     record(record_property, {{}}, on={sandbox!r}, played="processes", seeds=[1], of=OF)
 
@@ -84,22 +88,30 @@ OPTIONS = ("-W", "ignore::pytest.PytestDeprecationWarning")
 
 
 @pytest.mark.parametrize(
-    ("met", "passes", "options", "says"),
+    ("met", "passes", "beside", "options", "says", "code"),
     [
-        (ENOUGH, True, (), ""),
-        ({}, True, (), "FAILED, too seldom: "),
-        ({}, True, ("-k", "batch0"), "not judged: 5 histories were not played, or failed"),
-        ({}, False, (), "not judged: 4 histories were not played, or failed"),
+        (ENOUGH, True, True, (), "", 0),
+        ({}, True, True, (), "FAILED, too seldom: ", TOO_FEW),
+        ({}, True, False, (), "FAILED, too seldom: ", TOO_FEW),
+        ({}, True, True, ("-k", "batch0"), "not judged: 5 histories were not played, or failed", 0),
+        ({}, False, True, (), "not judged: 4 histories were not played, or failed", 1),
     ],
-    ids=["enough", "too few", "not all of them", "one failed"],
+    ids=["enough", "too few", "too few beside another failure", "not all of them", "one failed"],
 )
 def test_the_session_fails_if_all_histories_ran_and_a_case_occurred_too_seldom(
-    pytester: pytest.Pytester, *, met: dict[str, int], passes: bool, options: tuple[str, ...], says: str
+    pytester: pytest.Pytester,
+    *,
+    met: dict[str, int],
+    passes: bool,
+    beside: bool,
+    options: tuple[str, ...],
+    says: str,
+    code: int,
 ) -> None:
     pytester.makeconftest(CONFTEST)
-    path = pytester.makepyfile(TEST.format(sandbox=SANDBOX, met=met, passes=passes))
+    path = pytester.makepyfile(TEST.format(sandbox=SANDBOX, met=met, passes=passes, beside=beside))
     result = pytester.runpytest_inprocess(*OPTIONS, *options, path)
-    assert result.ret == (says.startswith("FAILED") or not passes)
+    assert result.ret == code
     result.stdout.fnmatch_lines([f"{says}*"])
     assert ("FAILED, too seldom" in str(result.stdout)) == says.startswith("FAILED")
 
@@ -108,8 +120,10 @@ def test_cases_of_several_processes_are_added_up(pytester: pytest.Pytester) -> N
     pytest.importorskip("xdist")
     least = LEAST[SANDBOX][SMALL][Case.SAMPLE]
     pytester.makeconftest(CONFTEST)
-    path = pytester.makepyfile(TEST.format(sandbox=SANDBOX, met={str(Case.SAMPLE): (least - 1) // 2}, passes=True))
+    path = pytester.makepyfile(
+        TEST.format(sandbox=SANDBOX, met={str(Case.SAMPLE): (least - 1) // 2}, passes=True, beside=True)
+    )
     result = pytester.runpytest_inprocess(*OPTIONS, "-n2", path)
-    assert result.ret == 1
+    assert result.ret == TOO_FEW
     found = 2 * ((least - 1) // 2)
     result.stdout.fnmatch_lines([f"FAILED, too seldom: {Case.SAMPLE}: {found} times, at least {least} *"])
