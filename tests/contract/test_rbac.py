@@ -9,6 +9,7 @@ import pytest
 import yaml
 from account_of_all import ACCOUNT, FILE, FOLDER, NAMESPACE, PARTS, rendered
 
+from cli.workers.registry import WORKERS
 from tas.diagnosis.rights import ACCOUNTS, CUSTOM_METRICS, ORIGINAL, Right
 
 DEPLOY = FOLDER.parent
@@ -37,7 +38,7 @@ def test_the_account_of_run_all_has_the_rights_of_its_parts_and_no_other() -> No
 
 
 def test_run_all_has_each_worker_that_uses_the_api_server() -> None:
-    alone = {"gpu", "inventory", "evictions"}
+    alone = {name for name, spec in WORKERS.items() if spec.needs_kubernetes and spec.in_all is None}
     assert {f"tas-{part}" for part in PARTS} | {f"tas-{worker}" for worker in alone} | {ACCOUNT} == ACCOUNTS.keys()
 
 

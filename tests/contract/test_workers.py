@@ -28,12 +28,19 @@ def missing(spec: WorkerSpec) -> Iterator[str]:
         yield f"bus/rights/roles.py: the role of {name} in ROLES"
     if spec.in_all is not None and not spec.beside and name not in re.findall(r"\w+", run_all.help or ""):
         yield f"cli/run.py: {name} in the help of `tas run all`"
-    if spec.beside:
-        return
+    if not spec.beside:
+        yield from missing_of_command(spec)
+
+
+def missing_of_command(spec: WorkerSpec) -> Iterator[str]:
+    name = spec.name
     if f"\n### tas run {name}\n" not in text("docs/commands.md"):
         yield f"docs/commands.md: tas run {name} (make docs)"
     if not re.search(rf"`(tas-)?{name}`", text("docs/security.md")):
         yield f"docs/security.md: the account of {name}, or that it needs none"
+    # The Procfile has the form for a cluster: its policies come from `watch`.
+    if name != "policies" and not re.search(rf"^{name}: exec tas run {name} ", text("Procfile"), re.MULTILINE):
+        yield f"Procfile: {name}"
     if spec.in_cluster:
         yield from missing_in_chart(spec)
     if spec.needs_kubernetes and f"tas-{name}" not in ACCOUNTS:

@@ -177,6 +177,7 @@ class Tas:
 
     def __init__(self, home: Path) -> None:
         self.home = home
+        self.command: tuple[str, ...] = tuple(COMMAND)
         self.long_limits = True
         self.runtime = home / "runtime"
         self.temporary = home / "temporary"
@@ -189,7 +190,7 @@ class Tas:
 
     async def start(self, *arguments: str, **environment: str) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
-            *COMMAND,
+            *self.command,
             *arguments,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,

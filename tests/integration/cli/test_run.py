@@ -9,6 +9,8 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator
+from contextlib import ExitStack, suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -396,24 +398,41 @@ async def test_a_second_process_on_the_same_store_is_refused(tas: Tas, tmp_path:
         assert await running.end() == 0
 
 
-async def test_honcho_starts_everything_from_the_procfile(tas: Tas, tmp_path: Path) -> None:
+def free_base() -> int:
+    """A port from which honcho can count: in steps of 100 for each line, and of one for each process of a line."""
+    for base in range(20000, 60000, 10):
+        with suppress(OSError), ExitStack() as stack:
+            for line, number in product(range(5), range(2)):
+                probe = stack.enter_context(socket.socket())
+                probe.bind(("127.0.0.1", base + 100 * line + number))
+            return base
+    raise AssertionError("no free ports")
+
+
+async def test_honcho_starts_several_of_a_line_of_the_procfile(tas: Tas, tmp_path: Path) -> None:
     pytest.importorskip("honcho")
     binaries = tmp_path / "bin"
     binaries.mkdir()
-    (binaries / "tas").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m cli "$@"\n')
-    (binaries / "tas").chmod(0o755)
-    ports = free_ports(8)
-    procfile = PROCFILE
-    # Not the ports of a running installation on this machine.
-    for name, port in zip(
-        ("bus", "materialize", "policies", "evaluate", "events", "extender", "machine"), ports[1:], strict=True
-    ):
-        procfile = re.sub(rf"(tas run {name} .*)", rf"\1 --health-listen 127.0.0.1:{port}", procfile)
-    procfile = procfile.replace("tas run extender ", "tas run extender --listen 127.0.0.1:0 ")
-    (tmp_path / "Procfile").write_text(procfile)
-    environment = {"PATH": f"{binaries}:{os.environ['PATH']}", "TAS_EMBEDDED_PORT": str(ports[0])}
+    for name, arguments in (("tas", "-m cli"), ("python", "")):
+        (binaries / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments} "$@"\n')
+        (binaries / name).chmod(0o755)
+    names = ("bus", "cluster", "materialize", "watch", "extender")
+    lines = [line for line in PROCFILE.splitlines() if line.partition(":")[0] in names]
+    (tmp_path / "Procfile").write_text("\n".join(lines) + "\n")
+    base = free_base()
+    bus, cluster, extender = map(str, free_ports(3))
+    environment = {
+        "PATH": f"{binaries}:{os.environ['PATH']}",
+        "TAS_EMBEDDED_PORT": bus,
+        "TAS_CLUSTER_PORT": cluster,
+        "TAS_CLUSTER_FOLDER": str(tmp_path / "cluster"),
+        "TAS_EXTENDER_PORT": extender,
+    }
+    ports = [base + 100 * [line.partition(":")[0] for line in lines].index(name) for name in names]
+    ports += [port + 1 for name, port in zip(names, ports, strict=True) if name in ("materialize", "extender")]
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", HONCHO, "start", "-f", str(tmp_path / "Procfile"), "-d", "."),
+        *(sys.executable, "-c", HONCHO, "start", "-f", str(tmp_path / "Procfile"), "-d", ".", "-p", str(base)),
+        *("-c", "all=1,materialize=2,extender=2"),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.DEVNULL,
@@ -432,7 +451,7 @@ async def test_honcho_starts_everything_from_the_procfile(tas: Tas, tmp_path: Pa
             except aiohttp.ClientConnectionError:
                 return False
 
-        for port in ports[1:]:
+        for port in ports:
             await eventually(lambda port=port: ready(port))  # type: ignore[misc]
     finally:
         if process.returncode is None:

@@ -145,6 +145,7 @@ def test_each_given_value_is_read_with_its_unit(tmp_path: Path) -> None:
         "period": ("250ms", 0.25),
         "log_format": ("json", LogFormat.JSON),
         "log_level": ("error", LogLevel.ERROR),
+        "wait_for_files": ("on", True),
         "replicas": ("3", 3),
         "max_connections": ("40", 40),
         "idle_timeout": ("3m", 180.0),
