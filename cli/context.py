@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # each is loaded by who needs it
     from workers.kubernetes.client import KubernetesClient
     from workers.kubernetes.errors import ConfigurationError
     from workers.kubernetes.metrics import RequestMetrics
+    from workers.kubernetes.reflectors import Reflectors
     from workers.process.certificates import Certificates, TlsMetrics
 
 
@@ -47,6 +48,7 @@ class Context:
         self.stack = stack
         self.token: Path | None = None
         self._buses: list[Bus] = []
+        self._reflectors: Reflectors | None = None
         self._invalid = invalid_entries(registry)
         self._connected = self._gauge("connected", "1 while a connection to the bus is open, else 0.")
         self._unavailable = self._gauge(
@@ -108,6 +110,14 @@ class Context:
             )
         except ConfigurationError as error:
             raise StartError(kubeconfig_problem(kubeconfig, error)) from error
+
+    async def reflectors(self, name: str) -> "Reflectors":
+        """The lists and watches of the API server that all workers share, over a client of the first, here `name`."""
+        from workers.kubernetes.reflectors import Reflectors
+
+        if self._reflectors is None:
+            self._reflectors = Reflectors(await self.connect_kubernetes(name))
+        return self._reflectors
 
     def certificates(self) -> "Certificates | None":
         """The files of HTTPS, or None for plain HTTP. Raises StartError."""

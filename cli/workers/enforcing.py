@@ -25,6 +25,7 @@ async def labels(context: "Context") -> "Worker":
     return Labels(
         bus,
         await context.connect_kubernetes("labels"),
+        await context.reflectors("labels"),
         registry=context.registry,
         default_stale_after=settings.stale_after,
         overwrite=settings.overwrite_labels or (),
@@ -42,6 +43,7 @@ async def marks(context: "Context") -> "Worker":
     return Marks(
         bus,
         await context.connect_kubernetes("marks"),
+        await context.reflectors("marks"),
         registry=context.registry,
         default_stale_after=context.settings.stale_after,
     )
@@ -56,6 +58,7 @@ async def resources(context: "Context") -> "Worker":
     return Resources(
         bus,
         await context.connect_kubernetes("resources"),
+        await context.reflectors("resources"),
         registry=context.registry,
         count=context.settings.node_resource,
         event_source=source_of(context.settings.cluster_name or ""),

@@ -25,7 +25,7 @@ async def watch(context: "Context") -> "Worker":
     from workers.watching.watch import WatchWorker
 
     bus = await context.connect("watch")
-    return WatchWorker(bus, await context.connect_kubernetes("watch"), registry=context.registry)
+    return WatchWorker(bus, await context.reflectors("watch"), registry=context.registry)
 
 
 async def status(context: "Context") -> "Worker":
@@ -36,6 +36,7 @@ async def status(context: "Context") -> "Worker":
     return PolicyStatus(
         bus,
         await context.connect_kubernetes("status"),
+        await context.reflectors("status"),
         registry=context.registry,
         default_stale_after=context.settings.stale_after,
     )

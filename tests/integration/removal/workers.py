@@ -21,6 +21,7 @@ from workers.enforcing.evaluate import Evaluate
 from workers.enforcing.labels import Labels
 from workers.ingest.materialize import Materialize
 from workers.kubernetes.client import WRITE_SECONDS, KubernetesClient
+from workers.kubernetes.reflectors import Reflectors
 from workers.process.runtime import Worker
 from workers.watching.watch import WatchWorker
 
@@ -33,11 +34,11 @@ STALE_AFTER = 1.5
 """Seconds, for policies without `staleAfter`."""
 
 BUILD: dict[str, Callable[[Bus, KubernetesClient, CollectorRegistry, BrakeSettings], Worker]] = {
-    "watch": lambda bus, client, registry, _: WatchWorker(bus, client, registry=registry),
+    "watch": lambda bus, client, registry, _: WatchWorker(bus, Reflectors(client), registry=registry),
     "materialize": lambda bus, _, registry, __: Materialize(bus, registry=registry),
     "evaluate": lambda bus, _, registry, __: Evaluate(bus, registry=registry, default_stale_after=STALE_AFTER),
     "labels": lambda bus, client, registry, brake: Labels(
-        bus, client, registry=registry, default_stale_after=STALE_AFTER, brake=brake
+        bus, client, Reflectors(client), registry=registry, default_stale_after=STALE_AFTER, brake=brake
     ),
 }
 
