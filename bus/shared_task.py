@@ -21,13 +21,17 @@ class SharedTask:
         """How many callers wait in `run`."""
         return self._users
 
+    async def settled(self) -> None:
+        """Waits until work that everybody has left has ended."""
+        while self._task is not None and self._task.cancelling():
+            await asyncio.wait([self._task])
+            self._forget(self._task)
+
     async def run(self) -> None:
         """Takes part until cancelled. The last one to leave ends the work, and waits for its end."""
         self._users += 1
         try:
-            while self._task is not None and self._task.cancelling():
-                await asyncio.wait([self._task])
-                self._forget(self._task)
+            await self.settled()
             if self._task is None:
                 self._task = asyncio.create_task(self._work())
             await asyncio.wait([self._task])

@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -224,7 +224,7 @@ class GatedBus(Bus):
         self,
         bucket: Bucket,
         *,
-        keys: str = ">",
+        keys: Collection[str] = (">",),
         after: Callable[[Epoch], int | None] | None = None,
         pace: float = 0.0,
     ) -> Feed:
