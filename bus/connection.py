@@ -106,6 +106,8 @@ class Bus:
     Attributes:
         max_value_bytes: The most bytes of a value of a bucket, by the server of the last connection.
         bucket_feeds: What all watches of a bucket over this connection share, by bucket.
+        readers: The connection over which watches and readers of whole streams get their bytes: this one, unless the
+            process has another one for them.
     """
 
     def __init__(
@@ -129,6 +131,7 @@ class Bus:
         self._recheck = asyncio.Event()
         self._problems: dict[str, BusError] = {}
         self.bucket_feeds: dict[Bucket, BucketFeed] = {}
+        self.readers = self
 
     @classmethod
     @asynccontextmanager

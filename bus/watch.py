@@ -60,7 +60,7 @@ class Watch:
         pace: float = 0.0,
     ) -> None:
         kind = handlers[0].kind
-        self._bus = bus
+        self._bus = bus = bus.readers
         self._bucket = kind.bucket
         self._on_epoch = on_epoch
         self._on_batch = on_batch or (lambda: None)

@@ -29,6 +29,7 @@ from tests.kubernetes.status_scenarios import wait_for_status
 from tests.kubernetes.world import STALE_SECONDS, World, deschedule, labeling, rule
 from workers.enforcing.evaluate import Evaluate
 from workers.enforcing.labels import Labels
+from workers.following.followed_view import FollowedView
 from workers.ingest.materialize import Materialize
 from workers.kubernetes.client import Change, ChangeType, KubernetesClient, Listing
 from workers.kubernetes.reflector import Reflector
@@ -76,7 +77,7 @@ class Enforced(World):
         workers: list[Worker] = [
             WatchWorker(bus, Reflectors(client["watch"]), registry=registry),
             Materialize(bus, registry=registry),
-            Evaluate(bus, registry=registry, default_stale_after=stale),
+            Evaluate(bus, FollowedView(bus, default_stale_after=stale, verdicts=True), registry=registry),
             Labels(bus, client["labels"], Reflectors(client["labels"]), registry=registry, default_stale_after=stale),
             PolicyStatus(
                 bus, client["status"], Reflectors(client["status"]), registry=registry, default_stale_after=stale
