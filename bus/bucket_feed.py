@@ -46,6 +46,7 @@ class Reader:
         seen: Up to which revision it has got all entries elsewhere; it gets only later ones.
         since: Since when it reads here, in seconds since 1970.
         held: The entries that wait until it has got the ones before them elsewhere; None: it gets them at once.
+        is_due: Whether `on_batch` has not been called since its last entry, or since the feed was opened.
     """
 
     handlers: tuple[Handler[Any, Any], ...]
@@ -56,6 +57,7 @@ class Reader:
     seen: int = 0
     since: float = 0.0
     held: list[RawEntry] | None = None
+    is_due: bool = True
 
 
 class BucketFeed:
@@ -166,6 +168,7 @@ class BucketFeed:
             entry.keep_decoded(keeps=len(receivers) > 1)
             for reader, handle in receivers:
                 if reader.held is None and reader.seen < raw.revision and to in (None, reader):
+                    reader.is_due = True
                     handle(entry)
             entry.keep_decoded(keeps=False)
 
@@ -177,7 +180,10 @@ class BucketFeed:
 
     def _note_batch(self) -> None:
         for reader in tuple(self._readers):
-            reader.on_batch()
+            if reader.is_due or reader.held is not None:
+                # Until it has been told that all was delivered, it is called for the entries of others, too.
+                reader.is_due = not self.caught_up
+                reader.on_batch()
 
     async def _follow_on(self) -> None:
         await keep_attached(self.bus, self._follow, on_failure=self._log_interruption)
@@ -204,6 +210,8 @@ class BucketFeed:
                 for reader in tuple(self._readers):
                     reader.seen, reader.held = 0, None
                     reader.on_epoch(feed.epoch)
+            for reader in self._readers:
+                reader.is_due = True
             self._last_sequence = feed.epoch.last_sequence
             self._attached = time.time()
             self._feed = feed

@@ -168,7 +168,7 @@ class Watch:
             or own.epoch.created != shared.epoch.created
         ):
             return
-        if own.caught_up and shared.caught_up:
+        if own.caught_up and shared.caught_up and own.attached < inf:
             self._reader.seen, self._reader.since, self._reader.held = own.applied, own.attached, None
             self._join()
             for raw in held:
