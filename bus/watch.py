@@ -46,9 +46,10 @@ class Watch:
     All handlers are of one bucket; entries of other kinds are ignored. Invalid keys are logged and counted here,
     invalid values when they are read. `on_epoch` is called before the first entry of each epoch, also of the first: the
     caller must keep what it knows until `_synced` of the new epoch is stored. The epoch begins again if the watch was
-    away for so long that it may have missed deletions. `on_batch` is called after each burst of
-    entries, and when `caught_up` becomes true. An exception of these functions is a bug and ends `run`. With a `pace`,
-    entries that follow another one arrive together, at most so many seconds later (`bus.feed`).
+    away for so long that it may have missed deletions. `on_batch` is called after each burst of entries, and when
+    `caught_up` becomes true. An exception of these functions is a bug, and ends `run`, also of the other watches of the
+    bucket. With a `pace`, entries that follow another one arrive together, at most so many seconds later (`bus.feed`),
+    unless another watch of the bucket is faster.
     """
 
     def __init__(
@@ -144,8 +145,9 @@ class Watch:
 
     def _begin_epoch(self, epoch: Epoch) -> None:
         """All begin again, this watch with the others."""
-        self._join()
+        self._leave_own()
         self._on_epoch(epoch)
+        self._joined.set()
 
     def _note_batch(self) -> None:
         if self._reader.held is None:
@@ -170,16 +172,16 @@ class Watch:
             return
         if own.caught_up and shared.caught_up and own.attached < inf:
             self._reader.seen, self._reader.since, self._reader.held = own.applied, own.attached, None
-            self._join()
+            self._leave_own()
             for raw in held:
                 shared.deliver(raw, to=self._reader)
             self._on_batch()
+            self._joined.set()  # at the end: until then an exception of a handler ends this watch
 
-    def _join(self) -> None:
+    def _leave_own(self) -> None:
         if self._own is not None and self._own is not self._shared:
             self._own.leave(self._own_reader)
         self._own, self._own_reader = self._shared, self._reader
-        self._joined.set()
 
 
 async def _end(*tasks: "asyncio.Task[Any]") -> None:

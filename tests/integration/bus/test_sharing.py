@@ -14,7 +14,7 @@ from bus.connection import Bus, RawEntry
 from bus.kinds import synced_of
 from bus.record_kind import Entry, RecordKind
 from bus.watch import Watch
-from tests.integration.bus.followers import Follower, consumers, following
+from tests.integration.bus.followers import Follower, consumers, following, raw_watch
 from tests.integration.servers import Server, answered, eventually
 
 pytestmark = pytest.mark.usefixtures("long_limits", "late_pulse")
@@ -202,6 +202,29 @@ async def test_who_comes_later_and_needs_more_gets_it(bus: Bus) -> None:
             await eventually(lambda: len(everything.view) == 4 and len(facts.entries) == 2)
             assert [entry.key for entry in facts.entries] == ["a.facts", "b.facts"]
             assert len(facts.epochs) == 1
+
+
+@pytest.mark.parametrize("key", ["stored.facts", "later.facts"])
+async def test_an_exception_of_who_comes_later_is_not_lost(bus: Bus, key: str) -> None:
+    await put(bus, "stored.facts")
+
+    def fail(entry: RawEntry) -> None:
+        if entry.key == key:
+            raise ZeroDivisionError
+
+    async with AsyncExitStack() as stack:
+        first = Follower(bus, NODES)
+        running_first = asyncio.create_task(first.watch.run())
+        stack.callback(running_first.cancel)
+        await first.caught_up()
+        watch = raw_watch(bus, NODES, on_entry=fail, on_epoch=lambda _: None)
+        late = asyncio.create_task(watch.run())
+        if key != "stored.facts":
+            await eventually(lambda: watch.status.caught_up)
+            await put(bus, key)
+        with pytest.raises(ZeroDivisionError):
+            await asyncio.wait_for(late, 120)
+    await asyncio.wait([running_first])
 
 
 async def test_who_comes_first_after_the_last_has_left_begins_anew(bus: Bus) -> None:
