@@ -235,18 +235,19 @@ async def test_the_watch_ends_with_its_last_consumer_and_a_new_one_begins_with_a
         await nodes.paint("red", seen_by=(second,))  # one has left, one stays
         assert len(first.handed) == 1
     await eventually(lambda: sandbox.watches == 0)
-    before = nodes.requests("list")
+    before, watched = nodes.requests("list"), nodes.requests("watch")
     await admin.label_node("node-1", {"colour": "blue"})
     async with first.following():
         await eventually(lambda: first.lists == 2)
         assert first.colours["node-1"] == "blue"
         assert (nodes.requests("list") - before, second.lists) == (1, 1)
         await nodes.paint("green", seen_by=(first,))
+        assert nodes.requests("watch") - watched == 1
     await eventually(lambda: sandbox.watches == 0)
 
 
 class Histories:
-    """A server of nodes whose lists have these versions, and whose watches give the events that are sent."""
+    """A server of nodes whose lists have these versions, and whose last watch gives `events`."""
 
     def __init__(self, *versions: str) -> None:
         self._versions = iter(versions)
@@ -262,11 +263,12 @@ class Histories:
             self.listing += 1
             await self.may_list.wait()
             return web.json_response({"kind": "NodeList", "metadata": {"resourceVersion": version}, "items": []})
+        events = self.events = asyncio.Queue()  # those of an earlier watch go nowhere
         self.watched.append(request.query["resourceVersion"])
         response = web.StreamResponse()
         await response.prepare(request)
         while True:
-            await response.write(await self.events.get())
+            await response.write(await events.get())
 
 
 def changed(version: int) -> bytes:
@@ -306,3 +308,19 @@ async def test_a_list_of_an_earlier_history_has_all_list_again(tmp_path: Path) -
                 await eventually(lambda: (first.lists, late.lists) == (2, 1))
                 await eventually(lambda: server.watched[1:] != [])
                 assert set(server.watched[1:]) == {"5"}
+
+
+async def test_the_watch_is_opened_again_from_where_it_was_for_those_who_do_not_list(tmp_path: Path) -> None:
+    """The list of one is later than what the watch has delivered to the other."""
+    server = Histories("10", "12")
+    async with served(server.answer, tmp_path) as client:
+        reflector = Reflector(client, NODES)
+        fine, again = Seen(reflector), Seen(reflector)
+        async with fine.following(), again.following():
+            await eventually(lambda: server.watched == ["10"] and again.lists == 1)
+            again.consumer.relist()
+            await eventually(lambda: server.watched == ["10", "10"])
+            for version in (11, 12, 13):
+                server.events.put_nowait(changed(version))
+            await eventually(lambda: fine.handed == ["list", "11", "12", "13"])
+            assert again.handed == ["list", "list", "13"]
