@@ -9,11 +9,11 @@ import itertools
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from math import inf
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import structlog
@@ -38,6 +38,9 @@ from bus.rights.access import Access, Loaded, refusal
 from bus.rights.roles import INBOX
 from bus.streams import ensure, has_majority
 from tas.values.backoff import Backoff
+
+if TYPE_CHECKING:
+    from bus.bucket_feed import BucketFeed
 
 __all__ = ["CALL_SECONDS", "ENTRIES_SECONDS", "WRITE_SECONDS", "Bus", "Epoch", "RawEntry", "StreamMessage"]
 
@@ -102,6 +105,9 @@ class Bus:
 
     Attributes:
         max_value_bytes: The most bytes of a value of a bucket, by the server of the last connection.
+        bucket_feeds: What all watches of a bucket over this connection share, by bucket.
+        readers: The connection over which watches and readers of whole streams get their bytes: this one, unless the
+            process has another one for them.
     """
 
     def __init__(
@@ -124,6 +130,8 @@ class Bus:
         self._connected = asyncio.Event()
         self._recheck = asyncio.Event()
         self._problems: dict[str, BusError] = {}
+        self.bucket_feeds: dict[Bucket, BucketFeed] = {}
+        self.readers = self
 
     @classmethod
     @asynccontextmanager
@@ -333,7 +341,7 @@ class Bus:
         self,
         bucket: Bucket,
         *,
-        keys: str = ">",
+        keys: Collection[str] = (">",),
         after: Callable[[Epoch], int | None] | None = None,
         pace: float = 0.0,
     ) -> Feed:

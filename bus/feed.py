@@ -7,7 +7,7 @@ more, the feed ends, and `bus.watch` opens the next one.
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from math import inf
 
@@ -45,13 +45,13 @@ class Feed:
         applied: The last sequence up to which all wanted entries have been delivered.
     """
 
-    def __init__(self, link: Link, bucket: Bucket, name: str, keys: str, pace: float) -> None:
+    def __init__(self, link: Link, bucket: Bucket, name: str, keys: Collection[str], pace: float) -> None:
         self.epoch = Epoch(created="", last_sequence=0)
         self.from_start = True
         self._link = link
         self._bucket = bucket
-        self._filter = bucket.subject(keys)
-        self._filtered = keys != ">"
+        self._filters = [bucket.subject(each) for each in sorted(keys)]
+        self._filtered = ">" not in keys
         self._consumer = f"{name}-{secrets.token_hex(6)}"
         self._subscription: Subscription | None = None
         self._held: list[Msg] | None = []
@@ -84,14 +84,14 @@ class Feed:
         bucket: Bucket,
         *,
         name: str,
-        keys: str = ">",
+        keys: Collection[str] = (">",),
         after: Callable[[Epoch], int | None] | None = None,
         pace: float = 0.0,
     ) -> "Feed":
         """Attaches to the bucket; no entry is delivered before `release`.
 
         `after` gets the current epoch and returns the last sequence that the caller knows, or None to get the last
-        entry of every key. `name` is the prefix of the consumer's name. `keys` is a pattern with NATS wildcards. With
+        entry of every key. `name` is the prefix of the consumer's name. `keys` are patterns with NATS wildcards. With
         a `pace`, in seconds and shorter than a heartbeat, an entry that follows another one may arrive so much later,
         together with others: each delivery costs this process and the server more than an entry does.
         Raises UnavailableError within a few seconds, also if the stream is replaced meanwhile.
@@ -156,9 +156,8 @@ class Feed:
         self.epoch = epoch
         self.applied = start or 0
         self._subscription = await self._link.subscribe(self._inbox, self._on_message)
-        config = {
+        config: dict[str, object] = {
             "name": self._consumer,
-            "filter_subject": self._filter,
             "deliver_policy": "last_per_subject",
             "ack_policy": "none",
             "max_deliver": 1,
@@ -175,8 +174,14 @@ class Feed:
         if start is not None:
             config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": start + 1}
         stream = self._bucket.stream
+        create = f"CONSUMER.CREATE.{stream}.{self._consumer}"
+        if len(self._filters) == 1:  # then the server demands it in the subject, too
+            config["filter_subject"] = self._filters[0]
+            create += f".{self._filters[0]}"
+        else:
+            config["filter_subjects"] = self._filters
         created = await self._link.api(
-            f"CONSUMER.CREATE.{stream}.{self._consumer}.{self._filter}",
+            create,
             {"stream_name": stream, "config": config},
             seconds=CALL_SECONDS,
         )

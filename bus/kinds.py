@@ -1,6 +1,7 @@
 """Every kind of record on the bus, with its bucket, keys and values."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import TypeVar
 
 from bus.buckets import (
@@ -238,6 +239,7 @@ LEASE_RECORDS: RecordKind[str, LeaseRecord] = RecordKind(
 """By name of the lease."""
 
 
+@cache
 def synced_of(bucket: Bucket) -> RecordKind[str, Synced]:
     """`_synced` in a bucket, its only key."""
     return RecordKind(

@@ -53,7 +53,7 @@ class Entry(Generic[K, V]):
         created: When the server stored it, seconds since 1970.
     """
 
-    __slots__ = ("_kind", "_on_invalid", "_value", "created", "key", "revision")
+    __slots__ = ("_decoded", "_keeps", "_kind", "_on_invalid", "_value", "created", "key", "revision")
 
     def __init__(self, kind: "RecordKind[K, V]", key: K, raw: RawEntry | None, on_invalid: OnInvalid) -> None:
         self.key = key
@@ -62,6 +62,8 @@ class Entry(Generic[K, V]):
         self._value = None if raw is None else raw.value
         self._kind = kind
         self._on_invalid = on_invalid
+        self._keeps = False
+        self._decoded: V | Unreadable | None = None
 
     @property
     def present(self) -> bool:
@@ -70,13 +72,20 @@ class Entry(Generic[K, V]):
 
     def read(self) -> V | Unreadable | None:
         """The record; None without the key. An invalid value is logged and counted."""
-        if self._value is None:
-            return None
+        if self._value is None or self._decoded is not None:
+            return self._decoded
         try:
-            return self._kind.decode(self.key, self._value)
+            found: V | Unreadable = self._kind.decode(self.key, self._value)
         except InvalidInputError as error:
             self._on_invalid(self._kind.bucket, self._kind.key(self.key), error)
-            return Unreadable(error)
+            found = Unreadable(error)
+        if self._keeps:
+            self._decoded = found
+        return found
+
+    def keep_decoded(self, *, keeps: bool) -> None:
+        """Whether the decoded record is kept for the next `read`: while several readers of one process are called."""
+        self._keeps, self._decoded = keeps, None
 
     def readable(self) -> V | None:
         """The record; None without the key, and for an invalid value."""

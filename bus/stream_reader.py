@@ -104,7 +104,7 @@ class StreamReader:
         filters: Sequence[str] = ALL_SUBJECTS,
         batch: int = 256,
     ) -> None:
-        self._bus = bus
+        self._bus = bus.readers
         self._stream = stream.stream
         self._start = start
         self._filters = tuple(filters)

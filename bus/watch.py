@@ -1,29 +1,14 @@
-"""A watch of a bucket: an ordered consumer that re-attaches, since it can end without an error (facts.md n36)."""
+"""A watch of a bucket: all records, and then every change. All watches of one connection share what is delivered."""
 
-import time
+import asyncio
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from functools import partial
 from math import inf
 from typing import Any
 
-import structlog
-
-from bus.attachment import keep_attached
-from bus.buckets import FORGET_SECONDS
+from bus.bucket_feed import BucketFeed, Reader
 from bus.connection import Bus, Epoch
-from bus.errors import BusError, UnavailableError
-from bus.feed import Feed
-from bus.interruptions import Interruptions
-from bus.record_kind import Handler, hand_on
-
-log = structlog.get_logger(__name__)
-
-WATCHDOG_BEATS = 4
-"""After so many heartbeats (2 s) the last applied sequence is compared with the stream."""
-
-AWAY_SECONDS = FORGET_SECONDS / 2
-"""After so long without its feed, or without running, a watch reads the bucket again: tombstones may be purged."""
+from bus.record_kind import Handler
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +46,10 @@ class Watch:
     All handlers are of one bucket; entries of other kinds are ignored. Invalid keys are logged and counted here,
     invalid values when they are read. `on_epoch` is called before the first entry of each epoch, also of the first: the
     caller must keep what it knows until `_synced` of the new epoch is stored. The epoch begins again if the watch was
-    away for so long that it may have missed deletions. `on_batch` is called after each burst of
-    entries, and when `caught_up` becomes true. An exception of these functions is a bug and ends `run`. With a `pace`,
-    entries that follow another one arrive together, at most so many seconds later (`bus.feed`).
+    away for so long that it may have missed deletions. `on_batch` is called after each burst of entries, and when
+    `caught_up` becomes true. An exception of these functions is a bug, and ends `run`, also of the other watches of the
+    bucket. With a `pace`, entries that follow another one arrive together, at most so many seconds later (`bus.feed`),
+    unless another watch of the bucket is faster.
     """
 
     def __init__(
@@ -75,130 +61,130 @@ class Watch:
         pace: float = 0.0,
     ) -> None:
         kind = handlers[0].kind
-        self._bus = bus
-        self._pace = pace
+        self._bus = bus = bus.readers
         self._bucket = kind.bucket
-        self._keys = kind.keys if len(handlers) == 1 else ">"  # the other keys are not even sent
-        self._on_entry = partial(hand_on, kind.bucket, handlers, bus.on_invalid)
         self._on_epoch = on_epoch
         self._on_batch = on_batch or (lambda: None)
-        self._epoch: Epoch | None = None
-        self._applied = 0
-        self._caught_up = False
-        self._feed: Feed | None = None
-        self._previous: Feed | None = None
-        self._last_sequence: int | None = None
-        self._attached = inf
-        self._was_behind = False
-        self._present = _Present()
-        self._interruptions = Interruptions(log, "watch_interrupted", bucket=self._bucket.name)
+        if (shared := bus.bucket_feeds.get(kind.bucket)) is None:
+            shared = bus.bucket_feeds[kind.bucket] = BucketFeed(bus, kind.bucket)
+        self._shared = shared
+        self._own: BucketFeed | None = None  # from which it gets entries now
+        self._joined = asyncio.Event()
+        self._reader = Reader(
+            handlers=handlers,
+            on_epoch=self._begin_epoch,
+            on_batch=self._note_batch,
+            keys=kind.keys if len(handlers) == 1 else ">",  # the other keys are not even sent
+            pace=pace,
+        )
+        self._own_reader = self._reader
+        self._shared.expected.add(self._reader)
 
     @property
     def status(self) -> WatchStatus:
         """The current state of this watch."""
-        applied = self._applied if self._feed is None else self._feed.applied
+        source = self._own
+        if source is None:
+            return WatchStatus(epoch=None, applied=0, caught_up=False, lag=None, attached=inf)
         return WatchStatus(
-            epoch=self._epoch,
-            applied=applied,
-            caught_up=self._caught_up or (self._feed is not None and self._feed.is_caught_up),
-            lag=None if self._feed is None or self._last_sequence is None else max(0, self._last_sequence - applied),
-            attached=inf if self._feed is None else self._attached,
+            epoch=source.epoch,
+            applied=max(source.applied, self._own_reader.seen),
+            caught_up=source.caught_up,
+            lag=source.lag,
+            attached=max(source.attached, self._own_reader.since),
         )
 
     async def run(self) -> None:
         """Follows until cancelled; never returns by itself."""
-        await keep_attached(self._bus, self._follow, on_failure=self._log_interruption)
-
-    def _log_interruption(self, error: BusError) -> None:
-        self._interruptions.note(error, applied=self._applied)
-
-    async def _follow(self) -> None:
-        """Follows one feed until it fails. Raises BusError."""
-        feed = await self._bus.feed(self._bucket, keys=self._keys, after=self._applied_before, pace=self._pace)
+        await self._shared.settle()
+        self._own, self._own_reader = self._shared, self._reader
+        self._reader.held, self._reader.seen, self._reader.since = None, 0, 0.0
+        if not self._shared.began:
+            await self._shared.run(self._reader)
+            return
+        own = self._begin_own()
+        following = asyncio.create_task(self._shared.run(self._reader))
+        catching_up = asyncio.create_task(self._catch_up(own))
         try:
-            if feed.from_start:
-                self._caught_up = False
-                self._applied = 0
-                self._epoch = feed.epoch
-                self._present = _Present()
-                self._on_epoch(feed.epoch)
-            self._last_sequence = feed.epoch.last_sequence
-            self._attached = time.time()
-            self._feed = feed
-            await feed.release(self._on_entry, self._on_batch)
-            if self._previous is not None:  # its consumer remains if its connection was lost (facts.md b47)
-                await self._previous.remove(self._bus.link)
-            self._previous = feed
-            await self._keep(feed)
+            await asyncio.wait((following, catching_up), return_when=asyncio.FIRST_COMPLETED)
+            if catching_up.done():
+                catching_up.result()
+            await asyncio.wait((following,))
+            following.result()
         finally:
-            self._feed = None
-            self._applied = max(self._applied, feed.applied)
-            self._caught_up = self._caught_up or feed.is_caught_up
-            await feed.close()
+            await _end(following, catching_up)
 
-    def _applied_before(self, now: Epoch) -> int | None:
-        """The sequence after which to continue in this epoch of the stream; None if the epoch is another one."""
-        if self._epoch is None or now.created != self._epoch.created or self._present.was_away:
-            return None
-        if now.last_sequence >= self._applied:
-            self._was_behind = False
-            return self._applied
-        if self._was_behind:
-            self._was_behind = False
-            return None
-        # In a cluster the leader may briefly be behind the replica that served the feed: check once more.
-        self._was_behind = True
-        raise UnavailableError(
-            f"{self._bucket.stream} ends at sequence {now.last_sequence}, but {self._applied} was already applied"
+    # Who comes after the beginning reads the bucket by a consumer of its own, until it has all that the others have
+
+    def _begin_own(self) -> BucketFeed:
+        self._joined.clear()
+        self._reader.held = []
+        own = self._own = BucketFeed(self._bus, self._bucket)
+        self._own_reader = Reader(
+            handlers=self._reader.handlers,
+            on_epoch=self._on_epoch,
+            on_batch=self._note_own_batch,
+            keys=self._reader.keys,
+            pace=self._reader.pace,
         )
+        return own
 
-    async def _keep(self, feed: Feed) -> None:
-        """Compares the feed with the stream, and raises a BusError when the feed has ended or is behind."""
-        stuck_at: int | None = None
-        while True:
-            for _ in range(WATCHDOG_BEATS):
-                self._present.note()
-                if self._present.was_away:
-                    raise UnavailableError(f"{self._bucket.stream}: this process did not run for a long time")
-                await feed.beat()
-            applied = feed.applied
-            try:
-                now = await self._bus.epoch(self._bucket)
-                last = now.last_sequence
-                if self._keys != ">":
-                    last = await self._bus.last_revision(self._bucket, self._keys)
-            except UnavailableError:
-                self._last_sequence = None
-                continue  # `feed.beat` detects the end of the feed
-            self._last_sequence = last
-            if applied == stuck_at:
-                raise UnavailableError(f"{self._bucket.stream} is at sequence {last}, the watch still at {applied}")
-            stuck_at = applied if applied < last else None
+    async def _catch_up(self, own: BucketFeed) -> None:
+        await self._shared.covers(self._reader.keys)
+        if self._reader.held is None:
+            return
+        self._reader.held.clear()  # from here on nothing is missing in it, and the own consumer begins later
+        reading = asyncio.create_task(own.run(self._own_reader))
+        joined = asyncio.create_task(self._joined.wait())
+        try:
+            await asyncio.wait((reading, joined), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await _end(reading, joined)
+        if not reading.cancelled():
+            reading.result()
+
+    def _begin_epoch(self, epoch: Epoch) -> None:
+        """All begin again, this watch with the others."""
+        self._leave_own()
+        self._on_epoch(epoch)
+        self._joined.set()
+
+    def _note_batch(self) -> None:
+        if self._reader.held is None:
+            self._on_batch()
+        else:
+            self._join_if_level()
+
+    def _note_own_batch(self) -> None:
+        self._on_batch()
+        self._join_if_level()
+
+    def _join_if_level(self) -> None:
+        """Goes on with the others once the own consumer has delivered all that came before the held entries."""
+        own, shared, held = self._own, self._shared, self._reader.held
+        if (
+            held is None
+            or own is None
+            or own.epoch is None
+            or shared.epoch is None
+            or own.epoch.created != shared.epoch.created
+        ):
+            return
+        if own.caught_up and shared.caught_up and own.attached < inf:
+            self._reader.seen, self._reader.since, self._reader.held = own.applied, own.attached, None
+            self._leave_own()
+            for raw in held:
+                shared.deliver(raw, to=self._reader)
+            self._on_batch()
+            self._joined.set()  # at the end: until then an exception of a handler ends this watch
+
+    def _leave_own(self) -> None:
+        if self._own is not None and self._own is not self._shared:
+            self._own.leave(self._own_reader)
+        self._own, self._own_reader = self._shared, self._reader
 
 
-class _Present:
-    """Whether a watch has ever been away for `AWAY_SECONDS`, by the clock that has moved further.
-
-    The monotonic clock of Linux stops while the machine sleeps, and the time of day may be set back.
-    """
-
-    def __init__(self) -> None:
-        self._at = _clocks()
-        self._was_away = False
-
-    @property
-    def was_away(self) -> bool:
-        """Whether the watch was away once, or is away since the last `note`."""
-        return self._was_away or self._is_away()
-
-    def note(self) -> None:
-        """Notes that the watch is running now, with a feed."""
-        self._was_away = self.was_away
-        self._at = _clocks()
-
-    def _is_away(self) -> bool:
-        return max(now - at for now, at in zip(_clocks(), self._at, strict=True)) > AWAY_SECONDS
-
-
-def _clocks() -> tuple[float, float]:
-    return time.monotonic(), time.time()
+async def _end(*tasks: "asyncio.Task[Any]") -> None:
+    for each in tasks:
+        each.cancel()
+    await asyncio.wait(tasks)

@@ -1,6 +1,7 @@
 """What the workers of one process have in common: settings, metrics, and connections to the bus and the API server."""
 
 import time
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import cached_property
 from pathlib import Path
@@ -20,20 +21,24 @@ from workers.process.errors import StartError
 from workers.process.runtime import invalid_entries
 
 if TYPE_CHECKING:  # each is loaded by who needs it
+    from workers.following.followed_view import FollowedView
     from workers.ingest.collect import SourceMetrics
     from workers.kubernetes.client import KubernetesClient
     from workers.kubernetes.errors import ConfigurationError
     from workers.kubernetes.metrics import RequestMetrics
+    from workers.kubernetes.reflectors import Reflectors
     from workers.process.certificates import Certificates, TlsMetrics
+
+ALL_WORKERS = "all"
+"""The name of a process that runs the workers of several commands."""
 
 
 class Context:
-    """What a process gives to its workers; the only place where connections of workers are made.
-
-    Each worker has its own connection to the bus, also within one process: a slow worker does not delay the
-    acknowledgements of another worker, the server lists each worker by name, and one process behaves like several.
+    """What a process has once and gives to its workers; the only place where connections of workers are made.
 
     Attributes:
+        name: The name of the process: of its worker, or `all`.
+        workers: The names of its workers.
         settings: The settings of the command.
         registry: The metrics of the process, served at `--health-listen`.
         stack: Closes at the end what is made for the process.
@@ -46,7 +51,12 @@ class Context:
         self.registry = registry
         self.stack = stack
         self.token: Path | None = None
+        self.name = ALL_WORKERS
+        self.workers: Sequence[str] = ()
+        self._bus: Bus | None = None
+        self._view: FollowedView | None = None
         self._buses: list[Bus] = []
+        self._reflectors: Reflectors | None = None
         self._invalid = invalid_entries(registry)
         self._connected = self._gauge("connected", "1 while a connection to the bus is open, else 0.")
         self._unavailable = self._gauge(
@@ -69,8 +79,33 @@ class Context:
         """The address of the bus: of the settings, unless the process runs an embedded server and sets it."""
         return bus_url(self.settings)
 
-    async def connect(self, name: str) -> Bus:
-        """A new connection to the bus for the worker `name`, closed at the end. Raises StartError."""
+    async def bus(self) -> Bus:
+        """The connection to the bus that all workers share. Raises StartError.
+
+        `tas run all` has a second one, over which all watches come: an answer to a request, which is waited for 2 s,
+        does not come after the bytes of 15,000 nodes, and the extender's view does not wait for what other workers ask.
+        """
+        if self._bus is None:
+            self._bus = await self.connect(self.name, workers=self.workers)
+            if self.name == ALL_WORKERS:
+                self._bus.readers = await self.connect(f"{self.name}-watches", workers=self.workers)
+        return self._bus
+
+    async def view(self) -> "FollowedView":
+        """The view that all workers share; built only if one needs it, since it needs all of NODES."""
+        from workers.following.followed_view import FollowedView
+
+        if self._view is None:
+            self._view = FollowedView(
+                await self.bus(),
+                default_stale_after=self.settings.stale_after,
+                verdicts="evaluate" in self.workers,
+                pods="extender" in self.workers,
+            )
+        return self._view
+
+    async def connect(self, name: str, *, workers: Sequence[str] = ()) -> Bus:
+        """A new connection to the bus, for `workers` or of a program `name`, closed at the end. Raises StartError."""
         access = Access(token=self.token) if self.token is not None else bus_access(self.settings, self.url)
         try:
             bus = await self.stack.enter_async_context(
@@ -81,7 +116,7 @@ class Context:
                     on_invalid=self._invalid,
                     access=access,
                     # On a closed bus a worker may not even look at the streams of others.
-                    streams=ALL if access.credentials is None else streams_of(name),
+                    streams=ALL if access.credentials is None else streams_of(*(workers or (name,))),
                 )
             )
         except MisconfiguredError as error:
@@ -108,6 +143,14 @@ class Context:
             )
         except ConfigurationError as error:
             raise StartError(kubeconfig_problem(kubeconfig, error)) from error
+
+    def reflectors(self, client: "KubernetesClient") -> "Reflectors":
+        """The lists and watches of the API server that all workers share, over the client of the first one."""
+        from workers.kubernetes.reflectors import Reflectors
+
+        if self._reflectors is None:
+            self._reflectors = Reflectors(client)
+        return self._reflectors
 
     def certificates(self) -> "Certificates | None":
         """The files of HTTPS, or None for plain HTTP. Raises StartError."""

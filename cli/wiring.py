@@ -14,11 +14,11 @@ import structlog
 
 from bus.errors import MisconfiguredError, UnavailableError
 from bus.server import EmbeddedServer
-from cli.context import Context
+from cli.context import ALL_WORKERS, Context
 from cli.discovery import SHARED_MEMORY, announced, temporary_directory
 from cli.loop import run_to_end
 from cli.settings import EMBEDDED_PORT, Settings, flag, variable
-from cli.workers.registry import WORKERS
+from cli.workers.registry import WORKERS, run_by
 from tas.values.window import near_window
 from workers.process.embedded import EmbeddedBus
 from workers.process.errors import StartError, WorkerError
@@ -46,7 +46,9 @@ class Process:
         self.add(EmbeddedBus(server))
 
     async def build(self, names: Sequence[str]) -> None:
-        """Builds and adds the workers `names`. Raises StartError."""
+        """Builds and adds the workers `names`, all those of this process. Raises StartError."""
+        self.context.workers = names
+        self.context.name = names[0] if names and tuple(names) == run_by(names[0]) else ALL_WORKERS
         for name in names:
             self.add(await WORKERS[name].build(self.context))
 

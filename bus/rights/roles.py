@@ -146,7 +146,7 @@ class Role:
     """A kind of user.
 
     Attributes:
-        workers: The workers of a process, each of which has a connection of its own; none for programs and people.
+        workers: The workers of a process; none for programs and people.
         who: Who it is, for people.
     """
 
@@ -321,6 +321,7 @@ def permissions_of(role: str, name: str, tags: Sequence[str]) -> Permissions:
     return Permissions(publish=expanded(own.publish), subscribe=expanded(own.subscribe), denied=expanded(own.denied))
 
 
-def streams_of(worker: str) -> tuple[Stream | Bucket, ...]:
-    """The streams and buckets that a worker reads or writes; all for any other name."""
-    return WORKERS[worker].streams if worker in WORKERS else ALL
+def streams_of(*workers: str) -> tuple[Stream | Bucket, ...]:
+    """The streams and buckets that workers read or write; all for any other name."""
+    wanted = {of for worker in workers for of in (WORKERS[worker].streams if worker in WORKERS else ALL)}
+    return tuple(of for of in ALL if of in wanted)

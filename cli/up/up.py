@@ -24,7 +24,6 @@ from sandbox import Sandbox, extender_entry
 from sandbox.cluster import Cluster
 from sandbox.resources import NODES, PODS
 from tas.policy.policy import POD_LABEL
-from workers.following.followed_view import FollowedView
 from workers.following.freezes import Freezes
 from workers.serving.extender import PREFIX
 
@@ -57,7 +56,7 @@ async def _up(settings: Settings) -> int:
             await parts.start_bus()
         await parts.build((*workers_of_all(settings), "machine"))
         bus = await parts.context.connect("live")
-        followed = FollowedView(bus, default_stale_after=settings.stale_after)
+        followed = await parts.context.view()
         request = _write_request(folder / "filter", f"http://{settings.listen}{PREFIX}")
         applied = AppliedPolicies(sandbox.cluster, directory)
         freezes = Freezes(bus)

@@ -11,8 +11,7 @@ async def evaluate(context: "Context") -> "Worker":
     """Evaluates every policy for every node."""
     from workers.enforcing.evaluate import Evaluate
 
-    bus = await context.connect("evaluate")
-    return Evaluate(bus, registry=context.registry, default_stale_after=context.settings.stale_after)
+    return Evaluate(await context.bus(), await context.view(), registry=context.registry)
 
 
 async def labels(context: "Context") -> "Worker":
@@ -21,10 +20,12 @@ async def labels(context: "Context") -> "Worker":
     from workers.enforcing.labels import Labels
 
     settings = context.settings
-    bus = await context.connect("labels")
+    bus = await context.bus()
+    client = await context.connect_kubernetes("labels")
     return Labels(
         bus,
-        await context.connect_kubernetes("labels"),
+        client,
+        context.reflectors(client),
         registry=context.registry,
         default_stale_after=settings.stale_after,
         overwrite=settings.overwrite_labels or (),
@@ -38,10 +39,12 @@ async def marks(context: "Context") -> "Worker":
     """Writes taints and node conditions."""
     from workers.enforcing.marks import Marks
 
-    bus = await context.connect("marks")
+    bus = await context.bus()
+    client = await context.connect_kubernetes("marks")
     return Marks(
         bus,
-        await context.connect_kubernetes("marks"),
+        client,
+        context.reflectors(client),
         registry=context.registry,
         default_stale_after=context.settings.stale_after,
     )
@@ -52,10 +55,12 @@ async def resources(context: "Context") -> "Worker":
     from tas.events.event import source_of
     from workers.enforcing.resources import Resources
 
-    bus = await context.connect("resources")
+    bus = await context.bus()
+    client = await context.connect_kubernetes("resources")
     return Resources(
         bus,
-        await context.connect_kubernetes("resources"),
+        client,
+        context.reflectors(client),
         registry=context.registry,
         count=context.settings.node_resource,
         event_source=source_of(context.settings.cluster_name or ""),
@@ -66,5 +71,5 @@ async def evictions(context: "Context") -> "Worker":
     """Labels the pods that are to leave a GPU card."""
     from workers.enforcing.evictions import Evictions
 
-    bus = await context.connect("evictions")
+    bus = await context.bus()
     return Evictions(bus, await context.connect_kubernetes("evictions"), registry=context.registry)

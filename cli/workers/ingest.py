@@ -12,7 +12,7 @@ async def materialize(context: "Context") -> "Worker":
     """Stores the newest samples of each node."""
     from workers.ingest.materialize import Materialize
 
-    return Materialize(await context.connect("materialize"), registry=context.registry)
+    return Materialize(await context.bus(), registry=context.registry)
 
 
 async def windows(context: "Context") -> "Worker":
@@ -20,7 +20,7 @@ async def windows(context: "Context") -> "Worker":
     from workers.ingest.windows import Windows
 
     return Windows(
-        await context.connect("windows"),
+        await context.bus(),
         default_stale_after=context.settings.stale_after,
         registry=context.registry,
         metrics=context.source_metrics,
@@ -40,7 +40,7 @@ async def collect(context: "Context") -> "Worker":
     from cli.sources import Sources
     from workers.ingest.collect import Collect
 
-    bus = await context.connect("collect")
+    bus = await context.bus()
     sources = Sources(
         context.settings, context.stack, lambda: context.connect_kubernetes("collect"), context.registry, context.tls
     )
@@ -59,7 +59,7 @@ async def machine(context: "Context") -> "Worker":
     from workers.ingest.machine import Machine
 
     return Machine(
-        await context.connect("machine"),
+        await context.bus(),
         node=context.settings.node,
         period=context.settings.period,
         registry=context.registry,

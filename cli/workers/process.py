@@ -11,4 +11,4 @@ async def keeper(context: "Context") -> "Worker":
     """Creates the streams and buckets of a closed bus."""
     from workers.process.keeper import Keeper
 
-    return Keeper(await context.connect("keeper"))
+    return Keeper(await context.bus())

@@ -12,7 +12,7 @@ async def events(context: "Context") -> "Worker":
     from tas.events.event import source_of
     from workers.publishing.events import EventPublisher
 
-    bus = await context.connect("events")
+    bus = await context.bus()
     return EventPublisher(bus, registry=context.registry, source=source_of(context.settings.cluster_name or ""))
 
 
@@ -22,7 +22,7 @@ async def notify(context: "Context") -> "Worker":
     from workers.publishing.notify import Notify
     from workers.publishing.sinks.base import SinkMetrics
 
-    bus = await context.connect("notify")
+    bus = await context.bus()
     metrics = SinkMetrics(context.registry)
     file = sinks_file(context.settings, bus, lambda: context.connect_kubernetes("notify"), metrics)
     return Notify(bus, await file.load(), metrics=metrics, changed=file.changed)

@@ -23,10 +23,10 @@ async def extender(context: "Context") -> "Worker":
 
     settings = context.settings
     return ExtenderWorker(
-        await context.connect("extender"),
+        await context.bus(),
+        await context.view(),
         listen=settings.listen,
         registry=context.registry,
-        default_stale_after=settings.stale_after,
         max_body_bytes=settings.max_body,
         unknown_policy_fails=settings.unknown_policy is UnknownPolicy.ERROR,
         unresolvable=settings.failed_nodes is FailedNodes.UNRESOLVABLE,
@@ -46,7 +46,7 @@ async def gpu(context: "Context") -> "Worker":
     from workers.serving.gpu import GpuExtender
 
     settings = context.settings
-    bus = await context.connect("gpu")
+    bus = await context.bus()
     return GpuExtender(
         bus,
         await context.connect_kubernetes("gpu"),
@@ -68,16 +68,16 @@ async def agents(context: "Context") -> "Worker":
     from workers.serving.agents import AgentsWorker
 
     settings = context.settings
-    bus = await context.connect("agents")
+    bus = await context.bus()
     source = agents_file(settings, context.registry)
     return AgentsWorker(
         bus,
+        await context.view(),
         source,
         await source.load(),
         hooks_of=hooks_of,
         listen=settings.listen,
         registry=context.registry,
-        default_stale_after=settings.stale_after,
         max_body_bytes=settings.max_body,
         share_listen=settings.share_listen,
         limits=_limits(settings),

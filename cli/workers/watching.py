@@ -14,7 +14,7 @@ async def policies(context: "Context") -> "Worker":
     from workers.process.errors import StartError
     from workers.watching.policies import PolicyDirectory
 
-    bus = await context.connect("policies")
+    bus = await context.bus()
     if context.settings.policies is None:
         raise StartError("--policies must be given")
     return PolicyDirectory(bus, directory=context.settings.policies, registry=context.registry)
@@ -24,18 +24,21 @@ async def watch(context: "Context") -> "Worker":
     """Stores the policies, nodes and pods of a cluster."""
     from workers.watching.watch import WatchWorker
 
-    bus = await context.connect("watch")
-    return WatchWorker(bus, await context.connect_kubernetes("watch"), registry=context.registry)
+    bus = await context.bus()
+    client = await context.connect_kubernetes("watch")
+    return WatchWorker(bus, context.reflectors(client), registry=context.registry)
 
 
 async def status(context: "Context") -> "Worker":
     """Writes the status of TASPolicies."""
     from workers.watching.status import PolicyStatus
 
-    bus = await context.connect("status")
+    bus = await context.bus()
+    client = await context.connect_kubernetes("status")
     return PolicyStatus(
         bus,
-        await context.connect_kubernetes("status"),
+        client,
+        context.reflectors(client),
         registry=context.registry,
         default_stale_after=context.settings.stale_after,
     )
@@ -49,7 +52,7 @@ async def inventory(context: "Context") -> "Worker":
     from workers.kubernetes.resources import GPU_NODES, annotated_nodes
     from workers.watching.inventory import Inventory
 
-    bus = await context.connect("inventory")
+    bus = await context.bus()
     client = await context.connect_kubernetes("inventory")
     settings, registry = context.settings, context.registry
     prefix = settings.annotation_prefix

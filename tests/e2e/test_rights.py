@@ -20,6 +20,7 @@ from tests.kubernetes.admin import Admin, Object
 from tests.kubernetes.watch_scenarios import Watched, strategies
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import ForbiddenError
+from workers.kubernetes.reflectors import Reflectors
 from workers.kubernetes.resources import FULL_NODES, NODES, PODS, POLICIES
 from workers.watching.watch import WatchWorker
 
@@ -211,7 +212,7 @@ async def test_the_rights_of_watch_suffice_for_its_work_and_allow_nothing_else(
 ) -> None:
     registry = CollectorRegistry()
     async with KubernetesClient.connect(account(cluster, "tas-watch"), worker="watch") as client:
-        worker = WatchWorker(bus, client, registry=registry)
+        worker = WatchWorker(bus, Reflectors(client), registry=registry)
         watched = Watched(bus, worker, registry)
         async with running(worker):
             await watched.ready()
@@ -258,13 +259,13 @@ async def test_a_missing_right_is_reported_and_removes_no_record(
     await admin.create_policy(namespace, "one", strategies=strategies())
     registry = CollectorRegistry()
     async with KubernetesClient.connect(admin.kubeconfig, worker="watch") as client:
-        worker = WatchWorker(bus, client, registry=registry)
+        worker = WatchWorker(bus, Reflectors(client), registry=registry)
         async with running(worker):
             await Watched(bus, worker, registry).ready()
     registry = CollectorRegistry()
     with capture_logs() as logs:
         async with KubernetesClient.connect(cluster.kubeconfig_for("no-rights"), worker="watch") as client:
-            worker = WatchWorker(bus, client, registry=registry)
+            worker = WatchWorker(bus, Reflectors(client), registry=registry)
             async with running(worker):
                 watched = Watched(bus, worker, registry)
                 await eventually(lambda: "cannot list resource" in (worker.unready() or ""))

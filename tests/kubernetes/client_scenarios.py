@@ -27,9 +27,8 @@ class Followed:
         self.nodes: dict[str, Object] = {}
         self.lists: list[Listing[Object]] = []
         self.changes: list[Change[Object]] = []
-        self.reflector = Reflector(
-            client, NODES, on_list=self._list, on_change=self._change, watch_seconds=watch_seconds
-        )
+        self.reflector = Reflector(client, NODES, watch_seconds=watch_seconds)
+        self.consumer = self.reflector.consumer(on_list=self._list, on_change=self._change)
 
     def _list(self, listing: Listing[Object]) -> None:
         self.lists.append(listing)
@@ -50,9 +49,9 @@ class Followed:
 @asynccontextmanager
 async def followed(client: KubernetesClient, *, watch_seconds: float = 60) -> AsyncIterator[Followed]:
     followed = Followed(client, watch_seconds=watch_seconds)
-    task = asyncio.create_task(followed.reflector.run())
+    task = asyncio.create_task(followed.consumer.run())
     try:
-        await eventually(lambda: followed.reflector.listed > 0)
+        await eventually(lambda: followed.consumer.listed > 0)
         yield followed
         assert not task.done()
     finally:
@@ -219,8 +218,8 @@ class ClientScenarios:
             await eventually(lambda: not nodes.has(node))
             await admin.create_node(node, colour="green")
             await eventually(lambda: nodes.has(node, colour="green"))
-            assert nodes.reflector.listed == 1
-            assert nodes.reflector.problem is None
+            assert nodes.consumer.listed == 1
+            assert nodes.consumer.problem is None
 
     async def test_a_reflector_continues_after_watches_end(
         self, admin: Admin, client: KubernetesClient, node: str
@@ -230,14 +229,14 @@ class ClientScenarios:
                 await admin.label_node(node, {"number": str(number)})
                 await eventually(partial(nodes.has, node, number=str(number)))
                 await eventually(lambda number=number: watches_ended(client) > number)  # type: ignore[misc]
-            assert nodes.reflector.listed == 1
+            assert nodes.consumer.listed == 1
             versions = [int(change.resource_version) for change in nodes.changes]
             assert versions == sorted(set(versions))  # each change once
 
     async def test_a_reflector_lists_again_on_request(self, admin: Admin, client: KubernetesClient, node: str) -> None:
         async with followed(client) as nodes:
-            nodes.reflector.relist()
-            await eventually(lambda: nodes.reflector.listed == 2)
+            nodes.consumer.relist()
+            await eventually(lambda: nodes.consumer.listed == 2)
             await admin.label_node(node, {"colour": "grey"})
             await eventually(lambda: nodes.has(node, colour="grey"))
 

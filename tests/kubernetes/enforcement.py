@@ -29,9 +29,11 @@ from tests.kubernetes.status_scenarios import wait_for_status
 from tests.kubernetes.world import STALE_SECONDS, World, deschedule, labeling, rule
 from workers.enforcing.evaluate import Evaluate
 from workers.enforcing.labels import Labels
+from workers.following.followed_view import FollowedView
 from workers.ingest.materialize import Materialize
 from workers.kubernetes.client import Change, ChangeType, KubernetesClient, Listing
 from workers.kubernetes.reflector import Reflector
+from workers.kubernetes.reflectors import Reflectors
 from workers.kubernetes.resources import NODES as NODE_OBJECTS
 from workers.kubernetes.resources import Object
 from workers.process.runtime import Worker
@@ -73,11 +75,13 @@ class Enforced(World):
         }
         stale = STALE_SECONDS
         workers: list[Worker] = [
-            WatchWorker(bus, client["watch"], registry=registry),
+            WatchWorker(bus, Reflectors(client["watch"]), registry=registry),
             Materialize(bus, registry=registry),
-            Evaluate(bus, registry=registry, default_stale_after=stale),
-            Labels(bus, client["labels"], registry=registry, default_stale_after=stale),
-            PolicyStatus(bus, client["status"], registry=registry, default_stale_after=stale),
+            Evaluate(bus, FollowedView(bus, default_stale_after=stale, verdicts=True), registry=registry),
+            Labels(bus, client["labels"], Reflectors(client["labels"]), registry=registry, default_stale_after=stale),
+            PolicyStatus(
+                bus, client["status"], Reflectors(client["status"]), registry=registry, default_stale_after=stale
+            ),
             NodeHistory(client["test"], self.seen),
         ]
         for worker in workers:
@@ -214,13 +218,13 @@ class NodeHistory:
 
     def __init__(self, client: KubernetesClient, seen: defaultdict[str, list[dict[str, str]]]) -> None:
         self._seen = seen
-        self._reflector = Reflector(client, NODE_OBJECTS, on_list=self._listed, on_change=self._changed)
+        self._nodes = Reflector(client, NODE_OBJECTS).consumer(on_list=self._listed, on_change=self._changed)
 
     def unready(self) -> str | None:
-        return self._reflector.problem
+        return self._nodes.problem
 
     async def run(self) -> None:
-        await self._reflector.run()
+        await self._nodes.run()
 
     def _listed(self, listing: Listing[Object]) -> None:
         for each in listing.items:

@@ -18,6 +18,7 @@ from tests.kubernetes.world import STALE_SECONDS, World
 from workers.enforcing.brake import DEFAULTS, BrakeSettings
 from workers.enforcing.labels import Labels
 from workers.kubernetes.client import KubernetesClient
+from workers.kubernetes.reflectors import Reflectors
 
 __all__ = ["Running", "labels", "labels_running", "world"]
 
@@ -66,7 +67,13 @@ async def labels_running(
         KubernetesClient.connect(kubeconfig, worker="labels") as client,
     ):
         worker = Labels(
-            bus, client, registry=registry, default_stale_after=STALE_SECONDS, overwrite=overwrite, brake=brake
+            bus,
+            client,
+            Reflectors(client),
+            registry=registry,
+            default_stale_after=STALE_SECONDS,
+            overwrite=overwrite,
+            brake=brake,
         )
         async with running(worker):
             if wait:

@@ -22,6 +22,7 @@ from tests.integration.workers.running import running
 from tests.kubernetes.world import STALE_SECONDS, World, deschedule, rule
 from workers.enforcing.marks import Marks
 from workers.kubernetes.client import KubernetesClient
+from workers.kubernetes.reflectors import Reflectors
 
 __all__ = ["MarkScenarios", "marks"]
 
@@ -89,7 +90,7 @@ async def marks_running(
         Bus.connect(url, name="marks") as bus,
         KubernetesClient.connect(kubeconfig, worker=worker) as client,
     ):
-        replica = Marks(bus, client, registry=registry, default_stale_after=STALE_SECONDS)
+        replica = Marks(bus, client, Reflectors(client), registry=registry, default_stale_after=STALE_SECONDS)
         async with running(replica):
             if wait:
                 await eventually(lambda: replica.unready() is None)

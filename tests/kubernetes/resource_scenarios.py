@@ -19,6 +19,7 @@ from tests.integration.workers.running import running
 from tests.kubernetes.world import World
 from workers.enforcing.resources import PATCH_SECONDS, Resources
 from workers.kubernetes.client import KubernetesClient
+from workers.kubernetes.reflectors import Reflectors
 
 __all__ = ["ResourceScenarios", "resources"]
 
@@ -32,7 +33,7 @@ async def resources_running(kubeconfig: Path, url: str, *, count: int = 1000) ->
         Bus.connect(url, name="resources") as bus,
         KubernetesClient.connect(kubeconfig, worker="resources") as client,
     ):
-        worker = Resources(bus, client, registry=registry, count=count, event_source="/prod")
+        worker = Resources(bus, client, Reflectors(client), registry=registry, count=count, event_source="/prod")
         async with running(worker):
             await eventually(lambda: worker.unready() is None)
             yield registry

@@ -23,6 +23,7 @@ from tests.integration.servers import Server, eventually
 from tests.integration.workers.running import running
 from tests.kubernetes.world import STALE_SECONDS, World, deschedule, labeling, rule
 from workers.kubernetes.client import KubernetesClient
+from workers.kubernetes.reflectors import Reflectors
 from workers.watching import status as module
 from workers.watching.status import PolicyStatus
 
@@ -38,7 +39,7 @@ class Checking(PolicyStatus):
 
     def __init__(self, bus: Bus, client: KubernetesClient) -> None:
         self.registry = CollectorRegistry()
-        super().__init__(bus, client, registry=self.registry, default_stale_after=STALE_SECONDS)
+        super().__init__(bus, client, Reflectors(client), registry=self.registry, default_stale_after=STALE_SECONDS)
         self.checks: list[tuple[PolicyKey, float, bool]] = []
 
     async def patch(self, written: Any, following: Any) -> bool:

@@ -23,6 +23,7 @@ from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.running import running, synced_on
 from tests.kubernetes.admin import Admin
 from workers.kubernetes.client import KubernetesClient
+from workers.kubernetes.reflectors import Reflectors
 from workers.watching.watch import WatchWorker
 
 REFUSED = "0/1 nodes are available: 1 Node violates one: health_metric Equals 1."
@@ -118,7 +119,7 @@ async def watching(bus: Bus, admin: Admin) -> AsyncIterator[Watched]:
     """A replica with its own connection to the API server."""
     registry = CollectorRegistry()
     async with KubernetesClient.connect(admin.kubeconfig, worker="watch") as client:
-        worker = WatchWorker(bus, client, registry=registry)
+        worker = WatchWorker(bus, Reflectors(client), registry=registry)
         async with running(worker):
             yield Watched(bus, worker, registry)
 

@@ -50,16 +50,15 @@ class Evaluate:
     def __init__(
         self,
         bus: Bus,
+        followed: FollowedView,
         *,
         registry: CollectorRegistry,
-        default_stale_after: float,
         forget_seconds: float = FORGET_SECONDS,
     ) -> None:
+        """`followed` has verdicts."""
         self._bus = bus
         self._forget_seconds = forget_seconds
-        self._followed = FollowedView(
-            bus, default_stale_after=default_stale_after, verdicts=True, on_change=self._wake_up
-        )
+        self._followed = followed
         self._verdicts = Records(
             bus,
             NODE_VERDICTS,
@@ -84,6 +83,7 @@ class Evaluate:
             lambda: float(sum(stored.content is not None for stored in self._verdicts.stored.values()))
         )
         self._metrics.pending.set_function(lambda: float(len(self._pending) + self._unqueued))
+        followed.call(self._wake_up)
 
     def unready(self) -> str | None:
         """Why nothing is written yet: both lists must be complete, and the stored verdicts known."""

@@ -72,13 +72,8 @@ class Evictions:
             failing=lambda: self._queue.failing,
         )
         self._cards = FollowedCards(bus, self._view, on_node=self._add, on_complete=self._add_all)
-        self._pods = Reflector(
-            client,
-            LABELLED_PODS,
-            on_list=self._take_in_list,
-            on_change=self._take_in_change,
-            label_selector=EVICTION_LABEL,
-        )
+        labelled = Reflector(client, LABELLED_PODS, label_selector=EVICTION_LABEL)
+        self._pods = labelled.consumer(on_list=self._take_in_list, on_change=self._take_in_change)
         self._lease = LeaseFirst(bus, self.name, on_held=self._add_all)
 
     def unready(self) -> str | None:

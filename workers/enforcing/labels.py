@@ -51,7 +51,7 @@ from workers.kubernetes.errors import (
     ThrottledError,
     is_outdated,
 )
-from workers.kubernetes.reflector import Reflector
+from workers.kubernetes.reflectors import Reflectors
 from workers.kubernetes.resources import LABELLED_NODES, LabelledNode, NodeMetadata
 
 log = structlog.get_logger("labels")
@@ -72,6 +72,7 @@ class Labels:
         self,
         bus: Bus,
         client: KubernetesClient,
+        reflectors: Reflectors,
         *,
         registry: CollectorRegistry,
         default_stale_after: float,
@@ -94,7 +95,7 @@ class Labels:
             client, registry, pending=lambda: len(self._queue), failing=lambda: self._queue.failing
         )
         self._confirmation = Confirmation(bus, client, default_stale_after=default_stale_after)
-        self._reflector = Reflector(client, LABELLED_NODES, on_list=self._take_in_list, on_change=self._take_in_change)
+        self._followed = reflectors.nodes.consumer(on_list=self._take_in_list, on_change=self._take_in_change)
         self._inputs = Inputs(
             bus,
             on_verdict=self._take_in_verdict,
@@ -112,7 +113,7 @@ class Labels:
             on_answer=lambda name, wait: self._queue.add(name, after=wait),
             on_thaw=self._add_all,
             on_caught_up=self._start_if_ready,
-            relist=self._reflector.relist,
+            relist=self._followed.relist,
             is_ready=lambda: self.unready() is None,
             is_active=lambda: self._lease.held and self.unready() is None,
         )
@@ -129,7 +130,7 @@ class Labels:
     def unready(self) -> str | None:
         """Why nothing is written yet."""
         reasons = (
-            None if self._reflector.listed else f"nodes: {self._reflector.problem}",
+            None if self._followed.listed else f"nodes: {self._followed.problem}",
             *self._inputs.unready(),
             self._brake.unready(),
         )
@@ -139,7 +140,7 @@ class Labels:
         """Follows until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for part in (
-                self._reflector,
+                self._followed,
                 self._inputs,
                 self._lease,
                 self._queue,

@@ -63,8 +63,8 @@ from workers.kubernetes.errors import (
     ThrottledError,
     is_outdated,
 )
-from workers.kubernetes.reflector import Reflector
-from workers.kubernetes.resources import MARKED_NODES, MarkedNode
+from workers.kubernetes.reflectors import Reflectors
+from workers.kubernetes.resources import WHOLE_NODES, WholeNode
 
 log = structlog.get_logger("marks")
 
@@ -84,7 +84,13 @@ class Marks:
     name = "marks"
 
     def __init__(
-        self, bus: Bus, client: KubernetesClient, *, registry: CollectorRegistry, default_stale_after: float
+        self,
+        bus: Bus,
+        client: KubernetesClient,
+        reflectors: Reflectors,
+        *,
+        registry: CollectorRegistry,
+        default_stale_after: float,
     ) -> None:
         self._bus = bus
         self._client = client
@@ -107,7 +113,7 @@ class Marks:
             without_label=lambda: sum(map(len, self._strays.values())),
         )
         self._confirmation = Confirmation(bus, client, default_stale_after=default_stale_after)
-        self._reflector = Reflector(client, MARKED_NODES, on_list=self._take_in_list, on_change=self._take_in_change)
+        self._followed = reflectors.whole_nodes.consumer(on_list=self._take_in_list, on_change=self._take_in_change)
         self._is_needed = asyncio.Event()
         self._is_not_needed = asyncio.Event()
         self._is_needed.set()  # until the first list has shown that no node has a mark
@@ -133,9 +139,9 @@ class Marks:
 
     def unready(self) -> str | None:
         """Why nothing is written yet."""
-        is_listed = not self._wanted or self._reflector.listed
+        is_listed = not self._wanted or self._followed.listed
         reasons = (
-            None if is_listed else f"nodes: {self._reflector.problem}",
+            None if is_listed else f"nodes: {self._followed.problem}",
             *self._inputs.unready(),
             # Without marks nothing can be frozen: `tas run all` is not ready later for their sake.
             self._freezes.unready() if self._wanted or self._marked else None,
@@ -160,8 +166,7 @@ class Marks:
         while True:
             await self._is_needed.wait()
             self._is_not_needed.clear()
-            self._reflector.relist()
-            following = asyncio.create_task(self._reflector.run())
+            following = asyncio.create_task(self._followed.run())
             stop = asyncio.create_task(self._is_not_needed.wait())
             try:
                 await asyncio.wait((following, stop), return_when=asyncio.FIRST_COMPLETED)
@@ -179,7 +184,7 @@ class Marks:
         """Decides whether nodes are followed, once the policies and the nodes are known."""
         if self._wanted:
             self._is_needed.set()
-        elif self._inputs.policies.synced and self._reflector.listed and not self._marked:
+        elif self._inputs.policies.synced and self._followed.listed and not self._marked:
             self._is_needed.clear()
             self._is_not_needed.set()
 
@@ -248,7 +253,7 @@ class Marks:
         """Reads the node, and patches what differs. Raises KubernetesError, BusError, RequeueError."""
         read_at = time.monotonic()
         try:
-            found = await self._client.get(MARKED_NODES, name)
+            found = await self._client.get(WHOLE_NODES, name)
         except NotFoundError as error:
             if not is_outdated(error, name):
                 raise
@@ -282,7 +287,7 @@ class Marks:
             self._reports.unconfirmed(name, unconfirmed)
             raise RequeueError("the end of a violation is not confirmed")
 
-    async def _send_all(self, name: str, found: MarkedNode, changes: Sequence[MarkChange], *, read_at: float) -> None:
+    async def _send_all(self, name: str, found: WholeNode, changes: Sequence[MarkChange], *, read_at: float) -> None:
         """Sends one patch for the taints and one for the conditions: these are different rights."""
         forbidden: list[MarkChange] = []
         error: ForbiddenError | None = None
@@ -296,7 +301,7 @@ class Marks:
             self._forbidden(name, forbidden, error)
             raise error
 
-    async def _send(self, name: str, found: MarkedNode, changes: Sequence[MarkChange], *, read_at: float) -> MarkedNode:
+    async def _send(self, name: str, found: WholeNode, changes: Sequence[MarkChange], *, read_at: float) -> WholeNode:
         """The node after changes of one kind. Changes that the API server refuses are left out; raises as `_patch`."""
         metadata = {"uid": found.metadata.uid, "resourceVersion": found.metadata.resource_version}
         is_taint = changes[0].kind is MarkKind.TAINT
@@ -307,7 +312,7 @@ class Marks:
             patch = {"status": {"conditions": changed_conditions(found.status.conditions, changes, now=now)}}
         try:
             patched = await self._client.merge_patch(
-                MARKED_NODES,
+                WHOLE_NODES,
                 name,
                 {"metadata": metadata, **patch},
                 subresource="" if is_taint else "status",
@@ -427,7 +432,7 @@ class Marks:
         self._start_if_ready()
         self._add_all()
 
-    def _take_in_list(self, listing: Listing[MarkedNode]) -> None:
+    def _take_in_list(self, listing: Listing[WholeNode]) -> None:
         for name in self._nodes.keys() - {each.metadata.name for each in listing.items}:
             self._drop_node(name)
         for each in listing.items:
@@ -435,14 +440,14 @@ class Marks:
         self._check_need()
         self._start_if_ready()
 
-    def _take_in_change(self, change: Change[MarkedNode]) -> None:
+    def _take_in_change(self, change: Change[WholeNode]) -> None:
         if change.type is ChangeType.DELETED:
             self._drop_node(change.object.metadata.name)
         else:
             self._take_in_node(change.object)
         self._check_need()
 
-    def _take_in_node(self, found: MarkedNode) -> None:
+    def _take_in_node(self, found: WholeNode) -> None:
         name, node = found.metadata.name, _marks_of(found)
         if self._nodes.get(name) != node:
             self._nodes[name] = node
@@ -486,5 +491,5 @@ class Marks:
         self._check_need()
 
 
-def _marks_of(found: MarkedNode) -> NodeMarks:
+def _marks_of(found: WholeNode) -> NodeMarks:
     return node_marks(found.metadata.uid, found.metadata.labels, found.spec.taints, found.status.conditions)

@@ -21,8 +21,8 @@ from workers.enforcing.resource_events import ResourceEvents
 from workers.enforcing.work_queue import RequeueError, WorkQueue
 from workers.kubernetes.client import Change, ChangeType, KubernetesClient, Listing
 from workers.kubernetes.errors import ConflictError, ExpiredError, KubernetesError, NotFoundError, ThrottledError
-from workers.kubernetes.reflector import Reflector
-from workers.kubernetes.resources import FULL_NODES, NodeObject
+from workers.kubernetes.reflectors import Reflectors
+from workers.kubernetes.resources import WHOLE_NODES, WholeNode
 from workers.process.logs import ThrottledLog
 
 log = structlog.get_logger("resources")
@@ -43,6 +43,7 @@ class Resources:
         self,
         bus: Bus,
         client: KubernetesClient,
+        reflectors: Reflectors,
         *,
         registry: CollectorRegistry,
         count: int,
@@ -53,8 +54,8 @@ class Resources:
         self._patched: dict[str, float] = {}
         self._throttled = ThrottledLog(log)
         self._queue = WorkQueue(self._handle, max_concurrent=MAX_CONCURRENT)
-        self._reflector = Reflector(client, FULL_NODES, on_list=self._listed, on_change=self._change)
-        self._lease = LeaseFirst(bus, "resources", on_held=self._reflector.relist)
+        self._followed = reflectors.whole_nodes.consumer(on_list=self._listed, on_change=self._change)
+        self._lease = LeaseFirst(bus, "resources", on_held=self._followed.relist)
         self._events = ResourceEvents(bus, source=event_source)
         self._patches = Counter(
             "tas_node_resource_patches",
@@ -67,12 +68,12 @@ class Resources:
 
     def unready(self) -> str | None:
         """Why the nodes are not known yet."""
-        return None if self._reflector.listed else f"nodes: {self._reflector.problem}"
+        return None if self._followed.listed else f"nodes: {self._followed.problem}"
 
     async def run(self) -> None:
         """Follows until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for work in (self._reflector.run(), self._queue.run(), self._lease.run(), self._events.run()):
+            for work in (self._followed.run(), self._queue.run(), self._lease.run(), self._events.run()):
                 tasks.create_task(work)
 
     async def _handle(self, name: str) -> float | None:
@@ -93,11 +94,11 @@ class Resources:
             return wait
         read_at = time.monotonic()
         try:
-            node = await self._client.get(FULL_NODES, name)
+            node = await self._client.get(WHOLE_NODES, name)
             if self._is_correct(node):
                 return None
             await self._client.merge_patch(
-                FULL_NODES, name, self._patch(node), subresource="status", field_manager=FIELD_MANAGER, read_at=read_at
+                WHOLE_NODES, name, self._patch(node), subresource="status", field_manager=FIELD_MANAGER, read_at=read_at
             )
         except NotFoundError as error:
             if not error.confirms_missing(group="", plural="nodes", name=name):
@@ -110,23 +111,23 @@ class Resources:
         log.info("node_resource_offered", node=name, resource=RESOURCE, count=self._count)
         return None
 
-    def _patch(self, node: NodeObject) -> Mapping[str, Any]:
+    def _patch(self, node: WholeNode) -> Mapping[str, Any]:
         offer = {RESOURCE: str(self._count)}
         return {
             "metadata": {"uid": node.metadata.uid, "resourceVersion": node.metadata.resource_version},
             "status": {"capacity": offer, "allocatable": offer},
         }
 
-    def _is_correct(self, node: NodeObject) -> bool:
+    def _is_correct(self, node: WholeNode) -> bool:
         return is_offered(self._count, node.status.capacity, node.status.allocatable)
 
-    def _listed(self, listing: Listing[NodeObject]) -> None:
+    def _listed(self, listing: Listing[WholeNode]) -> None:
         names = {node.metadata.name for node in listing.items}
         self._patched = {name: when for name, when in self._patched.items() if name in names}
         for node in listing.items:
             self._check(node, is_listed=True)
 
-    def _change(self, change: Change[NodeObject]) -> None:
+    def _change(self, change: Change[WholeNode]) -> None:
         if change.type is ChangeType.DELETED:
             self._patched.pop(change.object.metadata.name, None)
             self._queue.forget(change.object.metadata.name)
@@ -134,7 +135,7 @@ class Resources:
         else:
             self._check(change.object)
 
-    def _check(self, node: NodeObject, *, is_listed: bool = False) -> None:
+    def _check(self, node: WholeNode, *, is_listed: bool = False) -> None:
         if self._is_correct(node):
             self._events.note(node.metadata.name, node.metadata.uid, self._count, is_listed=is_listed)
         else:

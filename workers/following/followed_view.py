@@ -1,7 +1,8 @@
 """A `tas.view.view.View` that is kept up to date from the bus, for the workers and commands that need the view.
 
-The view follows NODES and POLICIES, and is kept while the bus is unavailable. After a wipe of the bus, policies and
-labels are dropped when a complete list of the new epoch does not contain them; samples, when they are stale.
+The process builds it, and hands it to all its workers that read it. The view follows NODES and POLICIES, and is kept
+while the bus is unavailable. After a wipe of the bus, policies and labels are dropped when a complete list of the new
+epoch does not contain them; samples, when they are stale.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from bus.record_kind import Entry
 from bus.records.nodes import NodeFacts
 from bus.records.policies import PolicyRecord
 from bus.records.synced import Synced
+from bus.shared_task import SharedTask
 from bus.watch import WatchStatus
 from tas.policy.directory import FileProblems
 from tas.policy.policy import PolicyKey
@@ -58,14 +60,11 @@ class FollowedView:
         default_stale_after: float,
         verdicts: bool = False,
         pods: bool = False,
-        on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        """With `verdicts` the view has `touched`, with `pods` the costs of pods (`podCost`).
-
-        `on_change` is called after each change, also of readiness.
-        """
+        """With `verdicts` the view has `touched`, for one reader; with `pods` it has the costs of pods (`podCost`)."""
         self.view = View(default_stale_after=default_stale_after, verdicts=verdicts)
-        self._on_change = on_change
+        self._listeners: list[Callable[[], None]] = []
+        self._following = SharedTask(self._follow)
         self.records: dict[PolicyKey, PolicyRecord] = {}
         self.records_changes = 0
         self.node_uids: dict[str, str] = {}
@@ -115,8 +114,19 @@ class FollowedView:
         """Seconds since the last entry was received from the bus: the age of the view."""
         return time.monotonic() - self._last_update_at
 
+    def call(self, on_change: Callable[[], None]) -> None:
+        """Has `on_change` called after each change, also of readiness."""
+        self._listeners.append(on_change)
+
+    def _on_change(self) -> None:
+        for each in self._listeners:
+            each()
+
     async def run(self) -> None:
-        """Follows until cancelled."""
+        """Follows until cancelled, together with all others who run it."""
+        await self._following.run()
+
+    async def _follow(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._policies.run())
             tasks.create_task(self._nodes.run())

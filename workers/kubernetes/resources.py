@@ -165,6 +165,16 @@ def time_in(text: str | None) -> datetime | None:
         return None
 
 
+MAX_DIGITS = 40
+"""The most digits of a resource version that is read as a number: of 128 bits. Anybody may write a record."""
+
+
+def version_number(resource_version: str) -> int:
+    """A resource version as a number that grows with time (Kubernetes KEP-5504); 0 if it is not a number."""
+    is_number = resource_version.isascii() and resource_version.isdigit() and len(resource_version) <= MAX_DIGITS
+    return int(resource_version) if is_number else 0
+
+
 class PodStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Phase and conditions of a pod."""
 
@@ -215,24 +225,26 @@ class NodeObject(Object, frozen=True, kw_only=True):
     status: NodeStatus = NodeStatus()
 
 
-class MarkedSpec(msgspec.Struct, frozen=True, kw_only=True):
+class WholeSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The taints of a node as decoded JSON, so that those of others are written back as they are."""
 
     taints: tuple[dict[str, Any], ...] = ()
 
 
-class MarkedStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The conditions of a node as decoded JSON."""
+class WholeStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The resources of a node as in `NodeStatus`, and its conditions as decoded JSON."""
 
+    capacity: dict[str, str] = {}
+    allocatable: dict[str, str] = {}
     conditions: tuple[dict[str, Any], ...] = ()
 
 
-class MarkedNode(Object, frozen=True, kw_only=True):
-    """A node with what `marks` reads and writes, for `MARKED_NODES`."""
+class WholeNode(Object, frozen=True, kw_only=True):
+    """A node with what `marks` and `resources` read and write, for `WHOLE_NODES`."""
 
     metadata: NodeMetadata
-    spec: MarkedSpec = MarkedSpec()
-    status: MarkedStatus = MarkedStatus()
+    spec: WholeSpec = WholeSpec()
+    status: WholeStatus = WholeStatus()
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
@@ -640,7 +652,7 @@ LABELLED_NODES = Resource(
 )
 FULL_NODES = Resource(group="", version="v1", plural="nodes", type=NodeObject, page_objects=100)
 """The list of its images makes a node ten times as large as its metadata."""
-MARKED_NODES = Resource(group="", version="v1", plural="nodes", type=MarkedNode, page_objects=100)
+WHOLE_NODES = Resource(group="", version="v1", plural="nodes", type=WholeNode, page_objects=100)
 PODS = Resource(group="", version="v1", plural="pods", type=PodObject)
 NAMESPACES = Resource(group="", version="v1", plural="namespaces", type=Object, metadata_only=True)
 EVENTS = Resource(group="", version="v1", plural="events", type=Object, metadata_only=True)

@@ -63,13 +63,13 @@ class AgentsWorker:
     def __init__(
         self,
         bus: Bus,
+        followed: FollowedView,
         source: AgentsSource,
         agents: Agents,
         *,
         hooks_of: HooksOf,
         listen: Address,
         registry: CollectorRegistry,
-        default_stale_after: float,
         max_body_bytes: int = MAX_BODY_BYTES,
         share_listen: bool = False,
         limits: Limits | None = None,
@@ -87,7 +87,7 @@ class AgentsWorker:
         self._metrics = ExtenderMetrics(registry)
         self.answers = AnswerRing()
         self._throttled = ThrottledLog(log)
-        self._followed = FollowedView(bus, default_stale_after=default_stale_after)
+        self._followed = followed
         self._nodes = NodeView(self._followed.view)
         self._nodes.allocations()  # a later file may have the first agent that reads them
         assert self._nodes.followed_allocations is not None

@@ -48,10 +48,10 @@ class ExtenderWorker:
     def __init__(
         self,
         bus: Bus,
+        followed: FollowedView,
         *,
         listen: Address,
         registry: CollectorRegistry,
-        default_stale_after: float,
         max_body_bytes: int,
         unknown_policy_fails: bool = False,
         unresolvable: bool = True,
@@ -64,7 +64,7 @@ class ExtenderWorker:
         only: str | None = None,
         extension_seconds: float = EXTENSION_SECONDS,
     ) -> None:
-        """With `certificates` it serves HTTPS to admitted clients only.
+        """`followed` has the costs of pods. With `certificates` it serves HTTPS to admitted clients only.
 
         All `extensions` are mounted beside telemetry; with `only`, just the one with that name. A call of an extension
         is cancelled after `extension_seconds`. Raises StartError if `only` cannot be mounted.
@@ -75,7 +75,7 @@ class ExtenderWorker:
         self._connections = ConnectionMetrics(registry)
         self._max_body_bytes = max_body_bytes
         self.answers = AnswerRing()
-        self._followed = FollowedView(bus, default_stale_after=default_stale_after, pods=True)
+        self._followed = followed
         self._decider = TelemetryDecider(
             self._followed.view, unknown_policy_fails=unknown_policy_fails, unresolvable=unresolvable
         )

@@ -94,10 +94,9 @@ class Inventory:
         self._lease = Lease(bus, LEASE_KEY)
         of_nodes: Shared[GpuNode] = Shared()
         of_pods: Shared[GpuPod] = Shared()
-        self._node_list = Reflector(client, nodes, follower=of_nodes)
-        self._pod_list = Reflector(
-            client, OBSERVED_PODS if outcomes else GPU_PODS, follower=of_pods, before_list=self._before_pods
-        )
+        self._node_list = Reflector(client, nodes).consumer(follower=of_nodes)
+        pods: Reflector[GpuPod] = Reflector(client, OBSERVED_PODS if outcomes else GPU_PODS)
+        self._pod_list = pods.consumer(follower=of_pods, before_list=self._before_pods)
         self._cards = (
             Cards(
                 bus,

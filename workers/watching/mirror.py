@@ -23,11 +23,11 @@ from bus.record_kind import RecordKind
 from tas.values.backoff import Backoff
 from workers.following.records import Records, Write
 from workers.following.synced import write_synced
-from workers.kubernetes.client import Change, ChangeType, KubernetesClient, Listing
+from workers.kubernetes.client import Change, ChangeType, Listing
 from workers.kubernetes.reflector import Reflector
-from workers.kubernetes.resources import Object, Resource
+from workers.kubernetes.resources import Object, version_number
 from workers.process.logs import ThrottledLog
-from workers.watching.observation import Observation, Step, Versioned, agree, next_step, version_number
+from workers.watching.observation import Observation, Step, Versioned, agree, next_step
 
 log = structlog.get_logger("watch")
 
@@ -95,20 +95,18 @@ class Mirror(Generic[T, K, R]):
     def __init__(
         self,
         bus: Bus,
-        client: KubernetesClient,
-        resource: Resource[T],
+        reflector: Reflector[T],
         kind: RecordKind[K, R],
         *,
         record_of: Callable[[T], tuple[K, R] | None],
         on_written: Callable[[K, R | None, R | None], None],
-        label_selector: str = "",
         forget_seconds: float,
         before_forget: Callable[[K], Awaitable[bool]] | None = None,
         gather_seconds: float = 0.0,
         writer: str,
     ) -> None:
         self._bus = bus
-        self._resource = resource
+        self._resource = reflector.resource
         self._kind = kind
         self._record_of = record_of
         self._writer = writer
@@ -123,14 +121,7 @@ class Mirror(Generic[T, K, R]):
             on_batch=self._wake_up,
             on_written=on_written,
         )
-        self._reflector = Reflector(
-            client,
-            resource,
-            on_list=self._listed,
-            on_change=self._changed,
-            before_list=self._before_list,
-            label_selector=label_selector,
-        )
+        self._objects = reflector.consumer(on_list=self._listed, on_change=self._changed, before_list=self._before_list)
         self._now: _Bucket[K, R] = _Bucket()
         # The bucket's epoch and revision when the list was requested.
         self._list_base: tuple[Epoch | None, int] = (None, 0)
@@ -155,8 +146,8 @@ class Mirror(Generic[T, K, R]):
     def unready(self) -> str | None:
         """Why the bucket may differ from the API server."""
         name = self._kind.bucket.name
-        if self._reflector.problem is not None and self._records.caught_up:
-            return f"{self._resource}: {self._reflector.problem}"
+        if self._objects.problem is not None and self._records.caught_up:
+            return f"{self._resource}: {self._objects.problem}"
         if self._synced_epoch is not None and self._synced_epoch is self._records.epoch:
             return None
         if not self._records.caught_up:
@@ -167,7 +158,7 @@ class Mirror(Generic[T, K, R]):
         """Follows until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._records.run())
-            tasks.create_task(self._reflector.run())
+            tasks.create_task(self._objects.run())
             tasks.create_task(self._reconcile())
             tasks.create_task(
                 self._records.forget_deleted(self._forget_seconds, self._throttled, may_forget=self._may_forget)
@@ -177,7 +168,7 @@ class Mirror(Generic[T, K, R]):
         self._now.epoch = None
         self._now.dirty.clear()
         self._now.waiting.clear()
-        self._reflector.relist()
+        self._objects.relist()
 
     def _note(self, key: K) -> None:
         self._now.dirty[key] = None
@@ -258,7 +249,7 @@ class Mirror(Generic[T, K, R]):
 
     async def _pass(self) -> bool:
         """Writes the differences. Returns whether the bucket is complete, or a new list has replaced the last one."""
-        now, listed = self._now, self._reflector.listed
+        now, listed = self._now, self._objects.listed
         if now.epoch is None or now.epoch is not self._records.epoch:
             return True  # the next list wakes this task
         failures: dict[K, BusError] = {}
@@ -328,7 +319,7 @@ class Mirror(Generic[T, K, R]):
             return
         now.relisting = True
         log.info("watch_relisted", bucket=self._kind.bucket.name, resource=str(self._resource), reason=reason)
-        self._reflector.relist()
+        self._objects.relist()
 
     def _report_others(self, failures: dict[K, BusError]) -> None:
         """Reports failures that are neither of a conflict nor of a report that was too old."""

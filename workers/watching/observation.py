@@ -12,6 +12,7 @@ import msgspec
 
 from bus.record_kind import RecordKind
 from workers.following.records import Stored
+from workers.kubernetes.resources import version_number
 
 
 class Versioned(Protocol):
@@ -23,16 +24,6 @@ class Versioned(Protocol):
 
 K = TypeVar("K")
 R = TypeVar("R", bound=Versioned)
-
-
-MAX_DIGITS = 40
-"""The most digits of a resource version that is read as a number: of 128 bits. Anybody may write a record."""
-
-
-def version_number(resource_version: str) -> int:
-    """A resource version as a number that grows with time (Kubernetes KEP-5504); 0 if it is not a number."""
-    is_number = resource_version.isascii() and resource_version.isdigit() and len(resource_version) <= MAX_DIGITS
-    return int(resource_version) if is_number else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,7 +57,7 @@ from tas.verdict.verdict import NodeVerdict
 from workers.following.synced import SyncedWatch
 from workers.kubernetes.client import Change, ChangeType, KubernetesClient, Listing
 from workers.kubernetes.errors import ConflictError, ExpiredError, KubernetesError, NotFoundError
-from workers.kubernetes.reflector import Reflector
+from workers.kubernetes.reflectors import Reflectors
 from workers.kubernetes.resources import POLICIES, Metadata, PolicyObject
 from workers.process.logs import GroupedLog
 from workers.watching.seen_metrics import SeenMetrics
@@ -105,10 +105,17 @@ class PolicyStatus:
     name = "status"
 
     def __init__(
-        self, bus: Bus, client: KubernetesClient, *, registry: CollectorRegistry, default_stale_after: float
+        self,
+        bus: Bus,
+        client: KubernetesClient,
+        reflectors: Reflectors,
+        *,
+        registry: CollectorRegistry,
+        default_stale_after: float,
     ) -> None:
         self._bus = bus
         self._client = client
+        self._reflectors = reflectors
         self._default_stale_after = default_stale_after
         self._lease = Lease(bus, LEASE_KEY)
         self._interruptions = Interruptions(log, "status_lease_lost")
@@ -223,7 +230,7 @@ class _Following:
     """The data of all statuses, while the lease is held."""
 
     def __init__(self, writer: PolicyStatus, *, patch_after: float) -> None:
-        bus, client = writer._bus, writer._client
+        bus = writer._bus
         self.policies: dict[PolicyKey, _Written] = {}
         self.claims = Claims()
         self.book = StateBook()
@@ -240,7 +247,7 @@ class _Following:
         self._facts: dict[str, Entry[str, NodeFacts]] = {}  # decoded when needed, which is seldom
         self._start_at = time.monotonic() + patch_after
         self._patched: dict[PolicyKey, float] = {}
-        self._reflector = Reflector(client, POLICIES, on_list=self._listed, on_change=self._change)
+        self._objects = writer._reflectors.policies.consumer(on_list=self._listed, on_change=self._change)
         self._verdicts = Watch(
             bus, NODE_VERDICTS.to(self._verdict), on_epoch=lambda _: self._verdicts_epoch_began(), pace=PACE_SECONDS
         )
@@ -268,7 +275,7 @@ class _Following:
     async def run(self) -> None:
         try:
             async with asyncio.TaskGroup() as tasks:
-                for part in (self._reflector, self._verdicts, self._refusals, self._breakers, self._nodes):
+                for part in (self._objects, self._verdicts, self._refusals, self._breakers, self._nodes):
                     tasks.create_task(part.run())
                 tasks.create_task(self._write())
         finally:
@@ -309,7 +316,7 @@ class _Following:
     @property
     def _ready(self) -> bool:
         caught_up = all(each.status.caught_up for each in (self._verdicts, self._refusals, self._breakers))
-        return bool(self._reflector.listed) and caught_up and self._nodes.unready() is None
+        return bool(self._objects.listed) and caught_up and self._nodes.unready() is None
 
     async def _write(self) -> None:
         all_checked_at = float("-inf")

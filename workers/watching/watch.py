@@ -24,11 +24,8 @@ from bus.records.policies import PolicyRecord
 from tas.enforcing.pod import PodKey, Refusal, bound_since, waiting_since
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import POD_LABEL, PolicyKey
-from workers.kubernetes.client import KubernetesClient
+from workers.kubernetes.reflectors import Reflectors
 from workers.kubernetes.resources import (
-    LABELLED_NODES,
-    PODS,
-    POLICIES,
     Object,
     PodObject,
     PolicyObject,
@@ -138,7 +135,7 @@ class WatchWorker:
     def __init__(
         self,
         bus: Bus,
-        client: KubernetesClient,
+        reflectors: Reflectors,
         *,
         registry: CollectorRegistry,
         forget_seconds: float = FORGET_SECONDS,
@@ -149,8 +146,7 @@ class WatchWorker:
         self._policy_log = PolicyLog(log)
         self._policies = Mirror(
             bus,
-            client,
-            POLICIES,
+            reflectors.policies,
             POLICY_RECORDS,
             record_of=policy_record,
             on_written=self._policy_written,
@@ -159,8 +155,7 @@ class WatchWorker:
         )
         self._nodes = Mirror(
             bus,
-            client,
-            LABELLED_NODES,
+            reflectors.nodes,
             NODE_FACTS,
             record_of=node_facts,
             on_written=self._node_written,
@@ -170,12 +165,10 @@ class WatchWorker:
         )
         self._pods = Mirror(
             bus,
-            client,
-            PODS,
+            reflectors.pods,
             POD_RECORDS,
             record_of=pod_record,
             on_written=self._pod_written,
-            label_selector=POD_LABEL,
             forget_seconds=forget_seconds,
             gather_seconds=GATHER_SECONDS,
             writer=WRITER,

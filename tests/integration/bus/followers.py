@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from fnmatch import fnmatchcase
 
 from bus.buckets import Bucket, Stream
 from bus.connection import Bus, Epoch, RawEntry
@@ -23,7 +24,12 @@ def raw_watch(
 ) -> Watch:
     """A watch of bytes: every key and every value is valid."""
     kind: RecordKind[str, bytes] = RecordKind(
-        bucket=bucket, key=str, parse_key=str, encode=bytes, decode=lambda _, data: data, keys=keys
+        bucket=bucket,
+        key=str,
+        parse_key=lambda key: key if keys == ">" or fnmatchcase(key, keys) else None,
+        encode=bytes,
+        decode=lambda _, data: data,
+        keys=keys,
     )
 
     def take(entry: Entry[str, bytes]) -> None:

@@ -334,7 +334,7 @@ async def test_a_watch_that_gets_heartbeats_and_no_entries_is_reopened_facts_n36
 ) -> None:
     async with following(bus, NODES) as follower:
         await follower.caught_up()
-        feed = follower.watch._feed
+        feed = follower.watch._shared._feed
         assert feed is not None
         monkeypatch.setattr(feed, "_receive_entry", lambda _: None)
         monkeypatch.setattr(feed, "_receive_status", lambda _: "")
@@ -350,7 +350,7 @@ async def test_a_lost_entry_is_detected_at_the_next_entry(
 ) -> None:
     async with following(bus, NODES, pace=pace) as follower:
         await follower.caught_up()
-        feed = follower.watch._feed
+        feed = follower.watch._shared._feed
         assert feed is not None
         take = feed._receive_entry
         lost = iter([None])

@@ -71,9 +71,9 @@ async def test_a_paced_watch_delivers_an_entry_after_an_idle_time_without_a_new_
 async def test_a_paced_watch_goes_on_after_its_consumer_was_deleted(bus: Bus) -> None:
     async with following(bus, NODES, pace=0.1) as follower:
         await follower.caught_up()
-        feed = follower.watch._feed
+        feed = follower.watch._shared._feed
         assert feed is not None
         await bus.api(f"CONSUMER.DELETE.{NODES.stream}.{feed._consumer}")
         await put(bus, "after")
         await eventually(lambda: "after" in follower.view)
-        assert follower.watch._feed is not feed
+        assert follower.watch._shared._feed is not feed

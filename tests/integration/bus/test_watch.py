@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -57,7 +57,7 @@ async def test_stored_entries_are_delivered_in_order_and_then_every_change(bus: 
 async def test_a_feed_without_stored_entries_is_caught_up_at_once(bus: Bus, keys: str) -> None:
     if keys != ">":
         await fill(bus, 3)  # none has a wanted key
-    feed = await bus.feed(NODES, keys=keys)
+    feed = await bus.feed(NODES, keys=(keys,))
     await feed.release(lambda _: None)
     assert feed.is_caught_up
     assert feed.applied == (await bus.epoch(NODES)).last_sequence
@@ -76,7 +76,7 @@ async def test_an_empty_bucket_is_caught_up_without_an_entry(bus: Bus, pace: flo
 @pytest.fixture
 def quick_watchdog(monkeypatch: pytest.MonkeyPatch) -> None:
     """A watch is compared with its stream after each heartbeat."""
-    monkeypatch.setattr("bus.watch.WATCHDOG_BEATS", 1)
+    monkeypatch.setattr("bus.bucket_feed.WATCHDOG_BEATS", 1)
 
 
 async def test_a_watch_of_some_keys_delivers_only_these_keys(
@@ -129,7 +129,7 @@ async def test_a_watch_of_some_keys_that_gets_no_entries_is_reopened(
 ) -> None:
     async with following(bus, NODES, keys="*.facts") as follower:
         await follower.caught_up()
-        feed = follower.watch._feed
+        feed = follower.watch._shared._feed
         assert feed is not None
         monkeypatch.setattr(feed, "_receive_entry", lambda _: None)
         monkeypatch.setattr(feed, "_receive_status", lambda _: "")  # so nothing but the watchdog notices it
@@ -288,7 +288,7 @@ async def test_a_watch_that_was_away_reads_again_and_misses_no_deletion(
         await bus.api(f"STREAM.PURGE.{NODES.stream}", {"filter": NODES.subject("n0.metrics")})
         for hours in (0, 1):
             moved = {clock: hours * 3600.0}
-            monkeypatch.setattr("bus.watch._clocks", lambda moved=moved: clocks(**moved))
+            monkeypatch.setattr("bus.bucket_feed._clocks", lambda moved=moved: clocks(**moved))
             attached = follower.watch.status.attached
             bus.link._client._transport._io_writer.transport.abort()  # type: ignore[union-attr]
             await eventually(lambda: attached < follower.watch.status.attached < float("inf"))  # noqa: B023
@@ -305,7 +305,7 @@ async def test_a_process_that_did_not_run_for_long_reads_again(bus: Bus, monkeyp
     async with following(bus, NODES) as follower:
         await follower.caught_up()
         await bus.api(f"STREAM.PURGE.{NODES.stream}", {"filter": NODES.subject("n0.metrics")})
-        monkeypatch.setattr("bus.watch._clocks", lambda: clocks(of_day=3600.0))
+        monkeypatch.setattr("bus.bucket_feed._clocks", lambda: clocks(of_day=3600.0))
         await eventually(lambda: len(follower.epochs) == 2)
         await eventually(lambda: follower.view.keys() == {"n1.metrics"})
 
@@ -320,7 +320,7 @@ async def test_a_leader_that_is_briefly_behind_begins_no_new_epoch(server: Serve
             self,
             bucket: Bucket,
             *,
-            keys: str = ">",
+            keys: Collection[str] = (">",),
             after: Callable[[Epoch], int | None] | None = None,
             pace: float = 0.0,
         ) -> Feed:
@@ -355,7 +355,7 @@ async def test_a_replaced_stream_is_detected_though_heartbeats_continue(
     async with following(bus, NODES) as follower:
         await fill(bus, 3)
         await eventually(lambda: len(follower.entries) == 3)
-        feed = follower.watch._feed
+        feed = follower.watch._shared._feed
         assert feed is not None
         monkeypatch.setattr("bus.pulse.Pulse.beat", lambda _: asyncio.sleep(0.1))  # as if the consumer existed
         await bus.api(f"STREAM.DELETE.{NODES.stream}")
@@ -422,7 +422,7 @@ async def test_some_keys_are_caught_up_once_all_of_them_came(bus: Bus) -> None:
     await asyncio.gather(*(bus.put(NODES, f"n{number}.facts", b"1", revision=0, read_at=now()) for number in range(99)))
     await fill(bus, 3)
     caught_up_before: list[bool] = []
-    feed = await bus.feed(NODES, keys="*.facts")
+    feed = await bus.feed(NODES, keys=("*.facts",))
     await feed.release(lambda _: caught_up_before.append(feed.is_caught_up))
     await feed.caught_up()
     assert caught_up_before == [False] * 99
@@ -456,10 +456,10 @@ async def test_a_server_that_waits_for_a_reply_to_a_heartbeat_gets_it(bus: Bus) 
 async def test_a_last_entry_that_was_lost_is_noticed_at_the_next_heartbeat(
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bus.watch.WATCHDOG_BEATS", 10**6)
+    monkeypatch.setattr("bus.bucket_feed.WATCHDOG_BEATS", 10**6)
     async with following(bus, NODES) as follower:
         await follower.caught_up()
-        feed = follower.watch._feed
+        feed = follower.watch._shared._feed
         assert feed is not None
         monkeypatch.setattr(feed, "_receive_entry", lambda _: None)
         await bus.put(NODES, "a", b"1", revision=0, read_at=now())

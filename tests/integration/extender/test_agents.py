@@ -25,6 +25,7 @@ from tas.errors import InvalidInputError
 from tests.e2e.processes import free_ports
 from tests.integration.servers import answered, eventually
 from tests.integration.workers.running import running
+from workers.following.followed_view import FollowedView
 from workers.following.synced import write_synced
 from workers.process.address import Address
 from workers.process.errors import StartError
@@ -172,12 +173,12 @@ async def serving(bus: Bus, folder: Path, text: str | None, *, ready: bool = Tru
     source = agents_file(None if text is None else path, registry)
     worker = AgentsWorker(
         bus,
+        FollowedView(bus, default_stale_after=60.0),
         source,
         await source.load(),
         hooks_of=hooks_of,
         listen=listen,
         registry=registry,
-        default_stale_after=60.0,
     )
     async with running(worker), aiohttp.ClientSession() as session:
         served = Served(worker, f"http://{listen}", session, registry, path)

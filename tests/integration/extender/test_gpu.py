@@ -38,6 +38,7 @@ from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.running import running
 from tests.unit.tas.devices.device_plugin import DevicePlugin, Pending
 from workers.following.allocations import FollowedAllocations
+from workers.following.followed_view import FollowedView
 from workers.following.synced import write_synced
 from workers.kubernetes.client import KubernetesClient
 from workers.process.address import Address
@@ -318,12 +319,18 @@ async def test_an_installed_extension_is_asked_once_what_it_reads_is_complete(
         for name, kind in (("cards", "UnusedCards"), ("allocations", "Allocated"), ("plain", "Three"))
     ]
     listen = Address("127.0.0.1", *free_ports(1))
-    common: dict[str, Any] = {"default_stale_after": 60.0, "max_body_bytes": 1 << 20, "extensions": extensions}
+    common: dict[str, Any] = {"max_body_bytes": 1 << 20, "extensions": extensions}
+    followed = FollowedView(world.bus, default_stale_after=60.0, pods=True)
     registry = CollectorRegistry()
-    worker = ExtenderWorker(world.bus, listen=listen, registry=registry, **common)
+    worker = ExtenderWorker(world.bus, followed, listen=listen, registry=registry, **common)
     alone = [
         ExtenderWorker(
-            world.bus, listen=Address("127.0.0.1", *free_ports(1)), registry=CollectorRegistry(), only=name, **common
+            world.bus,
+            followed,
+            listen=Address("127.0.0.1", *free_ports(1)),
+            registry=CollectorRegistry(),
+            only=name,
+            **common,
         )
         for name in ("cards", "allocations", "plain")
     ]

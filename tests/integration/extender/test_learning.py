@@ -32,6 +32,7 @@ from tas.agents.rewards import SNAPSHOT_VERSION, Rewards
 from tests.e2e.processes import free_ports
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.running import epoch_on, running
+from workers.following.followed_view import FollowedView
 from workers.following.synced import write_synced
 from workers.kubernetes.client import KubernetesClient
 from workers.process.address import Address
@@ -138,12 +139,12 @@ async def replica(bus: Bus, folder: Path, text: str = FILE) -> AsyncIterator[Rep
     source = AgentsFile(path, builtin=BUILTIN, installed=INSTALLED, registry=registry)
     worker = AgentsWorker(
         bus,
+        FollowedView(bus, default_stale_after=60.0),
         source,
         await source.load(),
         hooks_of=hooks_of,
         listen=Address("127.0.0.1", *free_ports(1)),
         registry=registry,
-        default_stale_after=60.0,
     )
     async with running(worker):
         await eventually(lambda: worker.unready() is None)

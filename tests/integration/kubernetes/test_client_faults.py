@@ -35,7 +35,7 @@ from workers.kubernetes.errors import (
     SilentError,
     UnavailableError,
 )
-from workers.kubernetes.reflector import Reflector
+from workers.kubernetes.reflector import Consumer, Reflector
 from workers.kubernetes.resources import FULL_NODES, LABELLED_NODES, NODES, PODS, Object, Resource
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -329,17 +329,14 @@ async def test_a_watch_without_bookmarks_is_resumed(tmp_path: Path) -> None:
         async with KubernetesClient.connect(kubeconfig, worker="test") as client:
             lists: list[int] = []
             seen: set[str] = set()
-            reflector = Reflector(
-                client,
-                NODES,
+            consumer = Reflector(client, NODES, silent_seconds=0.3).consumer(
                 on_list=lambda listing: lists.append(len(listing.items)),
                 on_change=lambda change: seen.add(change.object.metadata.name),
-                silent_seconds=0.3,
             )
-            task = asyncio.create_task(reflector.run())
+            task = asyncio.create_task(consumer.run())
             with capture_logs() as logs:
                 await eventually(lambda: sandbox.count()["watch", "nodes"] >= 3)
-            assert (logs, reflector.problem) == ([], None)
+            assert (logs, consumer.problem) == ([], None)
             sandbox.add_node("node-2")
             await eventually(lambda: "node-2" in seen)
             assert lists == [1]
@@ -358,7 +355,7 @@ async def test_an_earlier_state_of_the_server_is_listed_again(
         nodes.reflector.resource_version = "999999999"
         sandbox.faults.answer(504, which=lambda call: call.verb == "watch" and call.resource == "nodes")
         sandbox.cut_watches()
-        await eventually(lambda: nodes.reflector.listed == 2)
+        await eventually(lambda: nodes.consumer.listed == 2)
         await admin.label_node(node, {"colour": "blue"})
         await eventually(lambda: nodes.has(node, colour="blue"))
 
@@ -546,8 +543,7 @@ async def test_lists_that_fail_slowly_are_retried_with_backoff(tmp_path: Path, m
         return web.Response(status=503)
 
     async with served(handler, tmp_path) as client:
-        reflector = Reflector(client, NODES, on_list=lambda _: None, on_change=lambda _: None)
-        following = asyncio.create_task(reflector.run())
+        following = asyncio.create_task(Reflector(client, NODES).consumer().run())
         await eventually(lambda: len(asked) >= 5)
         following.cancel()
         await asyncio.wait([following])
@@ -600,12 +596,12 @@ class Scripted:
 
 
 @asynccontextmanager
-async def reflecting(script: Scripted, folder: Path) -> AsyncIterator[Reflector[Any]]:
+async def reflecting(script: Scripted, folder: Path) -> AsyncIterator[Consumer[Any]]:
     async with served(script.answer, folder) as client:
-        reflector = Reflector(client, NODES, on_list=lambda _: None, on_change=lambda _: None)
-        task = asyncio.create_task(reflector.run())
+        consumer = Reflector(client, NODES).consumer()
+        task = asyncio.create_task(consumer.run())
         try:
-            yield reflector
+            yield consumer
             assert not task.done()
         finally:
             task.cancel()
@@ -637,9 +633,9 @@ async def test_a_throttled_watch_waits_as_long_as_it_was_asked_and_lists_nothing
 async def test_a_list_that_is_requested_during_a_list_is_made_after_it(tmp_path: Path) -> None:
     script = Scripted()
     script.may_list.clear()
-    async with reflecting(script, tmp_path) as reflector:
+    async with reflecting(script, tmp_path) as consumer:
         await eventually(lambda: script.lists == 1)
-        reflector.relist()
+        consumer.relist()
         script.may_list.set()
         await eventually(lambda: script.lists == 2)
 

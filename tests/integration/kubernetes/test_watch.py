@@ -30,6 +30,7 @@ from tests.integration.workers.running import put, running, synced_on
 from tests.kubernetes.admin import Admin, AdminError
 from tests.kubernetes.watch_scenarios import Watched, WatchScenarios, strategies, watched, watching
 from workers.kubernetes.client import KubernetesClient
+from workers.kubernetes.reflectors import Reflectors
 from workers.watching.observation import agree
 from workers.watching.watch import WatchWorker
 
@@ -204,7 +205,7 @@ async def replica(
     """A replica whose calls have a user agent of their own."""
     registry = CollectorRegistry()
     async with KubernetesClient.connect(admin.kubeconfig, worker=name) as client:
-        worker = WatchWorker(bus, client, registry=registry, forget_seconds=forget_seconds)
+        worker = WatchWorker(bus, Reflectors(client), registry=registry, forget_seconds=forget_seconds)
         async with running(worker):
             yield Watched(bus, worker, registry)
 

@@ -19,8 +19,10 @@ from tests.integration.workers.halting_labels import LINES, SIGNALS
 from workers.enforcing.brake import BrakeSettings
 from workers.enforcing.evaluate import Evaluate
 from workers.enforcing.labels import Labels
+from workers.following.followed_view import FollowedView
 from workers.ingest.materialize import Materialize
 from workers.kubernetes.client import WRITE_SECONDS, KubernetesClient
+from workers.kubernetes.reflectors import Reflectors
 from workers.process.runtime import Worker
 from workers.watching.watch import WatchWorker
 
@@ -33,11 +35,13 @@ STALE_AFTER = 1.5
 """Seconds, for policies without `staleAfter`."""
 
 BUILD: dict[str, Callable[[Bus, KubernetesClient, CollectorRegistry, BrakeSettings], Worker]] = {
-    "watch": lambda bus, client, registry, _: WatchWorker(bus, client, registry=registry),
+    "watch": lambda bus, client, registry, _: WatchWorker(bus, Reflectors(client), registry=registry),
     "materialize": lambda bus, _, registry, __: Materialize(bus, registry=registry),
-    "evaluate": lambda bus, _, registry, __: Evaluate(bus, registry=registry, default_stale_after=STALE_AFTER),
+    "evaluate": lambda bus, _, registry, __: Evaluate(
+        bus, FollowedView(bus, default_stale_after=STALE_AFTER, verdicts=True), registry=registry
+    ),
     "labels": lambda bus, client, registry, brake: Labels(
-        bus, client, registry=registry, default_stale_after=STALE_AFTER, brake=brake
+        bus, client, Reflectors(client), registry=registry, default_stale_after=STALE_AFTER, brake=brake
     ),
 }
 

@@ -26,6 +26,7 @@ from workers.enforcing.brake import BrakeSettings
 from workers.enforcing.labels import Labels
 from workers.enforcing.marks import Marks
 from workers.kubernetes.client import KubernetesClient
+from workers.kubernetes.reflectors import Reflectors
 from workers.process.address import Address
 from workers.process.log_form import LogFormat, LogLevel
 from workers.process.logs import configure_logging
@@ -98,9 +99,11 @@ async def main(
         brake = BrakeSettings(policy=policy, over_all=None, flap_budget=0)  # a history may use this replica
         replica: Labels | Marks
         if worker == "labels":
-            replica = Labels(bus, client, registry=registry, default_stale_after=stale_after, brake=brake)
+            replica = Labels(
+                bus, client, Reflectors(client), registry=registry, default_stale_after=stale_after, brake=brake
+            )
         else:
-            replica = Marks(bus, client, registry=registry, default_stale_after=stale_after)
+            replica = Marks(bus, client, Reflectors(client), registry=registry, default_stale_after=stale_after)
         return await Supervisor([replica], registry=registry, health=Address("127.0.0.1", 0)).run(stop)
 
 

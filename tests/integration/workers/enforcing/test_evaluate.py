@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -49,6 +49,7 @@ from tests.integration.servers import Server, all_answered, answered, eventually
 from tests.integration.workers.running import put, running
 from workers.enforcing.evaluate import EPOCH_CHECK_SECONDS, Evaluate
 from workers.enforcing.node_evaluation import NodeEvaluation
+from workers.following.followed_view import FollowedView
 
 NODE = "node-1.example"
 SET = DesiredLabel(DesiredKind.SET, VIOLATING)
@@ -196,7 +197,8 @@ def deschedule(over: int = 1, /, **extra: Any) -> dict[str, Any]:
 
 
 def worker(bus: Bus, *, forget_seconds: float = FORGET_SECONDS) -> Evaluate:
-    return Evaluate(bus, registry=CollectorRegistry(), default_stale_after=STALE_AFTER, forget_seconds=forget_seconds)
+    followed = FollowedView(bus, default_stale_after=STALE_AFTER, verdicts=True)
+    return Evaluate(bus, followed, registry=CollectorRegistry(), forget_seconds=forget_seconds)
 
 
 @asynccontextmanager
@@ -224,7 +226,7 @@ class GatedBus(Bus):
         self,
         bucket: Bucket,
         *,
-        keys: str = ">",
+        keys: Collection[str] = (">",),
         after: Callable[[Epoch], int | None] | None = None,
         pace: float = 0.0,
     ) -> Feed:

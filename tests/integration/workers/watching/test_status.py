@@ -16,6 +16,7 @@ from tests.kubernetes.label_fixtures import world
 from tests.kubernetes.status_scenarios import StatusScenarios, status, wait_for_status
 from tests.kubernetes.world import STALE_SECONDS, World, deschedule
 from workers.kubernetes.client import KubernetesClient
+from workers.kubernetes.reflectors import Reflectors
 from workers.watching.status import PolicyStatus
 
 __all__ = ["status", "world"]
@@ -62,7 +63,9 @@ async def test_an_edit_that_the_watch_delivers_before_the_answer_to_a_patch_is_i
     """The answer is older than the delivered change, and must not replace it."""
     async with LateAnswers.connect(kubeconfig, worker="status") as connected:
         client = cast("LateAnswers", connected)
-        worker = PolicyStatus(bus, client, registry=CollectorRegistry(), default_stale_after=STALE_SECONDS)
+        worker = PolicyStatus(
+            bus, client, Reflectors(client), registry=CollectorRegistry(), default_stale_after=STALE_SECONDS
+        )
         async with running(worker):
             namespace, name = await world.namespace(), world.name()
             await world.policy(namespace, name, deschedule())

@@ -11,8 +11,8 @@ from workers.enforcing.node_patches import NodeLabels
 from workers.kubernetes.resources import (
     FULL_NODES,
     LABELLED_NODES,
-    MARKED_NODES,
     MAX_ANNOTATION,
+    WHOLE_NODES,
     AnnotatedMetadata,
     Object,
     Resource,
@@ -45,7 +45,7 @@ def node(number: int, *managed: Any, **labels: str) -> bytes:
 
 @pytest.mark.parametrize(
     "resource",
-    [LABELLED_NODES, MARKED_NODES, FULL_NODES, annotated_nodes(["a"])],
+    [LABELLED_NODES, WHOLE_NODES, FULL_NODES, annotated_nodes(["a"])],
     ids=["labels", "marks", "resources", "annotations"],
 )
 def test_a_decoded_node_takes_little_memory(resource: Resource[Object]) -> None:

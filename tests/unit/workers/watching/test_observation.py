@@ -4,7 +4,8 @@ import pytest
 
 from bus.records.nodes import NodeFacts
 from workers.following.records import Stored
-from workers.watching.observation import Observation, Step, next_step, version_number
+from workers.kubernetes.resources import version_number
+from workers.watching.observation import Observation, Step, next_step
 
 
 def observed(record: str | None, version: int, *, applied: int = 100) -> Observation[NodeFacts]:

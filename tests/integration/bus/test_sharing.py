@@ -1,0 +1,299 @@
+"""Several watches of one bucket over one connection: one consumer on the server, and each watch as if it were alone."""
+
+import asyncio
+import random
+import time
+from contextlib import AsyncExitStack
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from bus.buckets import NODES
+from bus.connection import Bus, RawEntry
+from bus.kinds import synced_of
+from bus.record_kind import Entry, RecordKind
+from bus.watch import Watch
+from tests.integration.bus.followers import Follower, consumers, following, raw_watch
+from tests.integration.servers import Server, answered, eventually
+
+pytestmark = pytest.mark.usefixtures("long_limits", "late_pulse")
+
+
+async def put(bus: Bus, key: str, value: bytes = b"1") -> int:
+    """Writes a key that may exist."""
+
+    async def write() -> int:
+        read_at = time.monotonic()
+        found = await bus.get(NODES, key)
+        return await bus.put(NODES, key, value, revision=found.revision if found else 0, read_at=read_at)
+
+    return await answered(write)
+
+
+async def filters_on(bus: Bus) -> list[list[str]]:
+    """The filters of each consumer of NODES."""
+    found = (await bus.api(f"CONSUMER.LIST.{NODES.stream}", {}))["consumers"] or []
+    configs = [each["config"] for each in found]
+    return [each.get("filter_subjects") or [each["filter_subject"]] for each in configs]
+
+
+def check(*followers: Follower) -> None:
+    """Nobody got an entry twice or out of order, and all have the same."""
+    for each in followers:
+        assert all(one.revision < other.revision for one, other in pairwise(each.entries))
+    assert all(each.view == followers[0].view for each in followers)
+
+
+async def test_watches_that_begin_together_share_a_consumer(bus: Bus) -> None:
+    await put(bus, "a.facts")
+    first, second = Follower(bus, NODES), Follower(bus, NODES, keys="*.facts")
+    async with AsyncExitStack() as stack:
+        for each in (first, second):
+            await stack.enter_async_context(running(each))
+        for each in (first, second):
+            await each.caught_up()
+        assert await filters_on(bus) == [[NODES.subject(">")]]
+        await put(bus, "b.facts")
+        await eventually(lambda: first.view.keys() == second.view.keys() == {"a.facts", "b.facts"})
+        check(first, second)
+        assert len(first.entries) == len(second.entries) == 2
+    await eventually(lambda: has_consumers(bus, 0))
+
+
+async def test_of_several_keys_only_these_are_sent(bus: Bus) -> None:
+    facts, samples = Follower(bus, NODES, keys="*.facts"), Follower(bus, NODES, keys="*.metrics")
+    async with running(facts), running(samples):
+        await facts.caught_up()
+        await samples.caught_up()
+        assert await filters_on(bus) == [[NODES.subject("*.facts"), NODES.subject("*.metrics")]]
+        for key in ("a.facts", "a.inventory", "a.metrics"):
+            await put(bus, key)
+        await eventually(lambda: "a.metrics" in samples.view and "a.facts" in facts.view)
+        assert "a.inventory" not in facts.view | samples.view
+
+
+async def test_a_burst_is_reported_to_those_who_got_something_of_it(bus: Bus) -> None:
+    facts, samples = Follower(bus, NODES, keys="*.facts"), Follower(bus, NODES)
+    async with running(facts), running(samples):
+        await facts.caught_up()
+        await samples.caught_up()
+        await put(bus, "a.facts")
+        await eventually(lambda: "a.facts" in facts.view and "a.facts" in samples.view)
+        before, seen = facts.batches, samples.batches
+        for number in range(10):
+            await put(bus, f"n{number}.metrics")
+        await eventually(lambda: len(samples.entries) == 11)
+        assert facts.batches == before
+        assert samples.batches > seen
+        await put(bus, "b.facts")
+        await eventually(lambda: facts.batches > before)
+
+
+async def test_a_record_is_decoded_once_for_all_watches(bus: Bus) -> None:
+    decoded: list[bytes] = []
+
+    def decode(_: str, data: bytes) -> bytes:
+        decoded.append(data)
+        return data
+
+    kind: RecordKind[str, bytes] = RecordKind(
+        bucket=NODES, key=str, parse_key=str, encode=bytes, decode=decode, keys=">"
+    )
+    read: list[tuple[int, bytes | None]] = []
+    kept: list[Entry[str, bytes]] = []
+
+    def reader(number: int) -> Watch:
+        def take(entry: Entry[str, bytes]) -> None:
+            read.append((number, entry.readable()))
+            kept.append(entry)
+
+        return Watch(bus, kind.to(take), on_epoch=lambda _: None)
+
+    async with asyncio.TaskGroup() as tasks:
+        running_tasks = [tasks.create_task(reader(number).run()) for number in (1, 2)]
+        await put(bus, "a", b"x")
+        await eventually(lambda: len(read) == 2)
+        assert sorted(read) == [(1, b"x"), (2, b"x")]
+        assert decoded == [b"x"]
+        kept[0].read()  # nobody pays with memory for an entry that is kept
+        assert len(decoded) == 2
+        for each in running_tasks:
+            each.cancel()
+
+
+async def test_who_comes_later_gets_all_that_is_stored_and_then_shares(bus: Bus) -> None:
+    for number in range(50):
+        await put(bus, f"n{number}.facts")
+    async with following(bus, NODES) as first:
+        await first.caught_up()
+        entries = len(first.entries)
+        async with following(bus, NODES) as late:
+            await late.caught_up()
+            assert len(late.entries) == 50
+            assert len(late.epochs) == 1
+            await eventually(lambda: has_consumers(bus, 1))
+            await put(bus, "later.facts")
+            await eventually(lambda: "later.facts" in late.view and "later.facts" in first.view)
+            check(first, late)
+            assert len(first.entries) == entries + 1  # nothing again because of another
+            joined = late.watch.status
+            # What was before, it has not watched.
+            assert first.watch.status.attached < joined.attached <= time.time()
+            assert joined.applied == first.watch.status.applied
+        await put(bus, "last.facts")
+        await eventually(lambda: "last.facts" in first.view)
+
+
+async def test_who_comes_during_changes_misses_none_and_gets_none_twice(bus: Bus) -> None:
+    chance = random.Random(7)
+    stop = asyncio.Event()
+
+    async def write(writer: int) -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            await put(bus, f"n{writer}-{number % 5}.facts", str(number).encode())
+
+    async with AsyncExitStack() as stack:
+        writing = [asyncio.create_task(write(writer)) for writer in range(8)]
+        followers = [await stack.enter_async_context(following(bus, NODES))]
+        for _ in range(6):
+            before = len(followers[0].entries) + chance.randrange(40)
+            await eventually(lambda before=before: len(followers[0].entries) > before)  # type: ignore[misc]
+            keys = chance.choice([">", "*.facts"])
+            followers.append(await stack.enter_async_context(following(bus, NODES, keys=keys)))
+        await eventually(lambda: has_consumers(bus, 1))  # all have joined while it went on
+        stop.set()
+        await asyncio.gather(*writing)
+        last = await put(bus, "last.facts")
+        await eventually(lambda: all(each.entries and each.entries[-1].revision == last for each in followers))
+        check(*followers)
+        assert all(len(each.epochs) == 1 for each in followers)
+        by_revision: dict[int, RawEntry] = {each.revision: each for each in followers[0].entries}
+        for each in followers[1:]:
+            live = [entry for entry in each.entries if entry.revision in by_revision]
+            first_live = live[0].revision
+            assert [entry for entry in followers[0].entries if entry.revision > max(first_live, _stored(each))] == [
+                entry for entry in each.entries if entry.revision > max(first_live, _stored(each))
+            ]
+
+
+def _stored(follower: Follower) -> int:
+    """The last revision that was stored when it came."""
+    return follower.epochs[0].last_sequence
+
+
+async def test_who_comes_later_and_needs_more_gets_it(bus: Bus) -> None:
+    for key in ("a.facts", "a.metrics"):
+        await put(bus, key)
+    async with following(bus, NODES, keys="*.facts") as facts:
+        await facts.caught_up()
+        assert await filters_on(bus) == [[NODES.subject("*.facts")]]
+        async with following(bus, NODES) as everything:
+            await eventually(lambda: everything.view.keys() == {"a.facts", "a.metrics"})
+
+            async def is_one() -> bool:
+                return await filters_on(bus) == [[NODES.subject(">")]]
+
+            await eventually(is_one)
+            for key in ("b.facts", "b.metrics"):
+                await put(bus, key)
+            await eventually(lambda: len(everything.view) == 4 and len(facts.entries) == 2)
+            assert [entry.key for entry in facts.entries] == ["a.facts", "b.facts"]
+            assert len(facts.epochs) == 1
+
+
+@pytest.mark.parametrize("key", ["stored.facts", "later.facts"])
+async def test_an_exception_of_who_comes_later_is_not_lost(bus: Bus, key: str) -> None:
+    await put(bus, "stored.facts")
+
+    def fail(entry: RawEntry) -> None:
+        if entry.key == key:
+            raise ZeroDivisionError
+
+    async with AsyncExitStack() as stack:
+        first = Follower(bus, NODES)
+        running_first = asyncio.create_task(first.watch.run())
+        stack.callback(running_first.cancel)
+        await first.caught_up()
+        watch = raw_watch(bus, NODES, on_entry=fail, on_epoch=lambda _: None)
+        late = asyncio.create_task(watch.run())
+        if key != "stored.facts":
+            await eventually(lambda: watch.status.caught_up)
+            await put(bus, key)
+        with pytest.raises(ZeroDivisionError):
+            await asyncio.wait_for(late, 120)
+    await asyncio.wait([running_first])
+
+
+async def test_who_comes_first_after_the_last_has_left_begins_anew(bus: Bus) -> None:
+    await put(bus, "a.facts")
+    first, again = Follower(bus, NODES), Follower(bus, NODES)
+    async with running(first):
+        await first.caught_up()
+    await put(bus, "b.facts")
+    async with running(again):
+        await again.caught_up()
+        assert again.view.keys() == {"a.facts", "b.facts"}
+        await eventually(lambda: has_consumers(bus, 1))
+    assert len(first.entries) == 1
+
+
+async def test_a_new_epoch_begins_for_all_also_for_one_that_is_about_to_join(server: Server, bus: Bus) -> None:
+    await put(bus, "old.facts")
+    async with following(bus, NODES) as first, AsyncExitStack() as stack:
+        await first.caught_up()
+        for round_ in range(3):
+            late = await stack.enter_async_context(following(bus, NODES))
+            if round_:
+                await late.caught_up()
+            await server.restart(wiped=True)
+            await answered(lambda: bus.epoch(NODES))
+            key = f"new-{round_}.facts"
+            await put(bus, key)
+            await eventually(lambda late=late, key=key: late.view.keys() == first.view.keys() == {key})  # type: ignore[misc]
+            check_revisions = [entry.revision for entry in late.entries if entry.key == key]
+            assert len(check_revisions) == 1
+        await eventually(lambda: has_consumers(bus, 1))
+
+
+async def test_a_gap_is_closed_for_all_and_delivered_to_nobody_twice(bus: Bus) -> None:
+    async with following(bus, NODES) as first, following(bus, NODES) as second:
+        await first.caught_up()
+        await second.caught_up()
+        for number in range(3):
+            bus.link._client._transport._io_writer.transport.abort()  # type: ignore[union-attr]
+            await eventually(lambda: not bus.connected)
+            await put(bus, f"n{number}.facts")
+            await eventually(lambda number=number: len(first.entries) == len(second.entries) == number + 1)  # type: ignore[misc]
+        check(first, second)
+        assert len(first.epochs) == len(second.epochs) == 1
+
+
+def test_the_kind_of_synced_of_a_bucket_is_one_for_all() -> None:
+    """Else each watch would decode it again."""
+    assert synced_of(NODES) is synced_of(NODES)
+
+
+def running(follower: Follower) -> Any:
+    return _Running(follower)
+
+
+class _Running:
+    """Runs the watch of a follower that exists already."""
+
+    def __init__(self, follower: Follower) -> None:
+        self._follower = follower
+
+    async def __aenter__(self) -> Follower:
+        self._task = asyncio.create_task(self._follower.watch.run())
+        return self._follower
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+
+async def has_consumers(bus: Bus, count: int) -> bool:
+    return await consumers(bus, NODES) == count
