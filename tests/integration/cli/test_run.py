@@ -432,7 +432,7 @@ async def test_honcho_starts_several_of_a_line_of_the_procfile(tas: Tas, tmp_pat
     ports += [port + 1 for name, port in zip(names, ports, strict=True) if name in ("materialize", "extender")]
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", HONCHO, "start", "-f", str(tmp_path / "Procfile"), "-d", ".", "-p", str(base)),
-        *("-c", "all=1,materialize=2,extender=2"),
+        *("-c", "materialize=2,extender=2"),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.DEVNULL,
