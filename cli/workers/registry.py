@@ -250,7 +250,7 @@ Of the pods, only those that name a policy are stored. One replica at a time als
             help="Create the streams and buckets of a closed bus, on which no other process may create one.",
             port=9016,
             build=process.keeper,
-            # With credentials each connection creates only the streams of its own worker, the keeper those of nobody.
+            # With credentials a connection creates only the streams of its workers, the keeper those of nobody.
             in_all=lambda settings: settings.bus_credentials is not None,
         ),
         WorkerSpec(
