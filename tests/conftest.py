@@ -55,6 +55,20 @@ def pytest_collection() -> Generator[None, object, object]:
     return result
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Lets each worker of pytest-xdist begin with some of the longest tests: at the end they would run alone.
+
+    Those are the tests with the marker `seeded`. A worker gets its part of the list in one piece.
+    """
+    workers: int = getattr(config, "workerinput", {}).get("workercount", 1)
+    long = [item for item in items if item.get_closest_marker("seeded")]
+    others = [item for item in items if not item.get_closest_marker("seeded")]
+    part = -(-len(others) // workers)
+    parts = [[*long[number::workers], *others[number * part : (number + 1) * part]] for number in range(workers)]
+    items[:] = [item for each in parts for item in each]
+
+
 class _Times:
     """Adds up the times of tests by folder."""
 

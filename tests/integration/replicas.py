@@ -54,7 +54,8 @@ class Replica:
         # Neither the settings of the user who runs the tests nor a bus that this user runs.
         settings = {name: value for name, value in clean_environment().items() if not name.startswith("TAS_")}
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
-        is_ours = self.tree == REPOSITORY  # another tree has another product
+        # Another tree has another product, and a program changes the product before the product is imported.
+        is_ours = self.tree == REPOSITORY and self._command[0] == "-m"
         self._process = (ForkedProcess if is_ours else Process)(
             self.name,
             self._command if is_ours else [sys.executable, *self._command],

@@ -14,7 +14,7 @@ FACTOR = 8
 MOST = 24
 """The allowed ratio of the times: 8 if the time grows linearly, 64 if it grows with the square."""
 
-ROUNDS = 20
+ROUNDS = 8
 """How often both are measured at most."""
 
 Work = Callable[[], object]
