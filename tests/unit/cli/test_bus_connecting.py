@@ -28,7 +28,7 @@ class Link:
     [
         (["answer"], True, "answer"),
         ([LOST, UnavailableError("no answer within 2 s"), "answer"], True, "answer"),
-        ([LOST] * TRIES, True, LOST),
+        ([LOST] * int(TRIES.times), True, LOST),
         ([NobodyListensError("nobody listens")], True, "nobody listens"),
         ([UnavailableError("no such stream", code=10059)], True, "no such stream"),
         ([ForbiddenError("forbidden")], True, "forbidden"),
