@@ -10,9 +10,11 @@ from bus.connection import Bus
 from bus.errors import STREAM_NOT_FOUND, NobodyListensError, UnavailableError
 from bus.server import MINIMUM_VERSION
 from bus.streams import copies, has_leader, has_majority, late_copies
+from bus.trying import Tries, is_late
 from tas.diagnosis.bus import BusFacts, WrongStream
 from tas.diagnosis.clocks import Offset
 from tas.diagnosis.finding import Missing
+from tas.values.backoff import Backoff
 
 LOST = {
     AGENTS.stream: "what agents have learned",
@@ -25,12 +27,9 @@ LOST = {
 """What no worker can build again, by stream."""
 
 
-ATTEMPTS = 3
+TRIES = Tries(is_late, times=3, wait=Backoff(first=1.0, longest=1.0))
 """So often a server of a cluster is asked about a stream until it says that the stream has a leader, and each copy is
 up to date: an election takes some seconds, and while messages come, a copy is behind for a moment now and then."""
-
-ELECTION_SECONDS = 1.0
-"""How long to wait before each further question."""
 
 
 class _Told(NamedTuple):
@@ -44,8 +43,8 @@ class _Told(NamedTuple):
 async def inspect(bus: Bus) -> tuple[BusFacts, Offset | Missing]:
     """The bus without `sync` and `embedded`, and how far the server's clock is ahead of ours. Raises BusError."""
     server = bus.link.server
-    attempts = ATTEMPTS if server.cluster else 1
-    told = dict(zip(ALL, await asyncio.gather(*(_told(bus, of, attempts) for of in ALL)), strict=True))
+    tries = TRIES if server.cluster else Tries(times=1)
+    told = dict(zip(ALL, await asyncio.gather(*(_told(bus, of, tries) for of in ALL)), strict=True))
     silent = [of.stream for of, each in told.items() if each.error is not None and each.error.code != STREAM_NOT_FOUND]
     for each in told.values():
         # In a cluster the servers of some streams may be lost. What a single server does not answer says nothing.
@@ -84,22 +83,20 @@ async def inspect(bus: Bus) -> tuple[BusFacts, Offset | Missing]:
     return facts, min(clocks, key=lambda clock: clock.doubt, default=none)
 
 
-async def _told(bus: Bus, of: Stream | Bucket, attempts: int) -> _Told:
+async def _told(bus: Bus, of: Stream | Bucket, tries: Tries) -> _Told:
     """What a server says about a stream. Raises BusError for anything that is not a matter of time."""
-    while True:
-        attempts -= 1
+
+    async def once() -> _Told:
         asked = time.time()
-        try:
-            answer = await bus.api(f"STREAM.INFO.{of.stream}")
-        except NobodyListensError:
-            raise
-        except UnavailableError as error:
-            if attempts <= 0 or error.code is not None:
-                return _Told({}, Missing(str(error)), error)
-        else:
-            if attempts <= 0 or (has_leader(answer) and not late_copies(answer)):
-                return _Told(answer, _offset(answer, asked, time.time()), None)
-            await asyncio.sleep(ELECTION_SECONDS)
+        answer = await bus.api(f"STREAM.INFO.{of.stream}")
+        return _Told(answer, _offset(answer, asked, time.time()), None)
+
+    try:
+        return await tries.of(once, until=lambda told: has_leader(told.answer) and not late_copies(told.answer))
+    except NobodyListensError:
+        raise
+    except UnavailableError as error:
+        return _Told({}, Missing(str(error)), error)
 
 
 def _offset(answer: dict[str, Any], asked: float, answered: float) -> Offset | Missing:

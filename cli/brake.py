@@ -4,14 +4,13 @@ import getpass
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable
 
 import click
 
 from bus.buckets import PAUSED
 from bus.connection import Bus
-from bus.errors import ConflictError, ExpiredError
 from bus.kinds import BREAKER_RECORDS, PAUSE_RECORDS
+from bus.trying import STALE, Tries
 from cli.options import settings_command
 from cli.output import echo
 from cli.queries.query import ask
@@ -22,8 +21,8 @@ from tas.events.selection import parse_policy_name
 from tas.values.names import is_subdomain
 from tas.verdict.brake import ALL, Breaker, Pause
 
-ATTEMPTS = 10
-"""How often a record is read and written again, because `labels` has changed it meanwhile or the read was too slow."""
+TRIES = Tries(STALE, times=10)
+"""A record is read and written again if `labels` has changed it meanwhile or the read was too slow."""
 
 
 @settings_command("pause", params=[click.Option(["--reason"], default="", help="Why, for others who look.")])
@@ -33,7 +32,7 @@ def pause(settings: Settings, *, reason: str) -> int:
     All labels of nodes stay as they are, for all policies, until `tas resume`. A patch that is on its way may still
     arrive within 2 seconds. Filter, prioritize and preempt continue.
     """
-    return ask(settings, lambda bus, _: repeated(lambda: _pause(bus, reason)))
+    return ask(settings, lambda bus, _: TRIES.of(lambda: _pause(bus, reason)))
 
 
 @settings_command("resume")
@@ -43,7 +42,7 @@ def resume(settings: Settings) -> int:
     The labels follow the verdicts of now: what has come and gone during the pause has no effect. Tripped breakers stay
     tripped.
     """
-    return ask(settings, lambda bus, _: repeated(lambda: _resume(bus)))
+    return ask(settings, lambda bus, _: TRIES.of(lambda: _resume(bus)))
 
 
 @settings_command(
@@ -67,17 +66,7 @@ def reset(settings: Settings, *, policy: str | None, over_all: bool) -> int:
         key = ""
     if policy is not None and not is_subdomain(key):
         raise click.BadParameter(f"{shortened(policy)} is not the name of a policy")
-    return ask(settings, lambda bus, _: repeated(lambda: _reset(bus, key)))
-
-
-async def repeated(action: Callable[[], Awaitable[int]]) -> int:
-    """The exit code of `action`, which reads and writes a record. Raises BusError."""
-    for _ in range(ATTEMPTS - 1):
-        try:
-            return await action()
-        except (ConflictError, ExpiredError):
-            continue
-    return await action()
+    return ask(settings, lambda bus, _: TRIES.of(lambda: _reset(bus, key)))
 
 
 async def _pause(bus: Bus, reason: str) -> int:

@@ -5,13 +5,14 @@ import socket
 from pathlib import Path
 from typing import NamedTuple
 
+from bus.trying import Tries
 from tas.configuring.dns import AAAA, A, DnsError, addresses, candidates, question
 from workers.process.manifests import MAX_BYTES, ManifestError, read_yaml
 
 KUBELET = Path("/var/lib/kubelet/config.yaml")
 _PORT = 53
 _SECONDS = 2.0
-_TRIES = 2
+_TRIES = Tries((TimeoutError,), times=2)
 MAX_ANSWER = 4096
 """The most bytes of an answer that are read."""
 
@@ -57,7 +58,7 @@ def resolved(host: str, dns: ClusterDns | None) -> str:
     except DnsError as error:
         raise UnresolvedError(str(error)) from error
     except TimeoutError as error:
-        raise SilentError(f"no answer within {_TRIES * _SECONDS:g} s") from error
+        raise SilentError(f"no answer within {_TRIES.times * _SECONDS:g} s") from error
     except OSError as error:
         reason = error.strerror or str(error)
         raise (UnresolvedError if dns is None else SilentError)(reason) from error
@@ -70,11 +71,9 @@ def _asked(name: str, kind: int, dns: ClusterDns) -> list[str]:
     with socket.socket(family, socket.SOCK_DGRAM) as udp:
         udp.settimeout(_SECONDS)
         udp.connect((dns.address, dns.port))
-        for attempt in range(_TRIES):
+
+        def once() -> list[str]:
             udp.send(question(name, kind, number))
-            try:
-                return addresses(udp.recv(MAX_ANSWER), number)
-            except TimeoutError:
-                if attempt + 1 == _TRIES:
-                    raise
-    raise AssertionError("each try returns or raises")
+            return addresses(udp.recv(MAX_ANSWER), number)
+
+        return _TRIES.blocking(once)

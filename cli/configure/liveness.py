@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import click
 
+from bus.trying import Tries
 from cli.configure.errors import ConfigureError, SomeNotRestoredError
 from cli.configure.files import NotRestoredError, Step, undone
 from tas.configuring.restart import Restart
@@ -16,7 +17,7 @@ from tas.configuring.restart import Restart
 STEADY_SECONDS = 3.0
 _POLL_SECONDS = 0.2
 _TIMEOUT_SECONDS = 5.0
-_TRIES = 3
+_TRIES = Tries(times=3)
 
 
 class Sight(NamedTuple):
@@ -71,11 +72,7 @@ def look(address: str) -> Sight:
 
 def look_before(address: str) -> Sight:
     """As `look`, before a change: asked again while a slow scheduler does not even show its certificate."""
-    for _ in range(_TRIES - 1):
-        sight = look(address)
-        if sight.certificate is not None or not sight.is_slow:
-            return sight
-    return look(address)
+    return _TRIES.blocking(lambda: look(address), until=lambda sight: bool(sight.certificate) or not sight.is_slow)
 
 
 def wait_for_restart(

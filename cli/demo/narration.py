@@ -1,15 +1,16 @@
 """Prints the steps of `tas demo`, with the expected and the observed state."""
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from rich.console import Console
 
+from bus.trying import Tries
+from tas.values.backoff import Backoff
 from workers.kubernetes.errors import KubernetesError
 
-CHECK_INTERVAL_SECONDS = 0.05
+CHECK_INTERVAL = Backoff(first=0.05, longest=0.05)
 
 
 class StepFailedError(Exception):
@@ -52,6 +53,10 @@ class Narration:
         self._print("FAILED", text, style="bold red")
         return StepFailedError(text)
 
+    def tries(self, again: type[Exception]) -> Tries:
+        """How a request is tried that may fail with this error."""
+        return Tries((again,), within=self.within, wait=CHECK_INTERVAL)
+
     async def expect(self, expected: str, check: Check) -> None:
         """Prints the expected state, and repeats `check` until the state is as expected.
 
@@ -59,18 +64,13 @@ class Narration:
         """
         self._print("expected", expected, style="")
         started = time.monotonic()
-        while True:
-            try:
-                observed = await check()
-            except KubernetesError as error:  # the next request may succeed
-                observed = Observed(expected=False, state=str(error))
-            passed = time.monotonic() - started
-            if observed.expected:
-                self._print("observed", f"{observed.state} ({_seconds(passed)})", style="green")
-                return
-            if passed >= self.within:
-                raise self.failed(f"{observed.state} (after {self.within:g} s)")
-            await asyncio.sleep(CHECK_INTERVAL_SECONDS)
+        try:
+            observed = await self.tries(KubernetesError).of(check, until=lambda each: each.expected)
+        except (KubernetesError, TimeoutError) as error:
+            observed = Observed(expected=False, state=str(error))
+        if not observed.expected:
+            raise self.failed(f"{observed.state} (after {self.within:g} s)")
+        self._print("observed", f"{observed.state} ({_seconds(time.monotonic() - started)})", style="green")
 
     def _print(self, kind: str, text: str, *, style: str) -> None:
         self._console.print(f"    {kind:8}  {text}", style=style)

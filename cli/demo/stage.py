@@ -1,6 +1,5 @@
 """The actions and checks of `tas demo`: on the cluster, on samples, and on the extender's answers."""
 
-import asyncio
 import time
 import uuid
 from collections import Counter
@@ -16,7 +15,7 @@ from bus.errors import BusError
 from bus.kinds import NODE_INVENTORY
 from bus.records.codec import UNREADABLE
 from bus.scrapes import publish_scrape
-from cli.demo.narration import CHECK_INTERVAL_SECONDS, Check, Narration, Observed
+from cli.demo.narration import Check, Narration, Observed
 from tas.devices.names import CONTAINER_CARDS, card_name
 from tas.enforcing.node_resource import RESOURCE
 from tas.enforcing.waking import ANNOTATION
@@ -452,22 +451,15 @@ class Stage:
 
     async def _create_pod(self, pod: Json) -> None:
         """Creates a pod. A new namespace rejects pods until its service account exists."""
-        until = time.monotonic() + self._narration.within
-        while True:
-            try:
-                await self._client.create(PODS, pod, namespace=self._namespace)
-            except ForbiddenError:
-                if time.monotonic() > until:
-                    raise
-                await asyncio.sleep(CHECK_INTERVAL_SECONDS)
-            else:
-                return
+        await self._narration.tries(ForbiddenError).of(
+            lambda: self._client.create(PODS, pod, namespace=self._namespace)
+        )
 
     async def _done(self, request: Awaitable[Any]) -> Any:
         """The result of a request to the API server. Raises StepFailedError if the request fails."""
         try:
             return await request
-        except KubernetesError as error:
+        except (KubernetesError, TimeoutError) as error:
             raise self._narration.failed(str(error)) from error
 
 

@@ -2,10 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -13,10 +13,11 @@ import msgspec
 
 from bus.buckets import LEASES, NODES, POLICIES, SOURCES, SYNCED
 from bus.connection import Bus
-from bus.errors import BusError, NobodyListensError, UnavailableError
+from bus.errors import BusError
 from bus.inspection import inspect
 from bus.kinds import NODE_FACTS, NODE_SAMPLES, POLICY_RECORDS, synced_of
 from bus.servers import Varz
+from bus.trying import Tries, is_late
 from cli.doctor.probes import REQUEST_SECONDS, probed
 from cli.queries.query import readable, stored_sources
 from tas.diagnosis.bus import MONITOR_MEND, BusFacts, oldest, version_of
@@ -27,9 +28,11 @@ from tas.errors import without_password
 from tas.policy.policy import PolicyKey
 from tas.samples.sample import NodeSamples
 from tas.sources.state import SourceState
+from tas.values.backoff import Backoff
 from workers.process.http_body import whole_body
 
-T = TypeVar("T")
+TRIES = Tries(is_late, wait=Backoff(first=0.1, longest=0.1))
+"""Within the time of a probe."""
 
 MONITOR_PORT = 8222
 STORED_IN = frozenset(bucket.stream for bucket in (LEASES, NODES, POLICIES, SOURCES))
@@ -82,7 +85,7 @@ async def read_bus(bus: Bus, *, monitors: Sequence[str], embedded: bool) -> BusR
         versions = [version for version in (facts.version, monitored.version) if version]
         facts = msgspec.structs.replace(facts, sync=monitored.sync, version=oldest(versions))
     lost = STORED_IN & {*facts.silent, *facts.stuck}
-    stored = Missing(f"no server answers for {some(lost)}") if lost else await probed(_patient(partial(_stored, bus)))
+    stored = Missing(f"no server answers for {some(lost)}") if lost else await probed(TRIES.of(partial(_stored, bus)))
     return BusRead(msgspec.structs.replace(facts, embedded=embedded), clock, stored)
 
 
@@ -90,18 +93,7 @@ async def inspected(bus: Bus) -> tuple[BusFacts, Offset | Missing] | Missing:
     """The bus and its clock, as every user sees them."""
     mend = f"start nats-server with --jetstream; give this user the rights of docs/bus.md; is {bus.address} your bus? "
     mend += "Its log says whether its JetStream has ended: after a full disk, free space and start it again"
-    return await probed(_patient(partial(inspect, bus)), mend=mend)
-
-
-async def _patient(read: Callable[[], Awaitable[T]]) -> T:
-    """What `read` returns, tried again while the server does not answer in time. The caller limits the time."""
-    while True:
-        try:
-            return await read()
-        except UnavailableError as error:
-            if error.code is not None or isinstance(error, NobodyListensError):
-                raise
-        await asyncio.sleep(0.1)
+    return await probed(TRIES.of(partial(inspect, bus)), mend=mend)
 
 
 async def _stored(bus: Bus) -> Stored:

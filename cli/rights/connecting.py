@@ -6,13 +6,14 @@ from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
 from bus.connection import Bus
-from bus.errors import NobodyListensError, UnavailableError
+from bus.errors import BusError
 from bus.rights.access import Access, is_refused
+from bus.trying import Tries, is_late
 
 CONNECT_SECONDS = 10.0
 """How long a user may take to connect, if the server does not refuse the user: on a busy machine TLS takes seconds."""
 
-TRIES = 3
+TRIES = Tries(is_late, times=3)
 """So often a server is asked that does not answer in time, each time on a new connection: a busy server loses some."""
 
 T = TypeVar("T")
@@ -34,13 +35,11 @@ async def connected(address: str, access: Access) -> AsyncIterator[Bus]:
 
 async def asked(address: str, access: Access, question: Callable[[Bus], Awaitable[T]]) -> T:
     """The answer to `question` on a connection of its own. Raises BusError: without a connection its reason."""
-    for left in reversed(range(TRIES)):
+
+    async def once() -> T:
         async with connected(address, access) as bus:
             if not bus.connected:
-                raise UnavailableError(bus.last_error)
-            try:
-                return await question(bus)
-            except UnavailableError as error:
-                if not left or error.code is not None or isinstance(error, NobodyListensError):
-                    raise
-    raise AssertionError("each try returns or raises")
+                raise BusError(bus.last_error)  # it has tried long enough
+            return await question(bus)
+
+    return await TRIES.of(once)

@@ -10,8 +10,10 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bus.errors import ConflictError, ExpiredError, UnavailableError
+from bus.errors import UnavailableError
 from bus.server import STORE_BYTES, EmbeddedServer
+from bus.trying import STALE, Tries
+from tas.values.backoff import Backoff
 from tests.e2e.processes import free_ports
 
 T = TypeVar("T")
@@ -101,14 +103,8 @@ async def answered(call: Callable[[], Awaitable[T]], *, within: float = 60.0) ->
     A write that was not sent, since its read was too old, or whose key somebody else has written, is repeated as well:
     such a call reads the key itself.
     """
-    until = time.monotonic() + within
-    while True:
-        try:
-            return await call()
-        except (UnavailableError, ExpiredError, ConflictError):
-            if time.monotonic() > until:
-                raise
-        await asyncio.sleep(0.02)  # without a connection a call fails at once, and the loop must run to reconnect
+    # Without a connection a call fails at once, and the loop must run to reconnect.
+    return await Tries((*STALE, UnavailableError), within=within, wait=Backoff(first=0.02, longest=0.02)).of(call)
 
 
 async def all_answered(calls: Iterable[Callable[[], Awaitable[object]]], *, at_once: int = 50) -> None:

@@ -17,10 +17,11 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from bus.buckets import SYNCED
 from bus.connection import Bus
-from bus.errors import BusError, ConflictError, ExpiredError, UnavailableError
+from bus.errors import BusError, ConflictError, UnavailableError
 from bus.kinds import NODE_HOLDS, NODE_INVENTORY, synced_of
 from bus.records.devices import NodeHold
 from bus.records.synced import Synced
+from bus.trying import STALE, Tries
 from tas.devices.annotations import annotations
 from tas.devices.claim import Claim, Options
 from tas.devices.hold import Held, Hold, HoldError, Phase
@@ -41,11 +42,8 @@ from workers.process.logs import ThrottledLog
 
 log = structlog.get_logger("gpu")
 
-TRIES = 5
-"""How often a conditional write is tried."""
-
-PAUSES = Backoff(first=0.005, longest=0.08)
-"""The waits between two tries."""
+TRIES = Tries((*STALE, UnavailableError), times=5, wait=Backoff(first=0.005, longest=0.08))
+"""Of a conditional write. After an UnavailableError it may have been done: the next try finds it so."""
 
 BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Of the seconds of a bind without its requests to the API server; 20 ms is the goal."""
@@ -207,20 +205,13 @@ class CardBinder:
 
     async def _reserve(self, binding: Binding, claim: Claim, waits: _Waits) -> _Reservation:
         """Cards of the node for the claim, written to its hold. Raises NotBoundError; then nothing is reserved."""
-        error: BusError | None = None
-        for tried in range(TRIES):
-            if tried:
-                await asyncio.sleep(PAUSES.after(tried))
-            try:
-                return await self._try_to_reserve(binding, claim, waits)
-            except (ConflictError, ExpiredError, UnavailableError) as failed:
-                # After an UnavailableError the hold may have been written: the next try finds the reservation.
-                self._conflicts.inc(isinstance(failed, ConflictError))
-                error = failed
-            except BusError as failed:
-                raise NotBoundError(Result.RETRY, str(failed)) from failed
-        reason = f"the hold of node {binding.node} could not be written in {TRIES} tries: {error}"
-        raise NotBoundError(Result.RETRY, reason) from error
+        try:
+            return await TRIES.of(lambda: self._try_to_reserve(binding, claim, waits))
+        except (*STALE, UnavailableError) as error:
+            reason = f"the hold of node {binding.node} could not be written in {TRIES.times} tries: {error}"
+            raise NotBoundError(Result.RETRY, reason) from error
+        except BusError as error:
+            raise NotBoundError(Result.RETRY, str(error)) from error
 
     async def _try_to_reserve(self, binding: Binding, claim: Claim, waits: _Waits) -> _Reservation:
         """One try. Raises BusError, NotBoundError."""
@@ -322,25 +313,17 @@ class CardBinder:
 
         The hold is read again only if another writer has changed it since it was `stored`.
         """
-        known: _Stored | None = stored
-        error: BusError | None = None
-        for tried in range(TRIES):
-            if tried > 1:
-                await asyncio.sleep(PAUSES.after(tried - 1))
-            try:
-                if tried:
-                    known = await self._read(node)
-                if known is not None and (hold := step(known.hold)) is not None:
-                    await self._put(node, hold, known)
-            except (ConflictError, ExpiredError, UnavailableError) as failed:
-                self._conflicts.inc(isinstance(failed, ConflictError))
-                error = failed
-            except BusError as failed:
-                error = failed
-                break
-            else:
-                return
-        self._throttled.warning("gpu_hold_not_written", node, node=node, error=str(error))
+        known = [stored]
+
+        async def once() -> None:
+            before = known.pop() if known else await self._read(node)
+            if before is not None and (hold := step(before.hold)) is not None:
+                await self._put(node, hold, before)
+
+        try:
+            await TRIES.of(once)
+        except BusError as error:
+            self._throttled.warning("gpu_hold_not_written", node, node=node, error=str(error))
 
     async def _read(self, node: str) -> _Stored | None:
         """The stored hold of a node; None without one that can be read. Raises BusError."""
@@ -352,5 +335,6 @@ class CardBinder:
     async def _put(self, node: str, hold: Hold, before: _Stored) -> _Stored:
         """Writes a hold if nobody has changed it since `before`. Raises BusError."""
         record = NodeHold(uid=before.uid, pods=hold.pods)
-        revision = await NODE_HOLDS.put(self._bus, node, record, revision=before.revision, read_at=before.at)
+        with self._conflicts.count_exceptions(ConflictError):
+            revision = await NODE_HOLDS.put(self._bus, node, record, revision=before.revision, read_at=before.at)
         return _Stored(before.uid, hold, revision, time.monotonic())

@@ -6,9 +6,10 @@ import pytest
 
 from bus.buckets import ALL, SAMPLES, configuration
 from bus.connection import Bus
-from bus.inspection import ATTEMPTS, inspect
+from bus.inspection import TRIES, inspect
 from bus.link import ServerInfo
 from bus.streams import has_majority, late_copies
+from tas.values.backoff import Backoff
 
 N0, N1, N2 = ({"name": name, "current": True, "active": 152682520} for name in ("n0", "n1", "n2"))
 GONE: dict[str, Any] = {"current": False, "active": 13912062402}
@@ -64,7 +65,7 @@ class Trio:
         ([[N1, N2]], {}, 1),
         ([[N1 | GONE, N2], [N1, N2]], {}, 2),
         ([[N1 | GONE, N2], [N1, N2 | GONE], [N1, N2]], {}, 3),
-        ([[N1 | GONE, N2]], {"n1": [SAMPLES.stream]}, ATTEMPTS),
+        ([[N1 | GONE, N2]], {"n1": [SAMPLES.stream]}, TRIES.times),
     ],
     ids=["up to date", "a moment behind", "one after the other", "behind"],
 )
@@ -72,7 +73,7 @@ async def test_a_copy_that_is_behind_for_a_moment_is_up_to_date(
     monkeypatch: pytest.MonkeyPatch, replicas: list[list[Any]], late: dict[str, list[str]], asked: int
 ) -> None:
     """Of a working cluster at 150 messages a second, 3 % of the answers say that a copy is behind."""
-    monkeypatch.setattr("bus.inspection.ELECTION_SECONDS", 0.0)
+    monkeypatch.setattr("bus.inspection.TRIES", TRIES._replace(wait=Backoff(first=0.0, longest=0.0)))
     bus = Trio(*replicas)
     facts, _ = await inspect(cast("Bus", bus))
     assert facts.late == late

@@ -6,7 +6,7 @@ import pwd
 import pytest
 
 from bus.errors import ConflictError, ExpiredError
-from cli.brake import ATTEMPTS, repeated, user_name
+from cli.brake import TRIES, user_name
 
 
 def test_a_user_without_a_name_can_pause(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,7 +30,7 @@ async def test_what_was_read_too_long_ago_or_has_changed_is_read_again() -> None
             raise failures.pop()
         return 0
 
-    assert await repeated(action) == 0
+    assert await TRIES.of(action) == 0
 
 
 async def test_the_last_failure_is_an_error() -> None:
@@ -42,5 +42,5 @@ async def test_the_last_failure_is_an_error() -> None:
         raise ExpiredError("BREAKERS/_paused: read 3.1 s ago")
 
     with pytest.raises(ExpiredError):
-        await repeated(action)
-    assert tries == ATTEMPTS
+        await TRIES.of(action)
+    assert tries == TRIES.times

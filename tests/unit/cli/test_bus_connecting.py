@@ -28,7 +28,7 @@ class Link:
     [
         (["answer"], True, "answer"),
         ([LOST, UnavailableError("no answer within 2 s"), "answer"], True, "answer"),
-        ([LOST] * TRIES, True, LOST),
+        ([LOST] * int(TRIES.times), True, LOST),
         ([NobodyListensError("nobody listens")], True, "nobody listens"),
         ([UnavailableError("no such stream", code=10059)], True, "no such stream"),
         ([ForbiddenError("forbidden")], True, "forbidden"),
@@ -39,9 +39,11 @@ async def test_a_server_is_asked_again_if_only_time_is_the_reason(
     monkeypatch: pytest.MonkeyPatch, outcomes: list[Any], connected: bool, found: object
 ) -> None:
     left = list(outcomes)
+    opened: list[str] = []
 
     @asynccontextmanager
-    async def connection(_address: str, _access: Access) -> AsyncIterator[Bus]:
+    async def connection(address: str, _access: Access) -> AsyncIterator[Bus]:
+        opened.append(address)
         yield cast("Bus", Link(connected=connected))
 
     async def question(_bus: Bus) -> str:
@@ -57,3 +59,4 @@ async def test_a_server_is_asked_again_if_only_time_is_the_reason(
         answer = str(error)
     assert answer == str(found)
     assert left == []
+    assert len(opened) == max(1, len(outcomes)), "each try has a connection, and one that does not open is the last"

@@ -15,7 +15,7 @@ from bus.buckets import BREAKERS, PAUSED, SYNCED
 from bus.connection import Bus
 from bus.feed import Feed
 from bus.kinds import BREAKER_RECORDS, PAUSE_RECORDS, synced_of
-from cli.brake import _pause, _reset, _resume, repeated
+from cli.brake import TRIES, _pause, _reset, _resume
 from sandbox import Sandbox
 from sandbox.resources import NODES
 from tas.enforcing.limits import DefaultLimit
@@ -112,7 +112,7 @@ async def test_a_breaker_trips_before_one_label_too_many_freezes_and_is_reset_by
     assert await world.has(third, name, None)
     # However slow this machine is, the first node makes room before the third one trips the breaker again.
     monkeypatch.setattr("workers.enforcing.admissions.PATIENCE_SECONDS", 600.0)
-    assert await repeated(lambda: _reset(world.bus, name)) == 0
+    assert await TRIES.of(lambda: _reset(world.bus, name)) == 0
     await eventually(has(world, first, name, None))
     await eventually(has(world, third, name, VIOLATING))
     assert (await breaker(world, name)).trip is None
@@ -168,12 +168,12 @@ async def test_an_old_admission_is_worth_nothing_when_users_have_labelled_other_
         await labels.idle()
         assert await world.has(first, name, None)
         # A reset changes nothing, as long as as many nodes have the label.
-        assert await repeated(lambda: _reset(world.bus, name)) == 0
+        assert await TRIES.of(lambda: _reset(world.bus, name)) == 0
         await eventually(lambda: labels.count("tas_breaker_trips_total") == 2)
         assert await world.has(first, name, None)
         await world.admin.label_node(third, {name: None})
         await sampled(world, [third], health=0)
-        assert await repeated(lambda: _reset(world.bus, name)) == 0
+        assert await TRIES.of(lambda: _reset(world.bus, name)) == 0
         await eventually(has(world, first, name, VIOLATING))
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
+from bus.trying import Tries
 from cli.configure import liveness
 from cli.configure.cluster_dns import ClusterDns, of_kubelet, resolved
 from cli.configure.liveness import Sight, look, look_before
@@ -211,7 +212,7 @@ def name_server(name: str, *, is_late: bool = False) -> Iterator[ClusterDns]:
 def test_a_late_answer_of_the_dns_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy server answers the first question while the second one waits."""
     monkeypatch.setattr("cli.configure.cluster_dns._SECONDS", 0.05)
-    monkeypatch.setattr("cli.configure.cluster_dns._TRIES", 400)
+    monkeypatch.setattr("cli.configure.cluster_dns._TRIES", Tries((TimeoutError,), times=400))
     with name_server(f"{SERVICE}.cluster.local", is_late=True) as dns:
         assert resolved(SERVICE, dns) == "127.0.0.1"
 
