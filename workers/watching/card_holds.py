@@ -96,6 +96,8 @@ class CardHolds:
         self._pods_listed_at = -inf  # when the request of the last complete list of pods was sent
         self._complete = ""  # the epoch whose holds are complete
         self._waits_in = ""  # the epoch in which this was logged
+        self._over_in = ""
+        self._over_at = inf  # when the wait in that epoch is over
         self._throttled = ThrottledLog(log)
         self.pods: Gathered[GpuPod, DevicePod] = Gathered(
             _named_pod, on_list=self._list_pods, on_change=self._change_pod
@@ -183,6 +185,9 @@ class CardHolds:
                     log.info("holds_wait", seconds=round(self._new_bus_wait - epoch.age, 1))
                 return False
             over_at = time.monotonic() - (epoch.age - self._new_bus_wait)
+            if self._over_in == epoch.created:
+                over_at = min(over_at, self._over_at)  # an answer of the bus that is late makes it later, none earlier
+            self._over_in, self._over_at = epoch.created, over_at
             if self._pods_listed_at < over_at:
                 if self._listing_at < over_at:  # else this list is on its way
                     self._relist()
