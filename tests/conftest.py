@@ -59,11 +59,12 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Lets each worker of pytest-xdist begin with some of the longest tests: at the end they would run alone.
 
-    Those are the tests with the marker `seeded`. A worker gets its part of the list in one piece.
+    Those are the tests with the marker `seeded` or `long`. A worker gets its part of the list in one piece.
     """
     workers: int = getattr(config, "workerinput", {}).get("workercount", 1)
-    long = [item for item in items if item.get_closest_marker("seeded")]
-    others = [item for item in items if not item.get_closest_marker("seeded")]
+    is_long = [any(map(item.get_closest_marker, ("seeded", "long"))) for item in items]
+    long = [item for item, first in zip(items, is_long, strict=True) if first]
+    others = [item for item, first in zip(items, is_long, strict=True) if not first]
     part = -(-len(others) // workers)
     parts = [[*long[number::workers], *others[number * part : (number + 1) * part]] for number in range(workers)]
     items[:] = [item for each in parts for item in each]

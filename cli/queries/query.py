@@ -42,8 +42,11 @@ CONNECT_SECONDS = 3.0
 SLOW_SECONDS = 10.0
 """How long it tries if nobody has refused it: a busy server is slow to answer."""
 
+REFUSED_SECONDS = 1.0
+"""How long it tries at least if the bus refuses this user."""
+
 POLL_SECONDS = 0.05
-"""How often it is checked then whether somebody has."""
+"""How often it is checked whether somebody has refused it."""
 
 MAJORITY_SECONDS = 6.0
 """How long a server of a cluster may take to say whether it has a majority: an election takes some seconds."""
@@ -193,14 +196,26 @@ async def _connected(url: str, access: Access) -> AsyncIterator[tuple[Bus, str]]
 
 
 async def _wait_connected(bus: Bus) -> None:
-    """Waits until the bus is connected, or its time is over."""
+    """Waits until the bus is connected, refuses this user, or its time is over."""
     with suppress(TimeoutError):
         async with asyncio.timeout(CONNECT_SECONDS):
-            await bus.wait_connected()
+            await _connected_or_refused(bus)
     with suppress(TimeoutError):
         async with asyncio.timeout(max(0.0, SLOW_SECONDS - CONNECT_SECONDS)):
             while bus.is_slow:  # noqa: ASYNC110 - that an attempt has failed is no event
                 await asyncio.sleep(POLL_SECONDS)
+
+
+async def _connected_or_refused(bus: Bus) -> None:
+    """A refusal counts after `REFUSED_SECONDS`: new users may be in force only a moment later."""
+    connected = asyncio.create_task(bus.wait_connected())
+    try:
+        await asyncio.wait((connected,), timeout=REFUSED_SECONDS)
+        while not connected.done() and not is_refused(bus.last_error):
+            await asyncio.wait((connected,), timeout=POLL_SECONDS)
+    finally:
+        connected.cancel()
+        await asyncio.wait((connected,))
 
 
 class _LeftOut:

@@ -136,6 +136,7 @@ async def test_a_demo_creates_a_pod_to_check_the_scheduler_only_with_probe(clust
     assert cluster_state(cluster) == before
 
 
+@pytest.mark.long
 async def test_a_scheduler_without_the_extender_is_detected_and_all_is_cleaned_up(cluster: DemoCluster) -> None:
     before = cluster_state(cluster)
     async with cluster.sandbox.scheduler():
