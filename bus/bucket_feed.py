@@ -6,6 +6,7 @@ It re-attaches, since a consumer can end without an error (facts.md n36).
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -45,7 +46,8 @@ class Reader:
         keys: A pattern of the keys that it needs.
         seen: Up to which revision it has got all entries elsewhere; it gets only later ones.
         since: Since when it reads here, in seconds since 1970.
-        held: The entries that wait until it has got the ones before them elsewhere; None: it gets them at once.
+        held: The newest entry of each key that waits until it has got the ones before it elsewhere, in the order of
+            their revisions; None: it gets each at once.
         is_due: Whether `on_batch` has not been called since its last entry, or since the feed was opened.
     """
 
@@ -56,8 +58,16 @@ class Reader:
     pace: float
     seen: int = 0
     since: float = 0.0
-    held: list[RawEntry] | None = None
+    held: dict[str, RawEntry] | None = None
     is_due: bool = True
+
+    def wants(self, key: str) -> bool:
+        """Whether one of its functions is for entries of this key."""
+        for handler in self.handlers:
+            with suppress(InvalidInputError):
+                if handler.kind.parse_key(key) is not None:
+                    return True
+        return False
 
 
 class BucketFeed:
@@ -174,8 +184,9 @@ class BucketFeed:
 
     def _deliver(self, raw: RawEntry) -> None:
         for reader in self._readers:
-            if reader.held is not None:
-                reader.held.append(raw)
+            if reader.held is not None and reader.wants(raw.key):
+                reader.held.pop(raw.key, None)  # the newest of a key is enough, and comes last
+                reader.held[raw.key] = raw
         self.deliver(raw)
 
     def _note_batch(self) -> None:
@@ -197,11 +208,17 @@ class BucketFeed:
         keys = frozenset(each.keys for each in readers)
         return ALL_KEYS if ">" in keys else keys, min((each.pace for each in readers), default=self._pace)
 
+    def _serves_all(self) -> bool:
+        """Whether the feed has the keys of all."""
+        return self._keys == ALL_KEYS or self._choose()[0] <= self._keys
+
     async def _follow(self) -> None:
         """Follows one feed until it fails, or no longer serves all. Raises BusError."""
         self._keys, self._pace = self._choose()
         feed = await self.bus.feed(self._bucket, keys=self._keys, after=self._applied_before, pace=self._pace)
         try:
+            if feed.from_start and not self._serves_all():
+                return  # who came meanwhile would not get what is stored under its keys
             if feed.from_start:
                 self._caught_up = False
                 self._applied = 0
@@ -252,8 +269,7 @@ class BucketFeed:
                 self._present.note()
                 if self._present.was_away:
                     raise UnavailableError(f"{self._bucket.stream}: this process did not run for a long time")
-                keys, pace = self._choose()
-                if not (keys <= self._keys or self._keys == ALL_KEYS) or pace < self._pace:
+                if not self._serves_all() or self._choose()[1] < self._pace:
                     return
                 await feed.beat()
             applied = feed.applied

@@ -113,12 +113,13 @@ class Watch:
             following.result()
         finally:
             await _end(following, catching_up)
+            self._reader.held = None
 
     # Who comes after the beginning reads the bucket by a consumer of its own, until it has all that the others have
 
     def _begin_own(self) -> BucketFeed:
         self._joined.clear()
-        self._reader.held = []
+        self._reader.held = {}
         own = self._own = BucketFeed(self._bus, self._bucket)
         self._own_reader = Reader(
             handlers=self._reader.handlers,
@@ -173,7 +174,7 @@ class Watch:
         if own.caught_up and shared.caught_up and own.attached < inf:
             self._reader.seen, self._reader.since, self._reader.held = own.applied, own.attached, None
             self._leave_own()
-            for raw in held:
+            for raw in held.values():
                 shared.deliver(raw, to=self._reader)
             self._on_batch()
             self._joined.set()  # at the end: until then an exception of a handler ends this watch

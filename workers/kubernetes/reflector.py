@@ -117,8 +117,11 @@ class Consumer(Generic[T]):
         self._wanted.set()
         self._answered.set()
 
-    def end_list(self, version: str) -> None:
-        """The list is complete. Hands it over, and then the changes after it that arrived before its end."""
+    def end_list(self, version: str, *, is_watched_again: bool) -> None:
+        """The list is complete. Hands it over, and then the changes after it that arrived before its end.
+
+        `is_watched_again`: the watch begins again at this version, so that these changes arrive again.
+        """
         if self._during is None:
             return  # it has left since
         during, self._during = self._during, None
@@ -126,7 +129,7 @@ class Consumer(Generic[T]):
         self._version = version_number(version)
         self._follows = True
         self.follower.end(version)
-        for each in during:
+        for each in () if is_watched_again else during:
             self.change(each)
         self._answered.set()
 
@@ -272,7 +275,7 @@ class Reflector(Generic[T]):
             self._watching.cancel()  # who lists again doubts the watch: it is opened again
         self._note_healthy()
         for each in served:
-            each.end_list(version)
+            each.end_list(version, is_watched_again=not others)
 
     # Changes
 

@@ -297,3 +297,60 @@ class _Running:
 
 async def has_consumers(bus: Bus, count: int) -> bool:
     return await consumers(bus, NODES) == count
+
+
+async def test_who_comes_while_the_first_consumer_is_created_gets_what_is_stored_under_its_keys(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await put(bus, "a.facts")
+    await put(bus, "a.metrics")
+    feed, opening, go = bus.feed, asyncio.Event(), asyncio.Event()
+
+    async def slow(*of: Any, **options: Any) -> Any:
+        opening.set()
+        await go.wait()
+        return await feed(*of, **options)
+
+    monkeypatch.setattr(bus, "feed", slow)
+    async with running(Follower(bus, NODES, keys="*.facts")):
+        await opening.wait()
+        samples = Follower(bus, NODES, keys="*.metrics")
+        async with running(samples):
+            await eventually(lambda: len(bus.bucket_feeds[NODES]._readers) == 2)
+            go.set()
+            await samples.caught_up()
+            await put(bus, "b.metrics")
+            await eventually(lambda: "b.metrics" in samples.view)
+            assert samples.view.keys() == {"a.metrics", "b.metrics"}
+
+
+async def test_of_what_waits_for_a_late_watch_the_newest_of_each_of_its_keys_is_kept(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a watch whose own consumer is refused would keep each sample of each node, without an end."""
+    await put(bus, "a.facts")
+    first = Follower(bus, NODES)
+    async with running(first):
+        await first.caught_up()
+        opening, go, feed = asyncio.Event(), asyncio.Event(), bus.feed
+
+        async def slow(*of: Any, **options: Any) -> Any:
+            opening.set()
+            await go.wait()
+            return await feed(*of, **options)
+
+        monkeypatch.setattr(bus, "feed", slow)
+        late = Follower(bus, NODES, keys="*.facts")
+        async with running(late):
+            await opening.wait()
+            for number in range(5):
+                await put(bus, "a.facts", b"%d" % number)
+                await put(bus, "a.metrics", b"%d" % number)
+            await eventually(lambda: first.view.get("a.metrics") == b"4")
+            held = late.watch._reader.held
+            assert held is not None
+            assert {key: raw.value for key, raw in held.items()} == {"a.facts": b"4"}
+            go.set()
+            await late.caught_up()
+            await eventually(lambda: late.view == {"a.facts": b"4"})
+        assert late.watch._reader.held is None

@@ -324,3 +324,25 @@ async def test_the_watch_is_opened_again_from_where_it_was_for_those_who_do_not_
                 server.events.put_nowait(changed(version))
             await eventually(lambda: fine.handed == ["list", "11", "12", "13"])
             assert again.handed == ["list", "list", "13"]
+
+
+async def test_after_a_list_each_change_comes_once_and_in_order_if_the_watch_begins_again(tmp_path: Path) -> None:
+    """A change before a deletion, delivered again after it, would bring the object back."""
+    server = Histories("10", "10")
+    async with served(server.answer, tmp_path) as client:
+        reflector = Reflector(client, NODES)
+        only = Seen(reflector)
+        async with only.following():
+            await eventually(lambda: server.watched == ["10"])
+            server.may_list.clear()
+            only.consumer.relist()
+            await eventually(lambda: server.listing == 2)
+            server.events.put_nowait(changed(11))
+            server.events.put_nowait(changed(12))
+            await eventually(lambda: reflector.resource_version == "12")
+            server.may_list.set()
+            await eventually(lambda: server.watched == ["10", "10"])
+            for version in (11, 12, 13):  # what an API server delivers after version 10
+                server.events.put_nowait(changed(version))
+            await eventually(lambda: only.handed[-1] == "13")
+    assert only.handed == ["list", "list", "11", "12", "13"]
