@@ -281,6 +281,18 @@ def test_an_ended_slot_with_a_digest_keeps_no_values_beside_it() -> None:
     assert quantiles.stored()[0][2] == []
 
 
+def test_a_value_of_the_slot_before_the_window_changes_nothing() -> None:
+    """Its place is that of the newest slot."""
+    moments, slot = Moments(60), 60 / SLOTS
+    moments.add(START + 300, 1)
+    newest = moments.stored()
+    moments.add(START + 300 - (SLOTS + 1) * slot, 9)
+    assert moments.stored() == newest
+    moments.add(START + 300 - SLOTS * slot, 9)
+    assert sorted(moments.stored())[1:] == newest
+    assert len(moments.stored()) == 2
+
+
 @given(times=st.lists(st.integers(0, 200), min_size=1, max_size=60))
 def test_the_oldest_value_is_known_after_values_in_any_order(times: list[int]) -> None:
     """It is remembered between values: whether a statistic is known is asked for every series, again and again."""
