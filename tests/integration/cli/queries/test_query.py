@@ -23,6 +23,7 @@ from bus.scrapes import publish_scrape, refused_on_arrival
 from bus.server import EmbeddedServer, find_binary
 from bus.subjects import node_facts_key, node_metrics_key, policy_key, verdict_key
 from cli.publish import Outcome, _outcome
+from cli.queries.query import _connected_or_refused
 from tas.policy.directory import LAST_GOOD, FileProblem, FileProblems
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey, StrategyType
@@ -360,6 +361,9 @@ async def test_credentials_that_are_refused_or_cannot_be_read_are_not_called_a_m
         async with Bus.connect(f"nats://a-token@127.0.0.1:{port}", name="test", streams=()) as bus:
             await asyncio.wait_for(bus.wait_connected(), 120)
         refused = await tas("get", "nodes", "--bus", url)
+        async with Bus.connect(url, name="stranger", streams=()) as stranger, asyncio.timeout(120):
+            await _connected_or_refused(stranger)  # only the refusal ends it
+            assert not stranger.connected
     finally:
         closed.terminate()
         await closed.wait()
