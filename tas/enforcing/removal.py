@@ -108,10 +108,21 @@ def confirmed_removals(
 def _confirms(key: PolicyKey, verdict: PolicyVerdict, label: str, evidence: Evidence) -> bool:
     """Whether the policy and the samples of `evidence` desire the label absent.
 
-    `clearFor` is not checked: the verdict has waited for that time, by the rules of the same generation.
+    The verdict has waited for `clearFor` by the rules of the same generation, but not if the policy did not select the
+    node. Then only `nodeSelector` confirms: the labels behind the verdict may be older than those of `evidence`.
     """
     stored = evidence.policies.get(key)
     if stored is None or (stored.uid, stored.generation) != (verdict.uid, verdict.generation):
+        return False
+    strategy = stored.policy.strategies.get(strategy_of(label))
+    found = None if strategy is None else verdict.strategies.get(strategy.type)
+    waited = found is not None and label in found.labels and found.labels[label].met_since is not None
+    if (
+        strategy is not None
+        and strategy.clear_for
+        and not waited
+        and stored.policy.selects(evidence.labels) is not False
+    ):
         return False
     state = label_state(
         stored.policy,

@@ -290,6 +290,11 @@ def _evaluate_label(
     elif label.counts_as is State.MET:
         violated_since = None
         met_since = context.now if met_since is None else met_since
+        if not context.selected:
+            # `nodeSelector` applies at once, and `clearFor` is about samples of selected nodes: its time has not begun.
+            # What the replica knows of the node's labels may be old, so the rules may be violated meanwhile.
+            met_since = None if strategy.clear_for else met_since
+            return LabelVerdict(state=label.state, desired=ABSENT, met_since=met_since), None
         # While the node was not watched, an interruption is possible.
         watched_met_since = context.watched.met_since(label.label) if strategy.clear_for else 0.0
         # The writer of the stored verdict saw the whole `clearFor`, and since then this replica has watched. The time
@@ -298,8 +303,7 @@ def _evaluate_label(
         is_proven = was_cleared and watched_met_since <= context.watched.stored_until
         proven_since = met_since if is_proven else max(met_since, watched_met_since + context.watched.ahead)
         cleared = proven_since + strategy.clear_for
-        # `nodeSelector` applies at once: `clearFor` is only about samples.
-        if not context.selected or context.now >= cleared:
+        if context.now >= cleared:
             desired = ABSENT
         elif cleared < inf:
             due = cleared

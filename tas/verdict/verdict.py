@@ -55,7 +55,7 @@ class LabelVerdict(msgspec.Struct, gc=False, frozen=True, kw_only=True, omit_def
     """The state of one label's rules, and the desired label.
 
     `state` is the state by samples. The times apply `onStale` to unknown: `violated_since` stays while unknown and ends
-    with met; `met_since` ends with any other state.
+    with met; `met_since` ends with any other state, and with `clearFor` while the policy does not select the node.
     """
 
     state: State

@@ -8,17 +8,19 @@ import pytest
 from tas.enforcing.removal import Evidence, StoredPolicy, confirmed_removals, may_remove_orphan
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import LABEL_PREFIX, PolicyKey
+from tas.policy.rules import State
 from tas.samples.sample import NodeSamples, Scrape
 from tas.values.quantity import parse_quantity
-from tas.verdict.verdict import PolicyVerdict
+from tas.verdict.ownership import strategy_of
+from tas.verdict.verdict import ABSENT, LabelVerdict, PolicyVerdict, StrategyVerdict
 
 NOW = 1_000_000.0
 STALE_AFTER = 30.0
 HERE, THERE, OTHER = PolicyKey("a", "p"), PolicyKey("b", "p"), PolicyKey("a", "q")
 PREFIXED = f"{LABEL_PREFIX}p/card"
 RULE = {"metricname": "m", "operator": "GreaterThan", "target": 1}
-DESCHEDULE = {"deschedule": {"rules": [RULE]}}
-LABELING = {"labeling": {"rules": [RULE | {"labels": ["card=1"]}]}}
+DESCHEDULE: dict[str, Any] = {"deschedule": {"rules": [RULE]}}
+LABELING: dict[str, Any] = {"labeling": {"rules": [RULE | {"labels": ["card=1"]}]}}
 
 
 def stored(
@@ -128,6 +130,38 @@ def test_a_policy_of_another_uid_confirms_nothing() -> None:
 def test_a_policy_that_was_edited_since_its_verdict_confirms_nothing() -> None:
     """The verdict has waited for `clearFor` by other rules."""
     assert confirmed({HERE: stored()._replace(generation=2)}) == set()
+
+
+@pytest.mark.parametrize(
+    ("label", "strategies"),
+    [
+        ("p", {"deschedule": DESCHEDULE["deschedule"] | {"clearFor": "1s"}}),
+        (PREFIXED, {"labeling": LABELING["labeling"] | {"clearFor": "1s"}}),
+    ],
+)
+@pytest.mark.parametrize(
+    ("met_since", "zone", "goes"),
+    [
+        pytest.param(NOW - 1, "a", True, id="the verdict has waited for clearFor"),
+        pytest.param(None, "a", False, id="the verdict was of an unselected node, which is selected now"),
+        pytest.param(None, "b", True, id="the node is still unselected"),
+        pytest.param(NOW - 1, "b", True, id="the node is unselected now"),
+    ],
+)
+def test_with_clear_for_a_verdict_of_an_unselected_node_is_confirmed_only_by_the_selector(
+    label: str, strategies: Mapping[str, Any], met_since: float | None, zone: str, goes: bool
+) -> None:
+    found = LabelVerdict(state=State.MET, desired=ABSENT, met_since=met_since)
+    strategy = StrategyVerdict(state=State.MET, changed=NOW, labels={label: found})
+    verdicts = {HERE: PolicyVerdict(uid=str(HERE), generation=1, strategies={strategy_of(label): strategy})}
+    evidence = Evidence(
+        policies={HERE: stored(HERE, strategies, **IN_ZONE_A)},
+        samples=MEETS,
+        labels={"zone": zone},
+        default_stale_after=STALE_AFTER,
+        now=NOW,
+    )
+    assert set(confirmed_removals({label: HERE}, verdicts, evidence)) == ({label} if goes else set())
 
 
 @pytest.mark.parametrize(

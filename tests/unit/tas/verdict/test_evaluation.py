@@ -409,6 +409,16 @@ def test_an_unselected_node_meets_the_policy_at_once_and_unknown_labels_hold(
     assert inside == evaluated(plain, known)
 
 
+def test_clear_for_begins_when_the_node_is_selected() -> None:
+    """The labels of the node may have been old for longer than `clearFor`, and the rules violated meanwhile."""
+    of = deschedule("a > 1", clearFor="20s", nodeSelector={"matchLabels": {"zone": "a"}})
+    outside = evaluated(of, samples(a=1), labels={"zone": "b"})
+    assert (desired(outside), only(outside).labels[KEY.name].met_since) == (ABSENT, None)
+    inside, due = step(of, samples(NOW + 60, a=1), outside, labels={"zone": "a"}, now=NOW + 60)
+    assert (desired(inside), only(inside).labels[KEY.name].met_since, due) == (HOLD, NOW + 60, NOW + 80)
+    assert desired(evaluated(of, samples(NOW + 80, a=1), inside, labels={"zone": "a"}, now=NOW + 80)) == ABSENT
+
+
 @pytest.mark.parametrize("field", ["suspend", "dryRun"])
 @pytest.mark.parametrize("state", [*State, None])
 def test_a_suspended_or_dry_run_policy_has_states_and_holds_its_labels(state: State | None, field: str) -> None:
@@ -1042,13 +1052,15 @@ class Expected:
             if earlier[0] is VIOLATED:  # unknown does not end violated
                 self.since[kind, label] = earlier
             return HOLD
+        clear_for = SECONDS[strategy.get("clearFor", "0s")]
+        if selected(moment) is False and clear_for:
+            return ABSENT  # and the time begins once the node is selected
         since = earlier[1] if state is earlier[0] else moment.now
         self.since[kind, label] = (state, since)
         if state is VIOLATED:
             done = moment.now - since >= SECONDS[strategy.get("for", "0s")]
             return to_set(kind, label, carrying, strategy.get("onStale", "hold")) if done else HOLD
-        done = selected(moment) is False or moment.now - since >= SECONDS[strategy.get("clearFor", "0s")]
-        return ABSENT if done else HOLD
+        return ABSENT if moment.now - since >= clear_for else HOLD
 
 
 @given(specs, events)
