@@ -17,8 +17,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from multiprocessing import forkserver
+from multiprocessing import forkserver, reduction
 from pathlib import Path
+from typing import Any, Self
 
 import workers
 from cli import COMMANDS
@@ -45,22 +46,38 @@ def begin_imports() -> None:
     forkserver.ensure_running()
 
 
+class _Passed:
+    """A file descriptor, which the fork gets as its own."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _received, (reduction.DupFd(self._descriptor),)
+
+
+def _received(duplicate: Any) -> int:
+    """What the fork has in place of a `_Passed`: the descriptor."""
+    descriptor: int = duplicate.detach()
+    return descriptor
+
+
 def _run(
     *,
     words: Sequence[str],
     environment: Mapping[str, str],
     folder: Path,
-    output: tuple[Path, Path],
+    output: tuple[int, int],
     limits: Mapping[str, float],
     death_signal: signal.Signals,
 ) -> None:
-    """Runs `-m MODULE ARGUMENT...` in the fork, in `folder`; its output is added to two files, or twice to one."""
+    """Runs `-m MODULE ARGUMENT...` in the fork, in `folder`, with these descriptors as stdout and stderr."""
     os.setsid()  # Ctrl-C reaches only the test, which ends its children in order
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(death_signal), 0, 0, 0)  # the server ends with the test
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    for number, path in enumerate(output, 1):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), number)
+    for number, descriptor in enumerate((os.open(os.devnull, os.O_RDONLY), *output)):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
@@ -76,19 +93,23 @@ def _run(
 
 
 class Fork:
-    """A fork, with the part of the interface of `subprocess.Popen` that tests use."""
+    """A fork, with the part of the interface of `subprocess.Popen` that tests use.
+
+    `output`: the file descriptors that become its stdout and its stderr.
+    """
 
     def __init__(
         self,
         words: Sequence[str],
         *,
-        output: tuple[Path, Path],
+        output: tuple[int, int],
         env: Mapping[str, str],
         cwd: Path,
         death_signal: signal.Signals = signal.SIGKILL,
         limits: Mapping[str, float] | None = None,
     ) -> None:
-        order = {"words": tuple(words), "environment": dict(env), "folder": cwd, "output": output}
+        passed = tuple(map(_Passed, output))
+        order = {"words": tuple(words), "environment": dict(env), "folder": cwd, "output": passed}
         order |= {"limits": dict(limits or {}), "death_signal": death_signal}
         self._process = _forking.Process(target=_run, kwargs=order, daemon=True)
         self._process.start()
@@ -130,34 +151,77 @@ class ForkedProcess(Process):
 
     def _start(self) -> Fork:
         words = [*map(str, self.command)]
-        self.log.touch()  # before the fork has written a line
-        output = (self.log, self.log)
-        return Fork(words, output=output, env=self.env, cwd=self.cwd, death_signal=self.death_signal)
+        with self.log.open("ab") as log:
+            output = (log.fileno(), log.fileno())
+            return Fork(words, output=output, env=self.env, cwd=self.cwd, death_signal=self.death_signal)
 
 
-async def forked(
-    arguments: Sequence[str], environment: Mapping[str, str], *, within: float, long_limits: bool
-) -> tuple[int, str, str]:
-    """Runs a command `tas` to its end; returns its exit code, stdout and stderr.
+class ForkedCommand:
+    """A command `tas`, with the part of the interface of `asyncio.subprocess.Process` that tests use.
 
-    `long_limits`: whether the command waits long for the bus.
-    Raises TimeoutError after `within` seconds.
+    Attributes:
+        stdout: What the test can read while the command runs.
+        stderr: The same of its errors.
     """
-    with tempfile.TemporaryDirectory(prefix="tas-forked-") as folder:
-        output = (Path(folder, "out"), Path(folder, "err"))
-        limits = LIMITS if long_limits else {}
-        words = ("-m", "cli", *arguments)
-        fork = await asyncio.to_thread(  # the first start waits for the imports
-            Fork, words, output=output, env=environment, cwd=Path.cwd(), limits=limits
-        )
-        ended = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        loop.add_reader(fork.sentinel, ended.set)
+
+    def __init__(self, fork: Fork, stdout: asyncio.StreamReader, stderr: asyncio.StreamReader) -> None:
+        self._fork = fork
+        self.stdout = stdout
+        self.stderr = stderr
+        self._ended = asyncio.Event()
+        asyncio.get_running_loop().add_reader(fork.sentinel, self._end)
+
+    @classmethod
+    async def start(
+        cls, arguments: Sequence[str], environment: Mapping[str, str], *, limits: Mapping[str, float] | None = None
+    ) -> Self:
+        """Starts it in the folder of the test, without input; `limits` replace those of the product."""
+        (out, its_out), (err, its_err) = os.pipe(), os.pipe()
+        readers = await _reader(out), await _reader(err)
         try:
-            async with asyncio.timeout(within):
-                await ended.wait()
-        finally:
-            loop.remove_reader(fork.sentinel)
-            fork.kill()
-        out, err = (path.read_text() for path in output)
-        return fork.wait(), out, err
+            fork = await asyncio.to_thread(  # the first start waits for the imports
+                Fork,
+                ("-m", "cli", *arguments),
+                output=(its_out, its_err),
+                env=environment,
+                cwd=Path.cwd(),
+                limits=limits,
+            )
+        finally:  # then both pipes end with the fork
+            os.close(its_out)
+            os.close(its_err)
+        return cls(fork, *readers)
+
+    def _end(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._fork.sentinel)
+        self._ended.set()
+
+    @property
+    def pid(self) -> int:
+        return self._fork.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """As `Fork.poll`."""
+        return self._fork.poll()
+
+    def kill(self) -> None:
+        self._fork.kill()
+
+    async def wait(self) -> int:
+        """The exit code, once it has ended."""
+        await self._ended.wait()
+        return self._fork.wait()
+
+    async def communicate(self) -> tuple[bytes, bytes]:
+        """The rest of stdout and of stderr, once it has ended."""
+        out, err, _ = await asyncio.gather(self.stdout.read(), self.stderr.read(), self.wait())
+        return out, err
+
+
+async def _reader(descriptor: int) -> asyncio.StreamReader:
+    """The reading end of a pipe, which is closed at its end."""
+    reader = asyncio.StreamReader()
+    pipe = os.fdopen(descriptor, "rb", buffering=0)  # which the transport closes
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+    return reader

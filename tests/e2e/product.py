@@ -112,7 +112,9 @@ class Product:
         """A running command of `tas`, and the file of its errors."""
         with TemporaryDirectory(prefix="tas-forked-") as folder:
             out, err = Path(folder, "out"), Path(folder, "err")
-            fork = Fork(("-m", "cli", *arguments), output=(out, err), env=self._env, cwd=Path(folder))
+            with out.open("wb") as its_out, err.open("wb") as its_err:
+                output = (its_out.fileno(), its_err.fileno())
+                fork = Fork(("-m", "cli", *arguments), output=output, env=self._env, cwd=Path(folder))
             try:
                 yield fork, err
             finally:

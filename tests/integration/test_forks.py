@@ -1,5 +1,6 @@
 """A fork of the process that has imported the product is a process of its own, as a new interpreter is."""
 
+import asyncio
 import json
 import os
 import signal
@@ -12,7 +13,7 @@ import psutil
 import pytest
 
 from tests.e2e.processes import clean_environment
-from tests.forks import Fork, ForkedProcess
+from tests.forks import Fork, ForkedCommand, ForkedProcess
 from tests.integration.servers import eventually
 
 WAITING = ("-m", "cli", "run", "evaluate", "--bus", "nats://127.0.0.1:1", "--health-listen", "127.0.0.1:0")
@@ -38,12 +39,36 @@ async def has_logged(process: ForkedProcess, event: str) -> None:
 
 
 def test_its_exit_code_and_output_are_those_of_the_command(tmp_path: Path) -> None:
-    output = (tmp_path / "out", tmp_path / "err")
-    fork = Fork(("-m", "cli", "run", "evaluate", "--period"), output=output, env={}, cwd=tmp_path)
+    out, err = tmp_path / "out", tmp_path / "err"
+    with out.open("wb") as its_out, err.open("wb") as its_err:
+        output = (its_out.fileno(), its_err.fileno())
+        fork = Fork(("-m", "cli", "run", "evaluate", "--period"), output=output, env={}, cwd=tmp_path)
     assert fork.wait(120) == fork.poll() == 2
-    assert output[0].read_text() == ""
-    assert "No such option" in output[1].read_text()
+    assert out.read_text() == ""
+    assert "No such option" in err.read_text()
     fork.send_signal(signal.SIGTERM)  # to nobody
+
+
+async def test_its_output_can_be_read_while_it_runs_and_ends_with_it() -> None:
+    command = await ForkedCommand.start(WAITING[2:], {"TAS_LOG_FORMAT": "json"})
+    async with asyncio.timeout(120):
+        while json.loads(await command.stderr.readline())["event"] != "workers_started":
+            pass
+        is_running = command.returncode is None
+        os.kill(command.pid, signal.SIGTERM)
+        out, err = await command.communicate()
+    assert is_running
+    assert (await command.wait(), command.returncode, out) == (0, 0, b"")
+    assert [json.loads(line)["event"] for line in err.splitlines()][-1:] == ["workers_stopped"]
+
+
+async def test_a_kill_is_the_exit_code_and_ends_its_output() -> None:
+    command = await ForkedCommand.start(WAITING[2:], {})
+    async with asyncio.timeout(120):
+        await command.stderr.readline()
+        command.kill()
+        await command.communicate()
+        assert await command.wait() == -signal.SIGKILL
 
 
 async def test_it_has_its_own_session_environment_files_and_log(tmp_path: Path) -> None:

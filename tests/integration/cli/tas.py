@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 import psutil
 
-from tests.forks import forked
+from tests.forks import LIMITS, ForkedCommand
 from tests.integration.servers import eventually
 
 COMMAND = (sys.executable, "-m", "cli")
@@ -45,6 +45,10 @@ SHORT = {
 
 COMMAND_SECONDS = 240.0
 """How long a command may take: `tas demo` takes seconds, and on a busy machine a minute."""
+
+
+Command = asyncio.subprocess.Process | ForkedCommand
+"""A command that has been started."""
 
 
 def demo_policy(strategies: str) -> str:
@@ -95,7 +99,7 @@ class Running:
         noise: The other lines of stderr.
     """
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: Command) -> None:
         self.process = process
         self.log: list[dict[str, Any]] = []
         self.noise: list[str] = []
@@ -169,15 +173,34 @@ class Running:
         return self.process.returncode
 
 
+async def _done(process: Command) -> Done:
+    """Reads its output to the end. Raises TimeoutError after `COMMAND_SECONDS`, and kills it then."""
+    try:
+        async with asyncio.timeout(COMMAND_SECONDS):
+            out, err = await process.communicate()
+    except TimeoutError:
+        process.kill()
+        raise
+    assert process.returncode is not None
+    return Done(process.returncode, out.decode(), err.decode())
+
+
 class Tas:
     """A user: an environment with folders of its own, so that no other user's bus is found.
 
-    `long_limits`: whether short commands wait long for the bus, as a busy machine requires.
+    A command is a fork of a process that has imported the product. Each command runs as a new process in some test:
+    only there an import that the command itself lacks is noticed.
+
+    Attributes:
+        command: What a new process runs.
+        forks: Whether commands are forks. Those of a program that changes the product before its import are not.
+        long_limits: Whether commands that end by themselves wait long for the bus, as a busy machine requires.
     """
 
     def __init__(self, home: Path) -> None:
         self.home = home
         self.command: tuple[str, ...] = tuple(COMMAND)
+        self.forks = True
         self.long_limits = True
         self.runtime = home / "runtime"
         self.temporary = home / "temporary"
@@ -188,7 +211,14 @@ class Tas:
         self.environment["TAS_NEW_BUS_WAIT"] = "0s"  # every test has a new bus
         self.environment["TAS_STALE_AFTER"] = "30m"  # longer than a test on a busy machine
 
-    async def start(self, *arguments: str, **environment: str) -> asyncio.subprocess.Process:
+    async def start(self, *arguments: str, **environment: str) -> Command:
+        """Starts a command; the test reads its output."""
+        if self.forks:
+            return await ForkedCommand.start(arguments, self.environment | environment)
+        return await self.new(*arguments, **environment)
+
+    async def new(self, *arguments: str, **environment: str) -> asyncio.subprocess.Process:
+        """Starts a command as a new process, as a user starts it."""
         return await asyncio.create_subprocess_exec(
             *self.command,
             *arguments,
@@ -199,19 +229,13 @@ class Tas:
         )
 
     async def __call__(self, *arguments: str, **environment: str) -> Done:
-        """Runs a command to its end; a short one as a fork of a process that has imported the product."""
-        if arguments[0] in SHORT:
-            settings = self.environment | environment
-            return Done(*await forked(arguments, settings, within=COMMAND_SECONDS, long_limits=self.long_limits))
-        return await self.process(*arguments, **environment)
+        """Runs a command to its end."""
+        limits = LIMITS if self.long_limits and arguments[0] in SHORT else {}
+        return await _done(await ForkedCommand.start(arguments, self.environment | environment, limits=limits))
 
     async def process(self, *arguments: str, **environment: str) -> Done:
-        """Runs a command to its end, as a user starts it."""
-        process = await self.start(*arguments, **environment)
-        async with asyncio.timeout(COMMAND_SECONDS):
-            out, err = await process.communicate()
-        assert process.returncode is not None
-        return Done(process.returncode, out.decode(), err.decode())
+        """Runs a command to its end as a new process, as a user starts it."""
+        return await _done(await self.new(*arguments, **environment))
 
     @asynccontextmanager
     async def running(self, *arguments: str, **environment: str) -> AsyncIterator[Running]:

@@ -110,9 +110,9 @@ async def test_it_serves_built_in_agents_and_those_of_packages_at_the_port_of_th
 async def test_a_file_or_a_port_that_cannot_be_used_ends_the_start(tas: Tas, tmp_path: Path) -> None:
     (tmp_path / "agents.yaml").write_text("agents: {foo: {options: {a: 1}}}")
     command = ("run", "agents", "--bus", "nats://127.0.0.1:1", "--agents", str(tmp_path / "agents.yaml"))
-    refused = await tas.process("run", "agents", "--bus", "nats://127.0.0.1:1", HTTP_PORT="80a")
+    refused = await tas("run", "agents", "--bus", "nats://127.0.0.1:1", HTTP_PORT="80a")
     assert (refused.code, "HTTP_PORT = '80a': must be a port from 1 to 65535" in refused.err) == (2, True)
-    done = await tas.process(*command)
+    done = await tas(*command)
     assert done.code == 2
     assert "agents.foo.options.a = 1: is not a known option: the agent has none" in done.err
 

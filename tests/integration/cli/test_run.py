@@ -59,6 +59,12 @@ def policies(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def as_a_user(tas: Tas) -> None:
+    """A long-running command is a new process: a fork would not notice an import that the command itself lacks."""
+    tas.forks = False
+
+
+@pytest.fixture
 async def everything(tas: Tas, policies: Path) -> AsyncIterator[Running]:
     """`tas run all`, ready."""
     async with tas.running("run", "all", "--policies", str(policies), *FREE) as running:
@@ -91,6 +97,7 @@ async def passing_nodes(running: Running) -> list[str]:
         return names
 
 
+@pytest.mark.usefixtures("as_a_user")
 async def test_run_all_goes_from_a_published_sample_to_an_answer_and_ends_without_files(
     tas: Tas, everything: Running, policies: Path, tmp_path: Path
 ) -> None:

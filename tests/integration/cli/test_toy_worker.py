@@ -76,7 +76,7 @@ async def test_a_toy_worker_has_a_command_settings_a_port_and_rights(tas: Tas, e
     closed = Closed(folder)  # after its role is known
     await closed.server.start()
     try:
-        tas.command = (sys.executable, str(entry))
+        tas.command, tas.forks = (sys.executable, str(entry)), False
         tas.environment["PYTHONPATH"] = str(ROOT)
         listed = await tas.process("run", "--help")
         assert "  toy " in listed.out

@@ -16,7 +16,7 @@ from cli.up.applied import AppliedPolicies
 from sandbox import Sandbox
 from sandbox.resources import TASPOLICIES
 from tests.e2e.processes import free_ports
-from tests.integration.cli.tas import COMMAND, Tas, demo_policy, policy_folder, replace_file
+from tests.integration.cli.tas import COMMAND, Command, Tas, demo_policy, policy_folder, replace_file
 from tests.integration.servers import eventually
 
 POLICY = demo_policy("""\
@@ -35,7 +35,7 @@ def policies(tmp_path: Path) -> Path:
 class Screen:
     """The output of `tas up` without a terminal."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: Command) -> None:
         self.process = process
         self.text = ""
         self.everything = ""
@@ -85,7 +85,8 @@ async def test_nodes_get_labels_pods_move_an_edit_takes_effect_and_no_file_remai
         await eventually(lambda: "cluster: node-3: labels: demo-policy=violating; pods: –" in screen.text)
         # The first pod may have moved before the file was reported: then its line is already removed from the text.
         await eventually(lambda: "simulated_pod_evicted" in screen.everything)
-        top = Screen(await tas.start("top", "--extender-health", f"127.0.0.1:{health}"))
+        # A new process: no other test runs this command as a user starts it.
+        top = Screen(await tas.new("top", "--extender-health", f"127.0.0.1:{health}"))
         await eventually(lambda: "policies: bad.yaml: in force: nothing; no YAML" in top.text)
         await top.shows("cluster: node-3: labels: demo-policy=violating", "answer: ")
         os.kill(top.process.pid, signal.SIGINT)
