@@ -157,10 +157,10 @@ class ForkedProcess(Process):
 
 
 class ForkedCommand:
-    """A command `tas`, with the part of the interface of `asyncio.subprocess.Process` that tests use.
+    """A fork, with the part of the interface of `asyncio.subprocess.Process` that tests use.
 
     Attributes:
-        stdout: What the test can read while the command runs.
+        stdout: What the test can read while the fork runs.
         stderr: The same of its errors.
     """
 
@@ -173,19 +173,14 @@ class ForkedCommand:
 
     @classmethod
     async def start(
-        cls, arguments: Sequence[str], environment: Mapping[str, str], *, limits: Mapping[str, float] | None = None
+        cls, words: Sequence[str], environment: Mapping[str, str], *, limits: Mapping[str, float] | None = None
     ) -> Self:
-        """Starts it in the folder of the test, without input; `limits` replace those of the product."""
+        """Starts `-m MODULE ARGUMENT...` in the folder of the test; `limits` replace those of the product."""
         (out, its_out), (err, its_err) = os.pipe(), os.pipe()
         readers = await _reader(out), await _reader(err)
         try:
             fork = await asyncio.to_thread(  # the first start waits for the imports
-                Fork,
-                ("-m", "cli", *arguments),
-                output=(its_out, its_err),
-                env=environment,
-                cwd=Path.cwd(),
-                limits=limits,
+                Fork, words, output=(its_out, its_err), env=environment, cwd=Path.cwd(), limits=limits
             )
         finally:  # then both pipes end with the fork
             os.close(its_out)

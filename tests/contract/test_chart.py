@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,13 @@ FILES = sorted((DEPLOY / "manifests").glob("*.yaml"))
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 
 
+@cache
+def everything(file: Path) -> list[dict[str, Any]]:
+    return [each for each in yaml.load_all(file.read_text(), yaml.CSafeLoader) if each is not None]
+
+
 def documents(file: Path, *kinds: str) -> list[dict[str, Any]]:
-    found = [each for each in yaml.safe_load_all(file.read_text()) if each is not None]
-    return [each for each in found if not kinds or each["kind"] in kinds]
+    return [each for each in everything(file) if not kinds or each["kind"] in kinds]
 
 
 def pods(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:

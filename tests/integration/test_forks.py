@@ -50,7 +50,7 @@ def test_its_exit_code_and_output_are_those_of_the_command(tmp_path: Path) -> No
 
 
 async def test_its_output_can_be_read_while_it_runs_and_ends_with_it() -> None:
-    command = await ForkedCommand.start(WAITING[2:], {"TAS_LOG_FORMAT": "json"})
+    command = await ForkedCommand.start(WAITING, {"TAS_LOG_FORMAT": "json"})
     async with asyncio.timeout(120):
         while json.loads(await command.stderr.readline())["event"] != "workers_started":
             pass
@@ -63,7 +63,7 @@ async def test_its_output_can_be_read_while_it_runs_and_ends_with_it() -> None:
 
 
 async def test_a_kill_is_the_exit_code_and_ends_its_output() -> None:
-    command = await ForkedCommand.start(WAITING[2:], {})
+    command = await ForkedCommand.start(WAITING, {})
     async with asyncio.timeout(120):
         await command.stderr.readline()
         command.kill()

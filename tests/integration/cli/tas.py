@@ -214,7 +214,7 @@ class Tas:
     async def start(self, *arguments: str, **environment: str) -> Command:
         """Starts a command; the test reads its output."""
         if self.forks:
-            return await ForkedCommand.start(arguments, self.environment | environment)
+            return await ForkedCommand.start(("-m", "cli", *arguments), self.environment | environment)
         return await self.new(*arguments, **environment)
 
     async def new(self, *arguments: str, **environment: str) -> asyncio.subprocess.Process:
@@ -231,7 +231,8 @@ class Tas:
     async def __call__(self, *arguments: str, **environment: str) -> Done:
         """Runs a command to its end."""
         limits = LIMITS if self.long_limits and arguments[0] in SHORT else {}
-        return await _done(await ForkedCommand.start(arguments, self.environment | environment, limits=limits))
+        words = ("-m", "cli", *arguments)
+        return await _done(await ForkedCommand.start(words, self.environment | environment, limits=limits))
 
     async def process(self, *arguments: str, **environment: str) -> Done:
         """Runs a command to its end as a new process, as a user starts it."""

@@ -4,10 +4,10 @@ import asyncio
 import json
 import os
 import re
-import sys
+import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import aiohttp
 import pytest
 
 from tests.e2e.processes import free_ports
+from tests.forks import ForkedCommand
 from tests.integration.cli.tas import Running, Tas, demo_policy, filter_request, policy_folder, replace_file
 from tests.integration.servers import eventually
 
@@ -38,22 +39,22 @@ class Played:
 
     @asynccontextmanager
     async def running(self, name: str) -> AsyncIterator[Running]:
-        """A line of the Procfile, as honcho starts it."""
-        process = await asyncio.create_subprocess_exec(
-            *("sh", "-c", LINES[name]),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-            env={**self._environment, "PORT": str(free_ports(1)[0])},
+        """A line of the Procfile, as honcho starts it, but as a fork of a process that has imported the product."""
+        environment = {**self._environment, "PORT": str(free_ports(1)[0])}
+        shell = await asyncio.create_subprocess_exec(
+            *("sh", "-c", LINES[name]), stdout=asyncio.subprocess.PIPE, env=environment
         )
+        words = (await shell.communicate())[0].decode().splitlines()
+        process = await ForkedCommand.start(words, environment)
         running = Running(process)
         self.processes.setdefault(name, []).append(running)
         try:
             yield running
         finally:
-            with suppress(ProcessLookupError):
-                process.terminate()
+            if process.returncode is None:
+                os.kill(process.pid, signal.SIGTERM)
             await running.ended()
+            await process.stdout.read()  # both pipes are closed then
 
     async def rejected(self) -> set[str] | None:
         """The nodes that an extender rejects; None if none answered, after which a scheduler asks again."""
@@ -106,7 +107,7 @@ async def played(tas: Tas, tmp_path: Path) -> AsyncIterator[Played]:
     binaries = tmp_path / "bin"
     binaries.mkdir()
     for name, arguments in (("tas", "-m cli"), ("python", "")):
-        (binaries / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments} "$@"\n')
+        (binaries / name).write_text(f"#!/bin/sh\nprintf '%s\\n' {arguments} \"$@\"\n")
         (binaries / name).chmod(0o755)
     bus, cluster, extender = free_ports(3)
     environment = {
@@ -137,6 +138,11 @@ async def played(tas: Tas, tmp_path: Path) -> AsyncIterator[Played]:
         await found.publish(node_1=0, node_2=0, node_3=0)  # before the simulated nodes publish this metric
         replace_file(tmp_path / "policies" / "demo.yaml", POLICY)
         yield found
+
+
+def test_each_line_becomes_its_process_so_that_a_signal_of_honcho_reaches_it() -> None:
+    """The test below starts the words of a line without its shell; `test_run.py` has some lines with honcho."""
+    assert [name for name, line in LINES.items() if not re.search(r"(^|; )exec (tas|python) [^;]+$", line)] == []
 
 
 async def test_one_of_each_is_killed_and_no_answer_or_transition_is_wrong(played: Played) -> None:
