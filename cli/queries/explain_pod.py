@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import aiohttp
 import click
@@ -19,7 +19,6 @@ from cli.queries.card_tables import print_pod_cards
 from cli.queries.cards import devices_of_nodes
 from cli.queries.explain import pair, view_of
 from cli.queries.explain_tables import print_answers, print_pod
-from cli.queries.pod_manifest import DescribedPod, pod_of_manifest
 from cli.queries.query import ask
 from cli.settings import Settings, flag, variable
 from tas.enforcing.pod import PodKey
@@ -33,7 +32,9 @@ from tas.policy.policy import POD_LABEL
 from tas.values.names import is_label_value
 from workers.process.address import Address
 from workers.process.http_body import MAX_OWN_BYTES, TooLargeError, failed_request, whole_body
-from workers.process.manifests import MAX_BYTES
+
+if TYPE_CHECKING:
+    from cli.queries.pod_manifest import DescribedPod
 
 T = TypeVar("T")
 
@@ -72,7 +73,7 @@ def pod(settings: Settings, *, name: str, policy: str | None, manifest: str | No
     key = PodKey(*pair(name))
     if policy is not None and not is_label_value(policy):
         raise click.ClickException(f"--policy = {shortened(policy)}: must be a valid value of a label")
-    described = None if manifest is None else pod_of_manifest(key, _read(manifest))
+    described = None if manifest is None else _described(key, manifest)
     return ask(
         settings,
         lambda bus, _: _explain_pod(bus, key, policy, settings, described=described, as_json=as_json),
@@ -80,14 +81,17 @@ def pod(settings: Settings, *, name: str, policy: str | None, manifest: str | No
     )
 
 
-def _read(manifest: str) -> bytes:
-    """The file, or standard input for `-`; of a larger one so much that it is refused for its size."""
+def _described(key: PodKey, manifest: str) -> "DescribedPod":
+    """The pod in the file, or in standard input for `-`; of a larger one so much is read that its size is refused."""
+    from cli.queries.pod_manifest import pod_of_manifest  # only here: it loads the reader of YAML
+    from workers.process.manifests import MAX_BYTES
+
     try:
         with click.open_file(manifest, "rb") as file:
             data: bytes = file.read(MAX_BYTES + 1)
-            return data
     except OSError as error:
         raise click.ClickException(f"--manifest: {manifest}: {error.strerror}") from error
+    return pod_of_manifest(key, data)
 
 
 async def _explain_pod(
@@ -96,7 +100,7 @@ async def _explain_pod(
     policy: str | None,
     settings: Settings,
     *,
-    described: DescribedPod | None,
+    described: "DescribedPod | None",
     as_json: bool,
 ) -> int:
     answered = await _answered(key, settings.extender_health)

@@ -66,7 +66,7 @@ STARTS = {
     "events": Start(BUS, 230),
     "explain --help": Start(EXPLAIN, 345),
     "explain node node-1": Start(EXPLAIN, 345),
-    "explain pod pod-1": Start(EXPLAIN | HTTP | {"yaml"}, 435),
+    "explain pod pod-1": Start(EXPLAIN | HTTP, 415),
     "trace node-1 a": Start(TABLES, 315),
     "pause": Start(BUS, 230),
     "doctor --help": Start(BUS | HTTP | {"cryptography", "prometheus_client", "workers.kubernetes", "yaml"}, 450),
