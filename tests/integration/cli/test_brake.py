@@ -1,6 +1,5 @@
 """`tas pause`, `tas resume` and `tas reset`, and what `tas get policies` shows of them."""
 
-import subprocess
 import time
 
 import pytest
@@ -12,7 +11,7 @@ from bus.records.policies import PolicyRecord
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey
 from tas.verdict.brake import ALL, Breaker, Trip
-from tests.integration.cli.tas import COMMAND, Tas
+from tests.integration.cli.tas import Tas
 from tests.integration.servers import Server
 
 KEY = PolicyKey("default", "p")
@@ -86,7 +85,7 @@ async def test_a_reset_refuses_what_is_no_policy(tas: Tas) -> None:
         assert "is not the name of a policy" in refused.err
 
 
-def test_a_reset_needs_a_policy_or_all() -> None:
-    done = subprocess.run([*COMMAND, "reset"], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "give a policy, or --all" in done.stderr
+async def test_a_reset_needs_a_policy_or_all(tas: Tas) -> None:
+    done = await tas("reset")
+    assert done.code == 2
+    assert "give a policy, or --all" in done.err
