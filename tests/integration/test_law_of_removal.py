@@ -13,13 +13,13 @@ import asyncio
 import gc
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
-from tests.integration.removal.cases import REMOVALS, SANDBOX, Case, added, late
+from tests.integration.removal.cases import REMOVALS, SANDBOX, WHOLE, Case, added, late
 from tests.integration.removal.clocks import clocks_may_be_wrong  # noqa: F401  # a fixture
 from tests.integration.removal.play import AS_PROCESSES, ON_ONE_LOOP, played
 from tests.integration.removal.tally import RecordProperty, record
@@ -55,6 +55,16 @@ def is_limited(seed: int, *, as_processes: bool) -> bool:
     return seed // PROCESS_EVERY % 2 == 1 if as_processes else seed % 2 == 0
 
 
+def is_whole(seed: int, *, as_processes: bool) -> bool:
+    """Whether each replica has all workers, as `tas run all`: half of the histories, with and without limits."""
+    return seed // (2 * PROCESS_EVERY if as_processes else 2) % 2 == 1
+
+
+def whole(every: Sequence[int], *, as_processes: bool) -> list[int]:
+    """Those of these seeds for which `is_whole`."""
+    return [seed for seed in every if is_whole(seed, as_processes=as_processes)]
+
+
 def batches(every: Sequence[int], at_once: int) -> list[tuple[int, ...]]:
     """The seeds in groups of histories that are played at the same time."""
     return [tuple(every[start : start + at_once]) for start in range(0, len(every), at_once)]
@@ -66,8 +76,9 @@ def name(batch: Sequence[int]) -> str:
 
 async def play_all(
     batch: Sequence[int], folder: Path, *, as_processes: bool = False, pause: float = 0.0
-) -> Counter[str]:
-    """Plays a batch, its first history with a pause; returns how often each case occurred."""
+) -> dict[int, Counter[str]]:
+    """Plays a batch, the first history of each kind with a pause; returns how often each case occurred, by seed."""
+    kinds = [is_whole(seed, as_processes=as_processes) for seed in batch]
     with capture_logs():
         results = await asyncio.gather(
             *(
@@ -77,7 +88,8 @@ async def play_all(
                     again=f"TAS_REMOVAL_SEEDS={seed}-{seed} python -m pytest tests/integration/test_law_of_removal.py",
                     as_processes=as_processes,
                     limited=is_limited(seed, as_processes=as_processes),
-                    pause_seconds=pause if number == 0 else 0.0,
+                    whole=kinds[number],
+                    pause_seconds=0.0 if kinds[number] in kinds[:number] else pause,
                 )
                 for number, seed in enumerate(batch)
             ),
@@ -89,16 +101,20 @@ async def play_all(
         if isinstance(result, BaseException)
     ]
     assert not failures, "\n\n".join(failures)
-    return added([result for result in results if isinstance(result, Counter)])
+    return {seed: result for seed, result in zip(batch, results, strict=True) if isinstance(result, Counter)}
 
 
 def record_met(
-    record_property: RecordProperty, met: Counter[str], batch: Sequence[int], *, as_processes: bool = False
-) -> None:
-    """Counts the cases of a batch for the session."""
-    of = {ON_ONE_LOOP: seeds(), AS_PROCESSES: seeds()[::PROCESS_EVERY]}
+    record_property: RecordProperty, met: Mapping[int, Counter[str]], *, as_processes: bool = False
+) -> Counter[str]:
+    """Counts the cases of a batch for the session, those of processes with all workers also apart; returns the sum."""
+    every = {ON_ONE_LOOP: seeds(), AS_PROCESSES: seeds()[::PROCESS_EVERY]}
     way = AS_PROCESSES if as_processes else ON_ONE_LOOP
-    record(record_property, met, on=SANDBOX, played=way, seeds=batch, of=of)
+    record(record_property, added(met.values()), on=SANDBOX, played=way, seeds=list(met), of=every)
+    some = {each: whole(of, as_processes=each == AS_PROCESSES) for each, of in every.items()}
+    mine = whole(list(met), as_processes=as_processes)
+    record(record_property, added(met[seed] for seed in mine), on=WHOLE, played=way, seeds=mine, of=some)
+    return added(met.values())
 
 
 @pytest.fixture(autouse=True)
@@ -121,8 +137,7 @@ pytestmark = [
 async def test_a_label_is_removed_only_for_a_reason(
     batch: tuple[int, ...], tmp_path: Path, record_property: RecordProperty
 ) -> None:
-    met = await play_all(batch, tmp_path)
-    record_met(record_property, met, batch)
+    met = record_met(record_property, await play_all(batch, tmp_path))
     # On a busy machine all of them may be judged late; the session requires enough that are not.
     assert len(batch) < 4 or met[Case.SAMPLE] + met[late(Case.SAMPLE)] > 0, "nothing was removed"
 
@@ -132,8 +147,9 @@ async def test_a_label_is_removed_only_for_a_reason(
 async def test_replicas_that_are_killed_and_stopped_remove_labels_only_for_a_reason(
     batch: tuple[int, ...], tmp_path: Path, record_property: RecordProperty
 ) -> None:
-    """In the first history one replica of each worker is stopped for long."""
+    """In the first history, and the first of processes with all workers, one replica of each is stopped for long."""
     pause = pause_seconds() if batch[0] == seeds()[0] else 0.0
-    met = await play_all(batch, tmp_path, as_processes=True, pause=pause)
-    record_met(record_property, met, batch, as_processes=True)
+    met = record_met(
+        record_property, await play_all(batch, tmp_path, as_processes=True, pause=pause), as_processes=True
+    )
     assert any(met[case] for case in REMOVALS), "nothing was removed"

@@ -42,6 +42,9 @@ def late(case: Case) -> str:
 SANDBOX, REAL = "the sandbox", "the real API server"
 """The API servers of the histories."""
 
+WHOLE = "the sandbox, with all workers in one process"
+"""Of the histories on the sandbox those whose workers share connections, watches and view."""
+
 Least = Mapping[int, Mapping[Case, int]]
 """How often each case must be met, by the number of seeds from which on this is required."""
 
@@ -107,6 +110,7 @@ LEAST: Mapping[str, Least] = {
             Case.PAUSED: 30,
         },
     },
+    WHOLE: {4: {}},
     REAL: {
         3: {
             Case.SAMPLE: 6,

@@ -52,6 +52,12 @@ TRUTH_SECONDS = (0.3, 1.2)
 OPERATORS_CHANCE = 0.25
 """How often somebody uses the brake, for each write of users."""
 
+AWAY_CHANCE, WHOLE_AWAY_CHANCE = 0.85, 0.5
+"""How often each `evaluate` is away while the bus is wiped, and each process that has all workers.
+
+The latter less often: its watches must live through a wipe, too.
+"""
+
 HALTING_CHANCE = 0.4
 """The probability that a replica is chosen that can stop itself between check and sending, if there is one."""
 
@@ -168,13 +174,13 @@ class History:
                 continue
             one = chance.choice(self._awake)
             if chance.random() < 0.4:
-                await self._all_away(one.name.partition("-")[0], chance)
+                await self._all_away(one.kinds[0] if len(one.kinds) == 1 else chance.choice(one.kinds), chance)
                 continue
             async with self._turn:
                 await self._kill_or_stop(one, chance, pauses)
 
     def _of(self, kind: str) -> list[One]:
-        return [one for one in self._workers if one.name.partition("-")[0] == kind]
+        return [one for one in self._workers if kind in one.kinds]
 
     @property
     def _awake(self) -> list[One]:
@@ -188,7 +194,7 @@ class History:
         self._log(f"{sorted(self._asleep)} sleep for {seconds:g} s")
         await asyncio.gather(*(one.pause(seconds) for one in sleepers))
         self._log("they continue")
-        self.met[Case.SLEPT] += len(sleepers)
+        self.met[Case.SLEPT] += sum(len(one.kinds) for one in sleepers)
         self._asleep = set()
 
     async def _kill_or_stop(self, one: One, chance: random.Random, pauses: tuple[float, float]) -> None:
@@ -288,7 +294,11 @@ class History:
 
     async def _wipe(self, chance: random.Random) -> None:
         """Wipes the bus; perhaps no `evaluate` runs for a while, so that no verdict mentions the labels."""
-        away = [one for one in self._awake if one.name.startswith("evaluate") and chance.random() < 0.85]
+        away = [
+            one
+            for one in self._awake
+            if "evaluate" in one.kinds and chance.random() < (AWAY_CHANCE if len(one.kinds) == 1 else WHOLE_AWAY_CHANCE)
+        ]
         self._log(f"the bus is wiped; away: {[one.name for one in away]}")
         for one in away:
             await one.kill()

@@ -20,7 +20,7 @@ from tests.integration.removal.clocks import some_errors
 from tests.integration.removal.history import History
 from tests.integration.removal.judge import SLACK_SECONDS, Judge
 from tests.integration.removal.observed import Observed
-from tests.integration.removal.workers import STALE_AFTER, One, Process, Task
+from tests.integration.removal.workers import KINDS, STALE_AFTER, One, Process, Task, WholeTask
 from tests.integration.replicas import Replica, replica, tas
 from tests.integration.servers import Server, eventually
 from tests.integration.watched import meanwhile
@@ -42,6 +42,9 @@ STEADY_SECONDS = 0.5
 WITH_CLOCKS = ("evaluate-1", "evaluate-2", "labels-1", "labels-2")
 """The replicas that compare times."""
 
+WHOLE = ("all-1", "all-2")
+"""The replicas of a process that has all workers."""
+
 PAUSES_SECONDS = (0.5, 5.0)
 
 ON_ONE_LOOP, AS_PROCESSES = "on one loop", "as processes"
@@ -61,12 +64,12 @@ class Journal:
 
 @asynccontextmanager
 async def tasks(
-    url: str, kubeconfig: Path, clocks: Mapping[str, float], brake: BrakeSettings
+    url: str, kubeconfig: Path, clocks: Mapping[str, float], brake: BrakeSettings, *, whole: bool
 ) -> AsyncIterator[list[One]]:
     """Every worker on this loop; `clocks` has the errors of wrong clocks."""
+    kind, names = (WholeTask, WHOLE) if whole else (Task, ("watch", "materialize", *WITH_CLOCKS))
     workers: list[One] = [
-        Task(name, url=url, kubeconfig=kubeconfig, brake=brake, clock_error=clocks.get(name, 0.0))
-        for name in ("watch", "materialize", *WITH_CLOCKS)
+        kind(name, url=url, kubeconfig=kubeconfig, brake=brake, clock_error=clocks.get(name, 0.0)) for name in names
     ]
     async with AsyncExitStack() as stack:
         for worker in workers:
@@ -76,37 +79,32 @@ async def tasks(
 
 
 @asynccontextmanager
-async def processes(url: str, kubeconfig: Path, folder: Path, *, limited: bool) -> AsyncIterator[list[One]]:
-    """Two replicas of every worker, each a process."""
-    halting = "tests.integration.workers.halting_labels"
-    limit = ["--limit", str(DEFAULT_NODES)] if limited else []
-    labels = [
-        "-m",
-        halting,
-        url,
-        str(kubeconfig),
-        "STOP",
-        "later",
-        "--stale-after",
-        f"{STALE_AFTER:g}",
-        *limit,
-        "--name",
-    ]
-    commands: dict[str, Callable[[str], list[str]]] = {
+async def processes(
+    url: str, kubeconfig: Path, folder: Path, *, limited: bool, whole: bool
+) -> AsyncIterator[list[One]]:
+    """Two replicas of every worker, each a process; or two processes that have all workers."""
+    halting = ["-m", "tests.integration.workers.halting_labels", url, str(kubeconfig), "STOP", "later"]
+    halting += ["--stale-after", f"{STALE_AFTER:g}", *(["--limit", str(DEFAULT_NODES)] if limited else [])]
+    commands: dict[str, Callable[[int], list[str]]] = {
         "watch": lambda _: tas("watch", "--kubeconfig", str(kubeconfig), bus=url),
         "materialize": lambda _: tas("materialize", bus=url),
         "evaluate": lambda _: tas("evaluate", "--stale-after", f"{STALE_AFTER:g}s", bus=url),
-        "labels": lambda name: [*labels, name],
+        "labels": lambda number: [*halting, "--number", str(number)],
     }
+    if whole:
+        commands = {"all": lambda number: [*halting, "--worker", "all", "--number", str(number)]}
     async with AsyncExitStack() as stack:
-        replicas: list[Replica] = [
-            stack.enter_context(replica(name, command(name), folder=folder))
+        replicas: list[tuple[Replica, tuple[str, ...]]] = [
+            (
+                stack.enter_context(replica(f"{kind}-{number}", command(number), folder=folder)),
+                KINDS if whole else (kind,),
+            )
             for kind, command in commands.items()
-            for name in (f"{kind}-1", f"{kind}-2")
+            for number in (1, 2)
         ]
-        for one in replicas:
+        for one, _ in replicas:
             await one.ready()
-        yield [Process(one) for one in replicas]
+        yield [Process(*each) for each in replicas]
 
 
 Stage = Callable[[Judge, Path, Callable[[str], None]], AbstractAsyncContextManager[tuple[Api, Path]]]
@@ -128,13 +126,15 @@ async def play(
     *,
     as_processes: bool,
     limited: bool,
+    whole: bool,
     pause_seconds: float = 0.0,
     stage: Stage = in_sandbox,
 ) -> Counter[str]:
     """Plays one history, and returns how often it met each case.
 
     As processes, one replica of each worker is stopped for `pause_seconds` at the same time, unless that is 0. If
-    `limited`, the product has a brake, policies have limits, and users pause and reset.
+    `limited`, the product has a brake, policies have limits, and users pause and reset. If `whole`, each replica has
+    all workers, which share connections, watches and view, and faults hit all of them.
     """
     seconds = PROCESS_HISTORY_SECONDS if as_processes else HISTORY_SECONDS
     if pause_seconds:
@@ -144,11 +144,13 @@ async def play(
         await server.start()
         stack.push_async_callback(server.stop)
         workers: list[One] = []
+        clocks: Mapping[str, float] = {}
         lateness = Lateness()
         judge = Judge(Observed(), STALE_AFTER, journal.log, lateness, lambda at: stopped(workers, at, lateness()))
         if not as_processes:
-            judge.clocks = some_errors(random.Random(f"{seed} clocks"), WITH_CLOCKS)
-            journal.log(f"wrong clocks: {judge.clocks}")
+            clocks = some_errors(random.Random(f"{seed} clocks"), WHOLE if whole else WITH_CLOCKS)
+            journal.log(f"wrong clocks: {clocks}")
+            judge.clocks = {name.replace("all", "labels"): error for name, error in clocks.items()}  # by user agents
         api, kubeconfig = await stack.enter_async_context(stage(judge, folder, journal.log))
         bus = await stack.enter_async_context(Bus.connect(server.url, name="test"))
         operators = None
@@ -162,9 +164,9 @@ async def play(
         ):
             await stack.enter_async_context(meanwhile(work))
         running = (
-            processes(server.url, kubeconfig, folder, limited=limited)
+            processes(server.url, kubeconfig, folder, limited=limited, whole=whole)
             if as_processes
-            else tasks(server.url, kubeconfig, judge.clocks, LIMITED if limited else OFF)
+            else tasks(server.url, kubeconfig, clocks, LIMITED if limited else OFF, whole=whole)
         )
         workers += await stack.enter_async_context(running)
         history = History(
@@ -213,7 +215,7 @@ def stopped(workers: Sequence[One], at: float, late: float) -> float:
     stops = [
         end - began
         for worker in workers
-        if isinstance(worker, Process) and worker.name.startswith("labels")
+        if isinstance(worker, Process) and worker.can_halt
         for began, end in worker.stops
         if end <= at <= end + SLACK_SECONDS + late
     ]
@@ -254,6 +256,7 @@ async def played(
     again: str,
     as_processes: bool = False,
     limited: bool = False,
+    whole: bool = False,
     pause_seconds: float = 0.0,
     stage: Stage = in_sandbox,
 ) -> Counter[str]:
@@ -267,6 +270,7 @@ async def played(
             journal,
             as_processes=as_processes,
             limited=limited,
+            whole=whole,
             pause_seconds=pause_seconds,
             stage=stage,
         )

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -16,6 +16,7 @@ from tests.integration.removal.clocks import set_error
 from tests.integration.replicas import Replica
 from tests.integration.servers import eventually
 from tests.integration.workers.halting_labels import LINES, SIGNALS
+from tests.integration.workers.whole_process import NAMES, NumberedContext, settings_of_all
 from workers.enforcing.brake import BrakeSettings
 from workers.enforcing.evaluate import Evaluate
 from workers.enforcing.labels import Labels
@@ -34,6 +35,9 @@ HALTS = {"read": Case.STOPPED_READ, "send": Case.STOPPED_SEND}
 STALE_AFTER = 1.5
 """Seconds, for policies without `staleAfter`."""
 
+KINDS = ("watch", "materialize", "evaluate", "labels")
+"""The workers that a history needs."""
+
 BUILD: dict[str, Callable[[Bus, KubernetesClient, CollectorRegistry, BrakeSettings], Worker]] = {
     "watch": lambda bus, client, registry, _: WatchWorker(bus, Reflectors(client), registry=registry),
     "materialize": lambda bus, _, registry, __: Materialize(bus, registry=registry),
@@ -50,6 +54,9 @@ class One(Protocol):
     """One replica."""
 
     name: str
+    kinds: tuple[str, ...]
+    """The workers of which it is a replica: several if it is a process that has all workers."""
+
     can_halt: bool
     """Whether it can stop itself between check and sending."""
 
@@ -68,6 +75,7 @@ class Task:
         self, name: str, *, url: str, kubeconfig: Path, brake: BrakeSettings, clock_error: float = 0.0
     ) -> None:
         self.name = name
+        self.kinds: tuple[str, ...] = (name.partition("-")[0],)
         self._brake = brake
         self._clock_error = clock_error
         self.can_halt = False
@@ -80,12 +88,14 @@ class Task:
 
     async def _live(self) -> None:
         set_error(self._clock_error)
-        kind = self.name.partition("-")[0]
+        await self._work()
+
+    async def _work(self) -> None:
         async with (
             Bus.connect(self._url, name=self.name) as bus,
             KubernetesClient.connect(self._kubeconfig, worker=self.name) as client,
         ):
-            await BUILD[kind](bus, client, CollectorRegistry(), self._brake).run()
+            await BUILD[self.kinds[0]](bus, client, CollectorRegistry(), self._brake).run()
 
     async def kill(self) -> None:
         """Cancels it at its current await; only what a worker finishes by itself is finished."""
@@ -103,17 +113,36 @@ class Task:
         assert not self._task.done(), f"{self.name} ended: {self._task}"
 
 
+class WholeTask(Task):
+    """All workers with the connections, watches and view of one process, as a task that is killed as a whole."""
+
+    def __init__(
+        self, name: str, *, url: str, kubeconfig: Path, brake: BrakeSettings, clock_error: float = 0.0
+    ) -> None:
+        super().__init__(name, url=url, kubeconfig=kubeconfig, brake=brake, clock_error=clock_error)
+        self.kinds = KINDS
+
+    async def _work(self) -> None:
+        settings = settings_of_all(self._url, self._kubeconfig, stale_after=STALE_AFTER, brake=self._brake)
+        async with AsyncExitStack() as stack:
+            context = NumberedContext(settings, stack, CollectorRegistry(), number=self.name[-1])
+            async with asyncio.TaskGroup() as tasks:
+                for worker in await context.build(NAMES):
+                    tasks.create_task(worker.run(), name=f"{self.name} {worker.name}")
+
+
 class Process:
-    """A worker as a process; one of `labels` can stop itself just before it removes a label.
+    """A process with one worker, or with all; `labels` can stop it just before a label is removed.
 
     Attributes:
         stops: When it was stopped, and when it continued.
         halts: How often it stopped itself at each line, and how often it continued too late to send a patch.
     """
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: Replica, kinds: tuple[str, ...]) -> None:
         self.name = replica.name
-        self.can_halt = replica.name.startswith("labels")
+        self.kinds = kinds
+        self.can_halt = "labels" in kinds
         self.stops: list[tuple[float, float]] = []
         self.halts: Counter[str] = Counter()
         self._line = LINES[int(replica.name[-1]) % len(LINES)]  # two replicas begin with different lines

@@ -5,7 +5,8 @@
 It sends `SIGNAL` (`STOP`, `KILL`) to itself, once, at `LINE`: `read` is after all reads of a removal, before their
 check; `send` is after the last check of a patch that removes a label, just before the patch is sent. With `later` as
 LINE it does nothing until it gets one of `SIGNALS`, which sets the line or clears it. With `--worker marks`, `send` is
-before any patch of taints.
+before any patch of taints. With `--worker all` it runs all workers as one process does, and `read` is still after the
+reads of labels.
 """
 
 import argparse
@@ -13,21 +14,21 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 
 import workers.kubernetes.client
 from bus.buckets import NODES, Bucket
 from bus.connection import Bus, RawEntry
+from cli.settings import Settings
 from tas.enforcing.limits import DefaultLimit
+from tests.integration.workers.whole_process import NAMES, NumberedContext, settings_of_all
 from tests.kubernetes.world import STALE_SECONDS
 from workers.enforcing.brake import BrakeSettings
 from workers.enforcing.labels import Labels
-from workers.enforcing.marks import Marks
-from workers.kubernetes.client import KubernetesClient
-from workers.kubernetes.reflectors import Reflectors
-from workers.process.address import Address
 from workers.process.log_form import LogFormat, LogLevel
 from workers.process.logs import configure_logging
 from workers.process.runtime import Supervisor, new_registry, stop_signals
@@ -58,16 +59,26 @@ class Halt:
         self.set_line(line)
 
 
-class HaltingBus(Bus):
-    """A bus that calls `halt` after a read of samples."""
+_is_labels: ContextVar[bool] = ContextVar("whether a task is one of the worker labels", default=False)
 
-    halt: Halt | None = None
 
-    async def get(self, bucket: Bucket, key: str) -> RawEntry | None:
-        entry = await super().get(bucket, key)
-        if self.halt is not None and bucket is NODES and key.endswith(".metrics"):
-            self.halt.at("read")
+def halt_reads(halt: Halt) -> None:
+    """Calls `halt` after each read of samples by labels."""
+
+    get, run = Bus.get, Labels.run
+
+    async def halting_get(self: Bus, bucket: Bucket, key: str) -> RawEntry | None:
+        entry = await get(self, bucket, key)
+        if _is_labels.get() and bucket is NODES and key.endswith(".metrics"):
+            halt.at("read")
         return entry
+
+    async def marked_run(self: Labels) -> None:
+        _is_labels.set(True)
+        await run(self)
+
+    Bus.get = halting_get  # type: ignore[method-assign]
+    Labels.run = marked_run  # type: ignore[method-assign]
 
 
 def halt_bodies(halt: Halt) -> None:
@@ -83,28 +94,13 @@ def halt_bodies(halt: Halt) -> None:
     workers.kubernetes.client._Body = HaltingBody  # type: ignore[misc]
 
 
-async def main(
-    url: str, kubeconfig: Path, halt: Halt, *, worker: str, name: str, stale_after: float, limit: int | None
-) -> int:
+async def main(settings: Settings, halt: Halt, *, names: Sequence[str], number: str) -> int:
     registry = new_registry()
-    async with (
-        stop_signals() as stop,
-        HaltingBus.connect(url, name="halting") as bus,
-        KubernetesClient.connect(kubeconfig, worker=name) as client,
-    ):
-        assert isinstance(bus, HaltingBus)
-        bus.halt = halt
-        halt_bodies(halt)
-        policy = None if limit is None else DefaultLimit(0, limit)
-        brake = BrakeSettings(policy=policy, over_all=None, flap_budget=0)  # a history may use this replica
-        replica: Labels | Marks
-        if worker == "labels":
-            replica = Labels(
-                bus, client, Reflectors(client), registry=registry, default_stale_after=stale_after, brake=brake
-            )
-        else:
-            replica = Marks(bus, client, Reflectors(client), registry=registry, default_stale_after=stale_after)
-        return await Supervisor([replica], registry=registry, health=Address("127.0.0.1", 0)).run(stop)
+    halt_reads(halt)
+    halt_bodies(halt)
+    async with stop_signals() as stop, AsyncExitStack() as stack:
+        replicas = await NumberedContext(settings, stack, registry, number=number).build(names)
+        return await Supervisor(replicas, registry=registry, health=settings.health_listen).run(stop)
 
 
 if __name__ == "__main__":
@@ -113,8 +109,8 @@ if __name__ == "__main__":
     parser.add_argument("kubeconfig", type=Path)
     parser.add_argument("signal")
     parser.add_argument("line", choices=(*LINES, "later"))
-    parser.add_argument("--worker", choices=("labels", "marks"), default="labels")
-    parser.add_argument("--name", default="labels", help="its name in the user agent")
+    parser.add_argument("--worker", choices=("labels", "marks", "all"), default="labels")
+    parser.add_argument("--number", default="", help="which replica it is, for the user agent")
     parser.add_argument("--stale-after", type=float, default=STALE_SECONDS)
     parser.add_argument("--limit", type=int, help="how many nodes may have labels of a policy without its own limit")
     given = parser.parse_args()
@@ -123,5 +119,8 @@ if __name__ == "__main__":
     for named, number in SIGNALS.items():
         signal.signal(number, partial(halting.handle, named))
     configure_logging(LogFormat.JSON, LogLevel.INFO)
-    options = {"worker": given.worker, "name": given.name, "stale_after": given.stale_after, "limit": given.limit}
-    sys.exit(asyncio.run(main(given.bus, given.kubeconfig, halting, **options)))
+    policy = None if given.limit is None else DefaultLimit(0, given.limit)
+    brake = BrakeSettings(policy=policy, over_all=None, flap_budget=0)  # a history may use this replica
+    settings = settings_of_all(given.bus, given.kubeconfig, stale_after=given.stale_after, brake=brake)
+    names = NAMES if given.worker == "all" else (given.worker,)
+    sys.exit(asyncio.run(main(settings, halting, names=names, number=given.number)))

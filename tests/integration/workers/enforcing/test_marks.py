@@ -314,7 +314,7 @@ async def test_another_replica_sets_the_mark_that_a_killed_replica_was_about_to_
     name, node = world.name(), await world.node()
     await world.policy(await world.namespace(), name, deschedule(**BOTH))
     command = ["-m", "tests.integration.workers.halting_labels", server.url, str(kubeconfig), "KILL", "send"]
-    with running_replica("marks", [*command, "--worker", "marks", "--name", "killed"], folder=tmp_path) as killed:
+    with running_replica("marks", [*command, "--worker", "marks"], folder=tmp_path) as killed:
         await eventually(partial(has_lease_holder, world))
         async with marks_running(kubeconfig, server.url) as other:
             await world.sample(node, health=1)

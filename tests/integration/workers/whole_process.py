@@ -1,0 +1,57 @@
+"""The workers of one process, which share connections, watches and view as those of `tas run all` do."""
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from cli.context import ALL_WORKERS, Context
+from cli.settings import Settings
+from cli.workers.registry import WORKERS
+from tas.enforcing.limits import DefaultLimit
+from workers.enforcing.brake import BrakeSettings
+from workers.kubernetes.client import KubernetesClient
+from workers.process.runtime import Worker
+
+NAMES = ("materialize", "watch", "evaluate", "status", "extender", "labels")
+"""Of `tas run all`: what a label needs; status, which joins the watches later; extender, which reads the view, too."""
+
+
+class NumberedContext(Context):
+    """The context of a replica, whose number its clients of the API server have in their user agents."""
+
+    def __init__(self, settings: Settings, stack: AsyncExitStack, registry: CollectorRegistry, *, number: str) -> None:
+        super().__init__(settings, stack, registry)
+        self._number = number
+
+    async def connect_kubernetes(self, name: str) -> KubernetesClient:
+        return await super().connect_kubernetes(f"{name}-{self._number}" if self._number else name)
+
+    async def build(self, names: Sequence[str]) -> Sequence[Worker]:
+        """Builds these workers, all those of the process; several as `tas run all` does."""
+        self.workers = names
+        self.name = ALL_WORKERS if len(names) > 1 else names[0]
+        return [await WORKERS[name].build(self) for name in names]
+
+
+def settings_of_all(url: str, kubeconfig: Path, *, stale_after: float, brake: BrakeSettings) -> Settings:
+    """The settings of `tas run all`; `stale_after` in seconds."""
+    return Settings.load(
+        "run all",
+        {
+            "bus": url,
+            "kubeconfig": str(kubeconfig),
+            "health_listen": "127.0.0.1:0",
+            "listen": "127.0.0.1:0",
+            "stale_after": f"{stale_after:g}s",
+            "breaker": _text(brake.policy),
+            "breaker_all": _text(brake.over_all),
+            "flap_budget": str(brake.flap_budget),
+            "new_bus_wait": f"{brake.new_bus_wait:g}s",
+        },
+    )
+
+
+def _text(limit: DefaultLimit | None) -> str:
+    return "off" if limit is None else str(limit)
