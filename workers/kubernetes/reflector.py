@@ -68,7 +68,12 @@ class Consumer(Generic[T]):
         if not self.listed:
             return self._reflector.list_problem or NOT_LISTED
         watch = self._reflector.watch_problem
-        return watch if self._follows else self._reflector.list_problem or watch
+        return self._reflector.list_problem or watch if self._needs_list else watch
+
+    @property
+    def _needs_list(self) -> bool:
+        """Whether a list is to come that it cannot do without, or has requested."""
+        return not self._follows or self._wanted.is_set() or not self._answered.is_set()
 
     @property
     def follows(self) -> bool:
@@ -246,10 +251,10 @@ class Reflector(Generic[T]):
             except KubernetesError as error:
                 for each in served:
                     each.drop_list()
+                self.list_problem = str(error)
                 if isinstance(error, GoneError):
                     log.info("kubernetes_watch_expired", resource=str(self.resource), error=str(error))
                 else:
-                    self.list_problem = str(error)
                     self._report(error)
                 retry_after = error.retry_after if isinstance(error, ThrottledError) else 0.0
                 failures += 1
@@ -315,12 +320,12 @@ class Reflector(Generic[T]):
                 failures = 0
             if watching.cancelled():
                 continue
-            pause = 0.0 if was_healthy and self.watch_problem is None else RETRY.after(failures)
-            await asyncio.sleep(max(retry_after, pause))
-            if is_lost:
+            if is_lost:  # at once: a list that ends during the pause is of a later state
                 self._lose_version()
                 for each in self._consumers:
                     each.lose()
+            pause = 0.0 if was_healthy and self.watch_problem is None else RETRY.after(failures)
+            await asyncio.sleep(max(retry_after, pause))
 
     def _lose_version(self) -> None:
         self.resource_version = ""

@@ -5,10 +5,13 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+import pytest
 from aiohttp import web
+from structlog.testing import capture_logs
 
 from sandbox import Sandbox
 from sandbox.faults import Call
+from tas.values.backoff import Backoff
 from tests.integration.kubernetes.test_client_faults import NODE, event, served
 from tests.integration.servers import eventually
 from tests.kubernetes.admin import Admin
@@ -197,6 +200,48 @@ async def test_a_failing_list_of_one_is_no_problem_of_another(
             sandbox.faults.clear()
             await eventually(lambda: late.lists == 1)
             assert late.consumer.problem is None
+
+
+async def test_a_list_that_fails_again_and_again_is_a_problem_of_who_waits_for_it_also_if_the_watch_goes_on(
+    sandbox: Sandbox, admin: Admin, client: KubernetesClient
+) -> None:
+    nodes = Nodes(sandbox, admin, client)
+    async with both(nodes) as (again, fine):
+        await eventually(lambda: again.consumer.problem is None)
+        for status in (503, 410):
+            sandbox.faults.answer(status, times=10**6, which=nodes.are_listed)
+            again.consumer.relist()
+            await eventually(lambda status=status: str(status) in (again.consumer.problem or ""))  # type: ignore[misc]
+            await nodes.paint(f"red-{status}", seen_by=(again, fine))
+            assert str(status) in (again.consumer.problem or "")
+            assert fine.consumer.problem is None
+            lists = again.lists
+            sandbox.faults.clear()
+            await eventually(lambda lists=lists: again.lists > lists)  # type: ignore[misc]
+            await eventually(lambda: again.consumer.problem is None)
+
+
+async def test_a_list_that_ends_after_the_watch_has_expired_needs_no_other_one(
+    sandbox: Sandbox, admin: Admin, client: KubernetesClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A long pause: the list certainly ends before the next watch.
+    monkeypatch.setattr("workers.kubernetes.reflector.RETRY", Backoff(first=1.0, longest=1.0))
+    nodes = Nodes(sandbox, admin, client)
+    only = Seen(nodes.reflector)
+    async with only.following():
+        await eventually(lambda: only.lists == 1 and sandbox.watches == 1)
+        release = sandbox.faults.hold(which=nodes.are_listed)
+        only.consumer.relist()
+        await eventually(lambda: nodes.requests("list") == 2)
+        sandbox.faults.answer(410, which=lambda call: (call.verb, call.resource) == ("watch", "nodes"))
+        with capture_logs() as logs:
+            sandbox.cut_watches()
+            await eventually(lambda: any(each["event"] == "kubernetes_watch_expired" for each in logs))
+        release.set()
+        await eventually(lambda: only.lists == 2)
+        await eventually(lambda: sandbox.watches == 1)
+        await nodes.paint("red", seen_by=(only,))
+        assert (only.lists, nodes.requests("list")) == (2, 2)
 
 
 async def test_after_an_expired_watch_all_list_again_and_share_one_watch(
