@@ -7,7 +7,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -61,6 +61,16 @@ class Reader:
     held: dict[str, RawEntry] | None = None
     is_due: bool = True
 
+    def reports(self, key: str) -> bool:
+        """Whether it gets this key, and one of its kinds finds it invalid."""
+        wanted, tokens = self.keys.split("."), key.split(".")
+        if self.keys != ">" and (
+            len(wanted) != len(tokens)
+            or any(each not in ("*", token) for each, token in zip(wanted, tokens, strict=True))
+        ):
+            return False
+        return any(_is_invalid(handler.kind, key) for handler in self.handlers)
+
     def wants(self, key: str) -> bool:
         """Whether one of its functions is for entries of this key."""
         for handler in self.handlers:
@@ -101,6 +111,8 @@ class BucketFeed:
         self._present = _Present()
         self._interruptions = Interruptions(log, "watch_interrupted", bucket=bucket.name)
         self._following = SharedTask(self._follow_on)
+        self._delivered: Epoch | None = None  # by the feed that it complements
+        self._others: tuple[Reader, ...] = ()  # who read there
 
     @property
     def applied(self) -> int:
@@ -133,6 +145,15 @@ class BucketFeed:
         while self._feed is None or self._keys.isdisjoint({">", keys}):
             self._opened.clear()
             await self._opened.wait()
+
+    def complement(self, other: "BucketFeed", reader: Reader) -> None:
+        """Has it deliver what another feed has delivered before `reader` came there. To be called before `run`.
+
+        A leader that is behind the other feed is not believed, and an invalid key is reported by one of the two.
+        """
+        assert other.epoch is not None
+        self._delivered = replace(other.epoch, last_sequence=other.applied)
+        self._others = tuple(each for each in other._readers if each is not reader)
 
     async def settle(self) -> None:
         """To be awaited before `run`: without a reader, nothing that it has delivered earlier counts any more."""
@@ -168,7 +189,7 @@ class BucketFeed:
             try:
                 key = kind.parse_key(raw.key)
             except InvalidInputError as error:
-                if not is_invalid and to is None:
+                if not is_invalid and to is None and not self._is_reported(raw):
                     self.bus.on_invalid(self._bucket, raw.key, error)
                 is_invalid = True
                 continue
@@ -181,6 +202,12 @@ class BucketFeed:
                     reader.is_due = True
                     handle(entry)
             entry.keep_decoded(keeps=False)
+
+    def _is_reported(self, raw: RawEntry) -> bool:
+        """Whether the feed that it complements reports that a key is invalid: if it comes later, or others got it."""
+        if self._delivered is None:
+            return False
+        return raw.revision > self._delivered.last_sequence or any(each.reports(raw.key) for each in self._others)
 
     def _deliver(self, raw: RawEntry) -> None:
         for reader in self._readers:
@@ -247,6 +274,11 @@ class BucketFeed:
 
     def _applied_before(self, now: Epoch) -> int | None:
         """The sequence after which to continue in this epoch of the stream; None if the epoch is another one."""
+        known = self._delivered
+        if known is not None and now.created == known.created and now.last_sequence < known.last_sequence:
+            raise UnavailableError(
+                f"{self._bucket.stream} ends at sequence {now.last_sequence}, but {known.last_sequence} was delivered"
+            )
         if self.epoch is None or now.created != self.epoch.created or self._present.was_away:
             return None
         if now.last_sequence >= self._applied:
@@ -284,6 +316,14 @@ class BucketFeed:
             if applied == stuck_at:
                 raise UnavailableError(f"{self._bucket.stream} is at sequence {last}, the watch still at {applied}")
             stuck_at = applied if applied < last else None
+
+
+def _is_invalid(kind: RecordKind[Any, Any], key: str) -> bool:
+    try:
+        kind.parse_key(key)
+    except InvalidInputError:
+        return True
+    return False
 
 
 class _Present:

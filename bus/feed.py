@@ -137,12 +137,19 @@ class Feed:
         await self._pulse.beat()
 
     async def close(self) -> None:
-        """Ends the feed, and deletes its consumer if the connection is not lost."""
+        """Ends the feed, and deletes its consumer if the connection is not lost.
+
+        Raises what `on_entry` or `on_batch` raised, also if the caller was cancelled before `beat` could, or is now.
+        """
         if self._requests is not None:
             self._requests.stop()
-        if self._subscription is not None and not self._link.lost.is_set():
-            await self._link.unsubscribe(self._subscription)
-            await self.remove(self._link)
+        try:
+            if self._subscription is not None and not self._link.lost.is_set():
+                await self._link.unsubscribe(self._subscription)
+                await self.remove(self._link)
+        finally:
+            if self._pulse.failure is not None and not isinstance(self._pulse.failure, BusError):
+                raise self._pulse.failure
 
     async def remove(self, link: Link) -> None:
         """Deletes the consumer, over this or a later connection; otherwise the server deletes it after a while."""

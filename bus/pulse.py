@@ -25,6 +25,11 @@ class Pulse:
         """Whether `end` was called."""
         return self._ended.done()
 
+    @property
+    def failure(self) -> BaseException | None:
+        """The error given to `end`, or None."""
+        return self._ended.exception() if self._ended.done() else None
+
     def received(self) -> None:
         """Notes that a message was received."""
         self._received = True

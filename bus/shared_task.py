@@ -8,7 +8,7 @@ from typing import Any
 class SharedTask:
     """Runs `work`, which never returns, while at least one caller waits in `run`.
 
-    An exception of `work` is a bug, and each of these callers gets it.
+    An exception of `work` is a bug, and each of these callers gets it; the last one also if it was cancelled meanwhile.
     """
 
     def __init__(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -42,6 +42,8 @@ class SharedTask:
                 task.cancel()
                 await asyncio.wait([task])
                 self._forget(task)
+                if not task.cancelled():
+                    task.result()
 
     def _forget(self, ended: "asyncio.Task[None]") -> None:
         if self._task is ended:

@@ -110,10 +110,11 @@ class Watch:
             if catching_up.done():
                 catching_up.result()
             await asyncio.wait((following,))
-            following.result()
         finally:
-            await _end(following, catching_up)
-            self._reader.held = None
+            try:
+                await _end(following, catching_up)
+            finally:
+                self._reader.held = None
 
     # Who comes after the beginning reads the bucket by a consumer of its own, until it has all that the others have
 
@@ -135,14 +136,13 @@ class Watch:
         if self._reader.held is None:
             return
         self._reader.held.clear()  # from here on nothing is missing in it, and the own consumer begins later
+        own.complement(self._shared, self._reader)
         reading = asyncio.create_task(own.run(self._own_reader))
         joined = asyncio.create_task(self._joined.wait())
         try:
             await asyncio.wait((reading, joined), return_when=asyncio.FIRST_COMPLETED)
         finally:
             await _end(reading, joined)
-        if not reading.cancelled():
-            reading.result()
 
     def _begin_epoch(self, epoch: Epoch) -> None:
         """All begin again, this watch with the others."""
@@ -186,6 +186,10 @@ class Watch:
 
 
 async def _end(*tasks: "asyncio.Task[Any]") -> None:
+    """Cancels them. Raises the exception of one that has failed: it may have failed at this moment."""
     for each in tasks:
         each.cancel()
     await asyncio.wait(tasks)
+    for each in tasks:
+        if not each.cancelled():
+            each.result()

@@ -4,14 +4,16 @@ import asyncio
 import random
 import time
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from bus.buckets import NODES
-from bus.connection import Bus, RawEntry
-from bus.kinds import synced_of
+from bus.connection import Bus, Epoch, RawEntry
+from bus.feed import Feed
+from bus.kinds import NODE_FACTS, NODE_SAMPLES, synced_of
 from bus.record_kind import Entry, RecordKind
 from bus.watch import Watch
 from tests.integration.bus.followers import Follower, consumers, following, raw_watch
@@ -225,6 +227,101 @@ async def test_an_exception_of_who_comes_later_is_not_lost(bus: Bus, key: str) -
         with pytest.raises(ZeroDivisionError):
             await asyncio.wait_for(late, 120)
     await asyncio.wait([running_first])
+
+
+async def test_an_exception_of_who_comes_later_is_not_lost_if_it_is_cancelled_at_that_moment(bus: Bus) -> None:
+    await put(bus, "stored.facts")
+
+    def fail(_: RawEntry) -> None:
+        late.cancel()
+        raise ZeroDivisionError
+
+    async with following(bus, NODES) as first:
+        await first.caught_up()
+        late = asyncio.create_task(raw_watch(bus, NODES, on_entry=fail, on_epoch=lambda _: None).run())
+        with pytest.raises(ZeroDivisionError):
+            await late
+
+
+async def test_an_exception_of_who_comes_later_is_not_lost_if_a_new_epoch_begins_at_that_moment(bus: Bus) -> None:
+    await put(bus, "stored.facts")
+
+    def fail(_: RawEntry) -> None:
+        epoch = first.watch.status.epoch
+        assert epoch is not None
+        watch._begin_epoch(epoch)  # as the shared feed does
+        raise ZeroDivisionError
+
+    async with following(bus, NODES) as first:
+        await first.caught_up()
+        watch = raw_watch(bus, NODES, on_entry=fail, on_epoch=lambda _: None)
+        with pytest.raises(ZeroDivisionError):
+            await asyncio.wait_for(watch.run(), 120)
+
+
+async def test_an_invalid_key_is_reported_once_also_if_somebody_comes_later(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reported: list[str] = []
+    monkeypatch.setattr(bus, "on_invalid", lambda _, key, __: reported.append(key))
+    opening, go, feed = asyncio.Event(), asyncio.Event(), bus.feed
+
+    async def slow(*of: Any, **options: Any) -> Any:
+        opening.set()
+        await go.wait()
+        return await feed(*of, **options)
+
+    for key in ("x.y.z", "node.facts"):
+        await put(bus, key)
+    async with AsyncExitStack() as stack:
+        seen: tuple[list[str], list[str]] = ([], [])
+        for each in seen:
+
+            def note(entry: Entry[str, Any], of: list[str] = each) -> None:
+                of.append(entry.key)
+
+            watch = Watch(bus, NODE_FACTS.to(note), NODE_SAMPLES.to(note), on_epoch=lambda _: None)
+            task = asyncio.create_task(watch.run())
+            stack.callback(task.cancel)
+            if each is seen[0]:
+                await eventually(lambda: seen[0] == ["node"])
+                monkeypatch.setattr(bus, "feed", slow)
+        await opening.wait()
+        await put(bus, "later.y.z")  # while the second one catches up
+        await eventually(lambda: len(reported) == 2)
+        go.set()
+        await eventually(lambda: seen[1] == ["node"])
+        await eventually(lambda: has_consumers(bus, 1))
+        await put(bus, "last.facts")
+        await eventually(lambda: seen == (["node", "last"], ["node", "last"]))
+        assert reported == ["x.y.z", "later.y.z"]
+
+
+async def test_who_comes_later_does_not_believe_a_leader_that_is_behind_what_others_have_got(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a cluster a new leader may briefly lack entries; the late one would never get them."""
+    for number in range(3):
+        await put(bus, f"n{number}.facts")
+    async with following(bus, NODES) as first:
+        await first.caught_up()
+        stream_state, behind, asked = Feed._stream_state, True, 0
+
+        async def lagging(self: Feed) -> tuple[Epoch, int]:
+            nonlocal asked
+            asked += 1
+            epoch, messages = await stream_state(self)
+            return (replace(epoch, last_sequence=epoch.last_sequence - 1) if behind else epoch), messages
+
+        monkeypatch.setattr(Feed, "_stream_state", lagging)
+        async with following(bus, NODES) as late:
+            await eventually(lambda: asked >= 4)
+            assert not late.epochs
+            assert not late.watch.status.caught_up
+            behind = False
+            await late.caught_up()
+            assert late.view == first.view
+            assert late.epochs[0].last_sequence == first.entries[-1].revision
 
 
 async def test_who_comes_first_after_the_last_has_left_begins_anew(bus: Bus) -> None:

@@ -84,3 +84,15 @@ async def test_all_get_its_exception_and_who_comes_later_begins_it_again() -> No
     assert work.begun == 2
     assert not later.done()
     await end(later)
+
+
+async def test_its_exception_is_not_lost_if_the_last_one_is_cancelled_at_that_moment() -> None:
+    work = Work()
+    shared = SharedTask(work.run)
+    last = asyncio.create_task(shared.run())
+    await some_turns()
+    work.fails.set()
+    await asyncio.sleep(0)  # it has failed, and nobody has been told yet
+    last.cancel()
+    with pytest.raises(ZeroDivisionError):
+        await last
