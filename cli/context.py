@@ -155,7 +155,7 @@ class Context:
     def certificates(self) -> "Certificates | None":
         """The files of HTTPS, or None for plain HTTP. Raises StartError."""
         from workers.process.certificates import Certificates
-        from workers.process.tls import TlsError, TlsFiles
+        from workers.process.tls_files import TlsError, TlsFiles
 
         settings = self.settings
         if settings.cert is None or settings.key is None or settings.cacert is None:

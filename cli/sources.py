@@ -14,7 +14,7 @@ from workers.ingest.sources.tokens import TokenFile
 from workers.process.address import Address
 from workers.process.certificates import Certificates, TlsMetrics
 from workers.process.errors import StartError
-from workers.process.tls import TlsError, TlsFiles
+from workers.process.tls_files import TlsError, TlsFiles
 
 if TYPE_CHECKING:  # the client is loaded by who connects
     from workers.kubernetes.client import KubernetesClient

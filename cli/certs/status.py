@@ -15,7 +15,7 @@ from cli.output import echo
 from tas.certificates.findings import authority_findings, issuer_of, leaf_findings
 from tas.certificates.forms import alternative_names
 from tas.errors import line_of
-from workers.process.tls import TlsError
+from workers.process.tls_files import TlsError
 
 EXIT_FINDINGS = 3
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from cryptography import x509
 
 from tas.certificates.findings import SOON, date_problem, expires_soon, is_authority, name_of
-from workers.process.tls import TlsError, TlsFiles
+from workers.process.tls_files import TlsError, TlsFiles
 from workers.process.x509 import certificates_of
 
 _PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----")

@@ -11,7 +11,7 @@ from cli.configure.files import FilesError, NotRestoredError
 from tas.errors import InvalidInputError
 from tas.values.duration import DurationError
 from workers.process.manifests import ManifestError
-from workers.process.tls import TlsError
+from workers.process.tls_files import TlsError
 
 EXIT_DIFFERENCES = 3
 

@@ -15,7 +15,7 @@ from cli.configure.flags import OriginalOption, extender_options, extenders_of
 from tas.configuring.plan import Options, Plan, check_paths, configuration, current_config, plan
 from tas.configuring.versions import minor_of_version
 from workers.process.manifests import ManifestError, read_yaml_tree
-from workers.process.tls import TlsFiles
+from workers.process.tls_files import TlsFiles
 
 CONFIG_NAME = "scheduler-config.yaml"
 POLICY_CONFIG_NAME = "scheduler-extender-policy.yaml"

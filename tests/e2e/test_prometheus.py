@@ -23,7 +23,7 @@ from workers.ingest.sources.remote_write import PATH, RemoteWrite
 from workers.ingest.sources.tokens import TokenFile
 from workers.process.address import Address
 from workers.process.certificates import Certificates
-from workers.process.tls import TlsFiles
+from workers.process.tls_files import TlsFiles
 
 from .golden import RECORD
 from .processes import free_ports

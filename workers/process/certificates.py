@@ -18,13 +18,12 @@ from workers.process.tls import (
     Credentials,
     PeerCertificate,
     Refusal,
-    TlsError,
-    TlsFiles,
     expires_of,
     is_allowed,
     load_credentials,
     names_of,
 )
+from workers.process.tls_files import TlsError, TlsFiles
 
 log = structlog.get_logger("tls")
 

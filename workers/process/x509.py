@@ -10,7 +10,7 @@ from cryptography.x509.oid import NameOID
 
 from tas.certificates.findings import is_key_of
 from tas.errors import shortened
-from workers.process.tls import TlsError, TlsFiles
+from workers.process.tls_files import TlsError, TlsFiles
 
 MAX_NAMED_BYTES = 8 << 10
 """The largest refused certificate whose names are read: the names of a larger one take milliseconds."""

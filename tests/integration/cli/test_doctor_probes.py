@@ -26,7 +26,8 @@ from tests.integration.cli.tas import Tas
 from tests.integration.servers import Server
 from workers.process.address import Address
 from workers.process.runtime import version_route
-from workers.process.tls import TlsFiles, load_credentials
+from workers.process.tls import load_credentials
+from workers.process.tls_files import TlsFiles
 
 DAY = dt.timedelta(days=1)
 

@@ -27,7 +27,8 @@ from workers.process.certificates import Certificates, TlsMetrics
 from workers.process.connections import ConnectionMetrics
 from workers.process.limits import Limits
 from workers.process.runtime import listening
-from workers.process.tls import TlsError, TlsFiles, load_credentials
+from workers.process.tls import load_credentials
+from workers.process.tls_files import TlsError, TlsFiles
 
 PATIENCE = 120.0
 AUTHORITY = Authority("cluster")

@@ -35,7 +35,7 @@ from workers.ingest.sources.tokens import TokenFile
 from workers.process.address import Address
 from workers.process.certificates import Certificates, TlsMetrics
 from workers.process.errors import StartError
-from workers.process.tls import TlsFiles
+from workers.process.tls_files import TlsFiles
 
 LONG = 120.0
 ANY_PORT = Address("127.0.0.1", 0)
