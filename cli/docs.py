@@ -9,8 +9,8 @@ import orjson
 
 from bus.asyncapi import asyncapi, schemas
 from cli.commands_page import commands_page
+from cli.loading import settings_page
 from cli.output import echo
-from cli.settings import settings_page
 
 FOLDER = Path("docs")
 SCHEMAS = Path("events/schemas")

@@ -12,9 +12,10 @@ from click.core import ParameterSource
 
 from cli import original as original_flags
 from cli.framework import settings_of_environment
+from cli.loading import inputs_of, load_settings, settings_of
 from cli.original import OriginalOption, Translated, translate
 from cli.output import echo
-from cli.settings import Mistake, Setting, Settings, SettingsError, flag, inputs_of, settings_of, variable
+from cli.settings import Mistake, Setting, Settings, SettingsError, flag, variable
 from workers.process.errors import EXIT_CANNOT_START
 from workers.process.log_form import LogFormat, LogLevel
 
@@ -154,7 +155,7 @@ def _load(command: str, given: Mapping[str, str], mistakes: list[Mistake]) -> Se
     """The settings; prints all mistakes and exits if there are any."""
     settings = None
     try:
-        settings = Settings.load(command, given)
+        settings = load_settings(command, given)
     except SettingsError as error:
         mistakes = [*mistakes, *error.mistakes]
     if settings is not None and not mistakes:

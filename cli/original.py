@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import click
 
-from cli.settings import Mistake, flag, settings_of
-from cli.workers.registry import IN_CLUSTER
+from cli.loading import settings_of
+from cli.settings import IN_CLUSTER, Mistake, flag
 from tas.errors import shortened
 from workers.process.log_form import LogLevel
 

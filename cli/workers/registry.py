@@ -10,15 +10,13 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from cli.settings import IN_CLUSTER, Settings
 from cli.workers import enforcing, ingest, process, publishing, serving, watching
 from tas.devices.reserving import RESERVED_SECONDS
 
 if TYPE_CHECKING:
     from cli.context import Context
-    from cli.settings import Settings
     from workers.process.runtime import Worker
-
-IN_CLUSTER = "in-cluster"
 
 OF_EACH = (
     "bus",
@@ -79,7 +77,7 @@ class WorkerSpec:
     listens: str = ""
     role: str = ""
     beside: str = ""
-    in_all: Callable[["Settings"], bool] | None = None
+    in_all: Callable[[Settings], bool] | None = None
     in_cluster: bool = True
 
     def takes(self, setting: str) -> bool:
@@ -100,11 +98,11 @@ class WorkerSpec:
         return self.defaults.get(setting)
 
 
-def _always(_: "Settings") -> bool:
+def _always(_: Settings) -> bool:
     return True
 
 
-def _with_cluster(settings: "Settings") -> bool:
+def _with_cluster(settings: Settings) -> bool:
     return settings.kubeconfig is not None
 
 
@@ -323,7 +321,7 @@ def run_by(command: str) -> tuple[str, ...]:
     return (command, *(spec.name for spec in WORKERS.values() if spec.beside == command))
 
 
-def workers_of_all(settings: "Settings") -> tuple[str, ...]:
+def workers_of_all(settings: Settings) -> tuple[str, ...]:
     """The workers of `tas run all`, besides the embedded server."""
     return tuple(name for name, spec in WORKERS.items() if spec.in_all is not None and spec.in_all(settings))
 

@@ -11,8 +11,9 @@ import yaml
 
 from bus.buckets import ALL
 from bus.rights.roles import ROLES
+from cli.loading import every_setting
 from cli.run import run
-from cli.settings import every_setting, variable
+from cli.settings import variable
 from cli.workers.registry import with_commands
 from tests.installed import ROOT
 

@@ -6,8 +6,9 @@ import click
 import pytest
 
 from cli import cli
+from cli.loading import every_setting
 from cli.original import FLAGS, SAME, OriginalFlag
-from cli.settings import every_setting, flag
+from cli.settings import flag
 from tas.extender.verbs import Answer
 from tas.verdict.status import CONDITIONS
 from tests.contract.test_operations_page import PAGE, ROOT, log_events

@@ -19,8 +19,9 @@ import pytest
 
 from bus.buckets import ALL
 from cli import COMMANDS, cli
+from cli.loading import every_setting
 from cli.policy import check
-from cli.settings import every_setting, flag, variable
+from cli.settings import flag, variable
 from workers.process.manifests import read_yaml
 from workers.watching.policy_lint import lint
 

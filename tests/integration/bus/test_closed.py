@@ -49,7 +49,7 @@ from bus.stream_reader import FROM_START, StreamReader
 from bus.subjects import samples_subject, token
 from bus.subscription import Subscription
 from bus.verdict_log import logged_verdicts
-from cli.settings import Settings
+from cli.loading import load_settings
 from cli.wiring import Process
 from cli.workers.registry import WORKERS, run_by, with_commands, workers_of_all
 from sandbox import Sandbox
@@ -169,7 +169,7 @@ async def start(stack: AsyncExitStack, closed: Closed, process: str, kubeconfig:
         texts["kubeconfig"] = str(kubeconfig)
     if process == "notify":
         texts["sinks"] = str(folder / "sinks.yaml")
-    settings = Settings.load(command, texts)
+    settings = load_settings(command, texts)
     parts = Process(settings, stack)
     await parts.build(run_by(process))
     stop = asyncio.Event()
@@ -297,7 +297,7 @@ async def test_one_process_with_all_rights_is_also_the_keeper(closed: Closed, tm
         "health_listen": "127.0.0.1:0",
         "listen": f"127.0.0.1:{free_ports(1)[0]}",
     }
-    settings = Settings.load("run all", texts)
+    settings = load_settings("run all", texts)
     async with AsyncExitStack() as stack:
         parts = Process(settings, stack)
         await parts.build(workers_of_all(settings))

@@ -11,7 +11,7 @@ import pytest
 
 from bus.buckets import ALL, Bucket
 from bus.connection import Bus
-from cli.settings import Settings
+from cli.loading import load_settings
 from cli.wiring import Process
 from cli.workers.registry import workers_of_all
 from sandbox import Sandbox
@@ -109,7 +109,7 @@ async def test_marks_and_resources_share_whole_nodes(
 
 async def test_the_workers_of_run_all_read_one_view(server: Server, kubeconfig: Path) -> None:
     texts = {"bus": server.url, "kubeconfig": str(kubeconfig), "health_listen": "127.0.0.1:0", "listen": "127.0.0.1:0"}
-    settings = Settings.load("run all", texts)
+    settings = load_settings("run all", texts)
     gc.collect()
     before = sum(isinstance(each, View) for each in gc.get_objects())
     async with AsyncExitStack() as stack:

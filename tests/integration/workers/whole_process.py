@@ -7,6 +7,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from cli.context import ALL_WORKERS, Context
+from cli.loading import load_settings
 from cli.settings import Settings
 from cli.workers.registry import WORKERS
 from tas.enforcing.limits import DefaultLimit
@@ -37,7 +38,7 @@ class NumberedContext(Context):
 
 def settings_of_all(url: str, kubeconfig: Path, *, stale_after: float, brake: BrakeSettings) -> Settings:
     """The settings of `tas run all`; `stale_after` in seconds."""
-    return Settings.load(
+    return load_settings(
         "run all",
         {
             "bus": url,

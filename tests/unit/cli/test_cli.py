@@ -11,7 +11,8 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
 from cli import cli, main
-from cli.settings import every_setting, variable
+from cli.loading import every_setting
+from cli.settings import variable
 from cli.workers.registry import WORKERS, with_commands
 
 

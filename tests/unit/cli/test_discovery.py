@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cli.discovery import announced, bus_access, bus_url, running_bus, runtime_directory, temporary_directory
-from cli.settings import Settings
+from cli.loading import load_settings
 
 TOKEN = Path("/somewhere/token")
 
@@ -63,7 +63,7 @@ def test_the_token_of_an_embedded_server_is_shown_to_it_alone_also_if_it_starts_
     token, mine = tmp_path / "token", tmp_path / "mine"
     token.write_text("0123456789abcdef")
     mine.write_text("fedcba9876543210")
-    url, settings = "nats://127.0.0.1:1", Settings.load("get", {})
+    url, settings = "nats://127.0.0.1:1", load_settings("get", {})
     access = bus_access(settings, url)
     assert access.load().contents.token == b""
     with announced(url, os.getpid(), token):
@@ -73,7 +73,7 @@ def test_the_token_of_an_embedded_server_is_shown_to_it_alone_also_if_it_starts_
         assert access.load().contents.token == b"0123456789abcdef"
         for other in ("nats://127.0.0.1:2", "nats://other@127.0.0.1:1"):
             assert bus_access(settings, other).load().contents.token == b""
-        given = Settings.load("get", {"bus_token": str(mine)})
+        given = load_settings("get", {"bus_token": str(mine)})
         assert bus_access(given, url).load().contents.token == b"fedcba9876543210"
 
 

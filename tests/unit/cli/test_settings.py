@@ -7,18 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.settings import (
-    EMBEDDED,
-    FailedNodes,
-    Settings,
-    SettingsError,
-    UnknownPolicy,
-    every_setting,
-    flag,
-    settings_of,
-    settings_page,
-    variable,
-)
+from cli.loading import every_setting, load_settings, settings_of, settings_page
+from cli.settings import EMBEDDED, FailedNodes, Settings, SettingsError, UnknownPolicy, flag, variable
 from cli.workers.registry import with_commands
 from tas.enforcing.limits import IN_FLIGHT_SECONDS, DefaultLimit
 from tas.scoring.cards import CardScore
@@ -50,7 +40,7 @@ REQUIRED = {"policies": ".", "sinks": __file__}
 def mistakes(command: str, given: Mapping[str, str]) -> list[tuple[str, str]]:
     """The flag and the reason of each mistake."""
     with pytest.raises(SettingsError) as caught:
-        Settings.load(command, given)
+        load_settings(command, given)
     return [(mistake.setting.partition(" ")[0], mistake.reason) for mistake in caught.value.mistakes]
 
 
@@ -64,7 +54,7 @@ def test_a_certificate_for_the_bus_and_its_key_are_given_together(tmp_path: Path
 
 
 def test_defaults_are_those_of_a_small_installation(tmp_path: Path) -> None:
-    settings = Settings.load("run all", {"policies": str(tmp_path)})
+    settings = load_settings("run all", {"policies": str(tmp_path)})
     assert settings.bus == EMBEDDED
     assert settings.store is None
     assert settings.embedded_port is None
@@ -86,7 +76,7 @@ def test_https_needs_all_three_files_or_none(tmp_path: Path, missing: str) -> No
     (tmp_path / "pem").touch()
     files = {name: str(tmp_path / "pem") for name in ("cert", "key", "cacert") if name != missing}
     with pytest.raises(SettingsError) as caught:
-        Settings.load("run extender", files)
+        load_settings("run extender", files)
     given = ", ".join(f"--{name}" for name in files)
     assert str(caught.value) == (
         f"--{missing} (TAS_{missing.upper()}): must be given, since {given} is given: all three or none"
@@ -117,7 +107,7 @@ def test_notify_needs_a_file_of_sinks(tmp_path: Path) -> None:
 def test_each_unreadable_file_for_https_is_reported(tmp_path: Path) -> None:
     (tmp_path / "pem").touch()
     with pytest.raises(SettingsError) as caught:
-        Settings.load("run extender", {"cert": "/nowhere.pem", "key": str(tmp_path), "cacert": str(tmp_path / "pem")})
+        load_settings("run extender", {"cert": "/nowhere.pem", "key": str(tmp_path), "cacert": str(tmp_path / "pem")})
     assert [(mistake.setting, mistake.reason) for mistake in caught.value.mistakes] == [
         ("--cert (TAS_CERT)", "does not exist"),
         ("--key (TAS_KEY)", "is not a readable file"),
@@ -181,7 +171,7 @@ def test_each_given_value_is_read_with_its_unit(tmp_path: Path) -> None:
     # Policies come from a directory or from a cluster, so --kubeconfig has its own test.
     of_labels = {"overwrite_labels", "breaker", "breaker_all", "flap_budget", "new_bus_wait"}
     assert set(given) | {"kubeconfig", "node_resource"} | of_labels == {field.name for field in fields(Settings)}
-    settings = Settings.load("run all", {name: text for name, (text, _) in given.items()})
+    settings = load_settings("run all", {name: text for name, (text, _) in given.items()})
     assert settings.source is not None
     found = {name: getattr(settings, name) for name in given} | {"source": [spec.name for spec in settings.source]}
     assert found == {name: value for name, (_, value) in given.items()}
@@ -239,7 +229,7 @@ def test_all_errors_are_reported_together() -> None:
 
 def test_an_error_names_flag_variable_value_and_reason() -> None:
     with pytest.raises(SettingsError) as caught:
-        Settings.load("run extender", {"stale_after": "3h"})
+        load_settings("run extender", {"stale_after": "3h"})
     assert [str(mistake) for mistake in caught.value.mistakes] == [
         "--stale-after (TAS_STALE_AFTER) = '3h': must be at most 1h"
     ]
@@ -258,9 +248,9 @@ def test_the_directory_of_policies_must_be_given_and_exist(tmp_path: Path, comma
 def test_policies_come_from_a_directory_or_from_a_cluster(tmp_path: Path) -> None:
     file = tmp_path / "kubeconfig"
     file.write_text("{}")
-    assert Settings.load("run all", {"kubeconfig": str(file)}).kubeconfig == file
-    assert Settings.load("run all", {"kubeconfig": "in-cluster"}).kubeconfig == "in-cluster"
-    assert Settings.load("run watch", {}).kubeconfig == "in-cluster"
+    assert load_settings("run all", {"kubeconfig": str(file)}).kubeconfig == file
+    assert load_settings("run all", {"kubeconfig": "in-cluster"}).kubeconfig == "in-cluster"
+    assert load_settings("run watch", {}).kubeconfig == "in-cluster"
     both = {"kubeconfig": str(file), "policies": str(tmp_path)}
     ((setting, reason),) = mistakes("run all", both)
     assert setting == "--kubeconfig"
@@ -268,7 +258,7 @@ def test_policies_come_from_a_directory_or_from_a_cluster(tmp_path: Path) -> Non
 
 
 def test_an_inventory_of_nothing_is_refused() -> None:
-    assert not Settings.load("run inventory", {"cards": "off", "allocations": "on"}).cards
+    assert not load_settings("run inventory", {"cards": "off", "allocations": "on"}).cards
     ((setting, reason),) = mistakes("run inventory", {"cards": "off"})
     assert setting == "--cards"
     assert reason.startswith("needs --allocations on")
@@ -276,9 +266,9 @@ def test_an_inventory_of_nothing_is_refused() -> None:
 
 def test_annotations_are_either_read_or_written() -> None:
     given = {"kubeconfig": "in-cluster", "cards": "off", "annotations": "on"}
-    assert Settings.load("run inventory", given).annotations
+    assert load_settings("run inventory", given).annotations
     with pytest.raises(SettingsError) as error:
-        Settings.load("run inventory", given | {"write_annotations": "on"})
+        load_settings("run inventory", given | {"write_annotations": "on"})
     reasons = [each.reason for each in error.value.mistakes]
     assert [reason.split(" on")[0] for reason in reasons] == [
         "needs --allocations",
@@ -299,14 +289,14 @@ def test_annotations_are_either_read_or_written() -> None:
 )
 def test_a_wrong_name_or_age_of_annotations_is_refused(name: str, value: str) -> None:
     with pytest.raises(SettingsError) as error:
-        Settings.load("run inventory", {"kubeconfig": "in-cluster", name: value})
+        load_settings("run inventory", {"kubeconfig": "in-cluster", name: value})
     assert [each.value for each in error.value.mistakes] == [repr(value)]
 
 
 @pytest.mark.parametrize("value", ["cpu:mean:5m,disk used", "a.b", "load,"])
 def test_a_name_that_no_sample_can_have_is_refused_as_a_metric(value: str) -> None:
     with pytest.raises(SettingsError) as error:
-        Settings.load("run windows", {"metrics": value})
+        load_settings("run windows", {"metrics": value})
     (mistake,) = error.value.mistakes
     assert (mistake.setting, mistake.value) == ("--metrics (TAS_METRICS)", repr(value))
 
@@ -330,8 +320,8 @@ def test_the_limit_of_a_breaker_is_a_percentage_and_a_number_of_nodes(
 ) -> None:
     file = tmp_path / "kubeconfig"
     file.write_text("{}")
-    assert Settings.load("run labels", {"kubeconfig": str(file), "breaker": text}).breaker == expected
-    assert Settings.load("run labels", {"kubeconfig": str(file)}).breaker_all == DefaultLimit(50, 20)
+    assert load_settings("run labels", {"kubeconfig": str(file), "breaker": text}).breaker == expected
+    assert load_settings("run labels", {"kubeconfig": str(file)}).breaker_all == DefaultLimit(50, 20)
 
 
 @pytest.mark.parametrize(
@@ -348,8 +338,8 @@ def test_another_limit_of_a_breaker_is_refused(tmp_path: Path, text: str) -> Non
 def test_the_wait_on_a_new_bus_may_be_nothing(tmp_path: Path, text: str, seconds: float) -> None:
     file = tmp_path / "kubeconfig"
     file.write_text("{}")
-    assert Settings.load("run all", {"kubeconfig": str(file), "new_bus_wait": text}).new_bus_wait == seconds
-    assert Settings.load("run labels", {"kubeconfig": str(file)}).new_bus_wait == IN_FLIGHT_SECONDS
+    assert load_settings("run all", {"kubeconfig": str(file), "new_bus_wait": text}).new_bus_wait == seconds
+    assert load_settings("run labels", {"kubeconfig": str(file)}).new_bus_wait == IN_FLIGHT_SECONDS
     ((setting, _),) = mistakes("run labels", {"kubeconfig": str(file), "new_bus_wait": "-1s"})
     assert setting == "--new-bus-wait"
 
@@ -358,8 +348,8 @@ def test_labels_that_may_be_overwritten_are_keys_without_a_prefix(tmp_path: Path
     file = tmp_path / "kubeconfig"
     file.write_text("{}")
     given = {"kubeconfig": str(file)}
-    assert Settings.load("run all", given).overwrite_labels is None
-    found = Settings.load("run labels", given | {"overwrite_labels": "disktype, gold.v2"}).overwrite_labels
+    assert load_settings("run all", given).overwrite_labels is None
+    found = load_settings("run labels", given | {"overwrite_labels": "disktype, gold.v2"}).overwrite_labels
     assert found == ("disktype", "gold.v2")
     assert mistakes("run all", {"policies": str(tmp_path), "overwrite_labels": "gold"}) == [
         ("--overwrite-labels", "needs --kubeconfig")
@@ -373,9 +363,9 @@ def test_labels_that_may_be_overwritten_are_keys_without_a_prefix(tmp_path: Path
 def test_the_node_resource_is_off_by_default_and_a_whole_number(tmp_path: Path) -> None:
     file = tmp_path / "kubeconfig"
     file.write_text("{}")
-    assert Settings.load("run all", {"kubeconfig": str(file)}).node_resource == 0
-    assert Settings.load("run resources", {"node_resource": "5"}).node_resource == 5
-    assert Settings.load("run resources", {}).node_resource == 1000
+    assert load_settings("run all", {"kubeconfig": str(file)}).node_resource == 0
+    assert load_settings("run resources", {"node_resource": "5"}).node_resource == 5
+    assert load_settings("run resources", {}).node_resource == 1000
     nothing = [("--node-resource", "must be at least 1")]
     assert mistakes("run resources", {"node_resource": "0"}) == nothing
     assert mistakes("run all", {"policies": str(tmp_path), "node_resource": "1"}) == [
@@ -388,20 +378,20 @@ def test_the_node_resource_is_off_by_default_and_a_whole_number(tmp_path: Path) 
 
 
 def test_a_worker_that_reads_no_policies_needs_no_directory() -> None:
-    assert Settings.load("run materialize", {}).policies is None
+    assert load_settings("run materialize", {}).policies is None
 
 
 def test_the_extender_and_its_health_need_different_addresses(tmp_path: Path) -> None:
     given = {"policies": str(tmp_path), "listen": "127.0.0.1:9002"}
     ((setting, reason),) = mistakes("run all", given)
     assert (setting, reason) == ("--health-listen", "must not be the extender's address (--listen)")
-    assert Settings.load("run all", {**given, "listen": "127.0.0.1:0", "health_listen": "127.0.0.1:0"})
+    assert load_settings("run all", {**given, "listen": "127.0.0.1:0", "health_listen": "127.0.0.1:0"})
 
 
 def test_an_embedded_server_has_one_replica(tmp_path: Path) -> None:
     ((setting, _),) = mistakes("run all", {"policies": str(tmp_path), "replicas": "3"})
     assert setting == "--replicas"
-    assert Settings.load("run all", {"policies": str(tmp_path), "replicas": "3", "bus": "nats://h"}).replicas == 3
+    assert load_settings("run all", {"policies": str(tmp_path), "replicas": "3", "bus": "nats://h"}).replicas == 3
 
 
 def test_a_store_that_is_a_file_is_refused(tmp_path: Path) -> None:
@@ -410,20 +400,20 @@ def test_a_store_that_is_a_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_each_command_has_its_own_default_health_port() -> None:
-    addresses = [Settings.load(command, REQUIRED).health_listen for command in RUN if command != "run all"]
+    addresses = [load_settings(command, REQUIRED).health_listen for command in RUN if command != "run all"]
     assert len(set(addresses)) == len(addresses)
 
 
 def test_clients_use_the_running_bus_by_default() -> None:
-    assert Settings.load("publish", {}).bus is None
-    assert Settings.load("run materialize", {}).bus is None
+    assert load_settings("publish", {}).bus is None
+    assert load_settings("run materialize", {}).bus is None
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_default_is_valid(command: str) -> None:
     assert any(True for _ in settings_of(command))
     given = REQUIRED
-    settings = Settings.load(command, given)
+    settings = load_settings(command, given)
     for name, setting in settings_of(command):
         default = setting.default_for(command)
         assert default is None or name in given or getattr(settings, name) == setting.parse(default)

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from bus.connection import Bus
-from cli.settings import Settings
+from cli.loading import load_settings
 from cli.sinks import sinks_file
 from tests.integration.servers import eventually
 from workers.kubernetes.client import KubernetesClient
@@ -21,7 +21,7 @@ from workers.publishing.sinks_file import SinksFile
 def file_of(folder: Path, text: str, registry: CollectorRegistry | None = None) -> SinksFile:
     """A file of sinks with this text, without a cluster."""
     replace(folder, text)
-    settings = Settings.load("run notify", {"sinks": str(folder / "sinks.yaml")})
+    settings = load_settings("run notify", {"sinks": str(folder / "sinks.yaml")})
     bus = Bus("nats://127.0.0.1:1", name="test", streams=(), replicas=1)  # sends nothing
 
     async def connect() -> KubernetesClient:

@@ -81,7 +81,7 @@ WORKERS = {
         WORKER | {"anyio", "watchfiles", "workers.following", "workers.watching", "yaml"}, 415
     ),
     "evaluate": Start(WORKER | {"workers.enforcing", "workers.following"}, 375),
-    "events": Start(WORKER | {"workers.following", "workers.publishing"}, 365),
+    "events": Start(WORKER | {"workers.following", "workers.publishing"}, 370),
     "keeper": Start(WORKER, 330),
     "machine --node node-1": Start(WORKER | {"psutil"}, 340),
     "windows": Start(WORKER | {"fastdigest", "numpy", "workers.following"}, 465),
@@ -99,7 +99,7 @@ WORKERS = {
     ),
     "evictions --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing", "workers.following"}, 436),
     "gpu --kubeconfig DIR/kubeconfig --listen 127.0.0.1:0": Start(
-        CLUSTER | {"workers.following", "workers.serving"}, 450
+        CLUSTER | {"workers.following", "workers.serving"}, 455
     ),
 }
 """Each worker with the flags that it demands, until it works without the bus that it waits for."""

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from cli.demo.demo import run_story
 from cli.demo.stories import STORIES
-from cli.settings import Settings
+from cli.loading import load_settings
 from tests.integration.cli.tas import Tas
 
 STEPS = {
@@ -113,7 +113,7 @@ async def test_a_demo_observes_all_that_it_expects_and_leaves_nothing(tas: Tas, 
 async def test_a_demo_fails_at_a_state_that_it_does_not_observe() -> None:
     out = io.StringIO()
     code = await run_story(
-        Settings.load("demo", {}),
+        load_settings("demo", {}),
         STORIES["health-metric"],
         console=Console(file=out, highlight=False, soft_wrap=True),
         within=40.0,
