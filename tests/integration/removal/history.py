@@ -52,10 +52,10 @@ TRUTH_SECONDS = (0.3, 1.2)
 OPERATORS_CHANCE = 0.25
 """How often somebody uses the brake, for each write of users."""
 
-AWAY_CHANCE, WHOLE_AWAY_CHANCE = 0.85, 0.5
+AWAY_CHANCE, WHOLE_AWAY_CHANCE = 0.85, 0.8
 """How often each `evaluate` is away while the bus is wiped, and each process that has all workers.
 
-The latter less often: its watches must live through a wipe, too.
+The latter less often: the watches of one of two must often live through a wipe.
 """
 
 HALTING_CHANCE = 0.4
