@@ -148,9 +148,11 @@ async def play(
         lateness = Lateness()
         judge = Judge(Observed(), STALE_AFTER, journal.log, lateness, lambda at: stopped(workers, at, lateness()))
         if not as_processes:
-            clocks = some_errors(random.Random(f"{seed} clocks"), WHOLE if whole else WITH_CLOCKS)
+            clocks = judge.clocks = some_errors(random.Random(f"{seed} clocks"), WITH_CLOCKS)
+            if whole:  # a process has the clock of its labels, by whose name the judge knows it
+                judge.clocks = {name: error for name, error in clocks.items() if name.startswith("labels")}
+                clocks = {name.replace("labels", "all"): error for name, error in judge.clocks.items()}
             journal.log(f"wrong clocks: {clocks}")
-            judge.clocks = {name.replace("all", "labels"): error for name, error in clocks.items()}  # by user agents
         api, kubeconfig = await stack.enter_async_context(stage(judge, folder, journal.log))
         bus = await stack.enter_async_context(Bus.connect(server.url, name="test"))
         operators = None
