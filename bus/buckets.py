@@ -82,6 +82,20 @@ SAMPLES = Stream(
 )
 SAMPLES_CONSUMER = "materialize"
 """The durable consumer of SAMPLES that all replicas of `materialize` share."""
+TABLES = Stream(
+    name="TABLES",
+    subjects=("tas.tables.*.*",),
+    max_age_seconds=600,
+    max_bytes=1 << 30,
+    max_message_bytes=256 << 10,
+)
+"""Samples of many nodes in one message.
+
+A stream of its own: a program that may publish for one node has no right to it, and a worker of an earlier version does
+not acknowledge what it cannot read.
+"""
+TABLES_CONSUMER = "materialize"
+"""The durable consumer of TABLES that all replicas of `materialize` share."""
 NODES = Bucket(name="NODES")
 POLICIES = Bucket(name="POLICIES")
 PODS = Bucket(name="PODS")
@@ -128,6 +142,7 @@ A key expires when its series gets no values any more. At the limit writes are r
 
 ALL: tuple[Stream | Bucket, ...] = (
     SAMPLES,
+    TABLES,
     NODES,
     POLICIES,
     PODS,

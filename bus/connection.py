@@ -276,6 +276,14 @@ class Bus:
         messages = [await self._last_message(stream, subject) for subject in subjects]
         return [_stream_message(message) for message in messages if message is not None]  # None: expired meanwhile
 
+    async def keys(self, bucket: Bucket, pattern: str) -> list[str]:
+        """The keys that match `pattern` (wildcards are allowed), those of tombstones included, by the stream's leader.
+
+        Raises UnavailableError, RefusedError.
+        """
+        answer = await self.api(f"STREAM.INFO.{bucket.stream}", {"subjects_filter": bucket.subject(pattern)})
+        return sorted(map(bucket.key, answer["state"].get("subjects") or ()))
+
     async def entries(self, bucket: Bucket) -> list[RawEntry]:
         """All entries of a bucket without tombstones, complete at some time during the call, ordered by revision.
 

@@ -38,6 +38,7 @@ from bus.records.refusals import (
 )
 from bus.records.sources import decode_source_state, encode_source_state
 from bus.records.synced import Synced, decode_synced, encode_synced
+from bus.records.tables import decode_stored_table, encode_stored_table
 from bus.records.verdicts import decode_verdict, encode_verdict, verdict_json
 from bus.records.windows import decode_series
 from bus.subjects import (
@@ -49,10 +50,12 @@ from bus.subjects import (
     node_facts_key,
     node_inventory_key,
     node_metrics_key,
+    node_table_key,
     parse_agent_key,
     parse_breaker_key,
     parse_hold_key,
     parse_node_key,
+    parse_node_table_key,
     parse_pod_key,
     parse_policy_key,
     parse_refusals_key,
@@ -70,6 +73,7 @@ from tas.allocation.node import NodeAllocation
 from tas.enforcing.pod import PodKey
 from tas.policy.policy import PolicyKey
 from tas.samples.sample import NodeSamples
+from tas.samples.table import Table, TableKey
 from tas.sources.state import SourceState
 from tas.verdict.brake import Breaker, Pause
 from tas.verdict.refused import RefusedLabel
@@ -88,6 +92,8 @@ def _node_of(kind: NodeKind) -> Callable[[str], str | None]:
     """A parser of keys of NODES that returns the node of a key of this kind."""
 
     def parse_key(key: str) -> str | None:
+        if parse_node_table_key(key) is not None:
+            return None
         node, found = parse_node_key(key)
         return node if found == kind else None
 
@@ -103,6 +109,16 @@ NODE_SAMPLES: RecordKind[str, NodeSamples] = RecordKind(
     keys="*.metrics",
 )
 """The newest samples, by node."""
+
+NODE_TABLES: RecordKind[TableKey, Table] = RecordKind(
+    bucket=NODES,
+    key=node_table_key,
+    parse_key=parse_node_table_key,
+    encode=encode_stored_table,
+    decode=decode_stored_table,
+    keys="_table.>",
+)
+"""The newest values of the tables of each source, by source and part of its nodes."""
 
 NODE_FACTS: RecordKind[str, NodeFacts] = RecordKind(
     bucket=NODES,

@@ -148,6 +148,22 @@ class RecordKind(Generic[K, V]):
             hand_on(self.bucket, handlers, bus.on_invalid, raw)
         return found
 
+    async def listed(self, bus: Bus) -> list[K]:
+        """The valid keys of all entries, of tombstones as well, by the stream's leader.
+
+        Raises UnavailableError, RefusedError.
+        """
+        found: list[K] = []
+        for name in await bus.keys(self.bucket, self.keys):
+            try:
+                key = self.parse_key(name)
+            except InvalidInputError as error:
+                bus.on_invalid(self.bucket, name, error)
+                continue
+            if key is not None:
+                found.append(key)
+        return found
+
     async def put(
         self, bus: Bus, key: K, record: V | Packed[K, V], *, revision: int, read_at: float, ttl_seconds: int = 0
     ) -> int:

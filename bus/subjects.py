@@ -12,14 +12,18 @@ from tas.errors import InvalidInputError
 from tas.events.data import ALL_POLICIES, BreakerReset, BreakerTripped, Data
 from tas.events.selection import Selection
 from tas.policy.policy import PolicyKey
+from tas.samples.parts import parse_part
+from tas.samples.table import TableKey
 from tas.values.names import is_dns_label, is_metric_name, is_source_name, is_subdomain
 from tas.verdict.brake import ALL
 from tas.windows.key import Family, SeriesKey
 
 SAMPLES = "tas.samples"
+TABLES = "tas.tables"
 EVENTS = "tas.events"
 OUTCOMES = "tas.outcomes"
 _MARKS = ".marks"
+_TABLE = "_table."
 _SECONDS = re.compile(r"[1-9][0-9]{1,4}")
 
 NodeKind = Literal["metrics", "facts", "inventory", "allocation"]
@@ -55,6 +59,26 @@ def parse_samples_subject(subject: str) -> tuple[str, str]:
     if not is_source_name(source):
         raise InvalidInputError("sample", "subject", subject, "its source must be of a-z, 0-9 and -, at most 63")
     return node, source
+
+
+def tables_subject(key: TableKey) -> str:
+    """The subject to which a source publishes the tables of a part of its nodes."""
+    return f"{TABLES}.{key.source}.{key.part}"
+
+
+def parse_tables_subject(subject: str) -> TableKey:
+    """The source and the part that a subject of TABLES names. Raises InvalidInputError."""
+    prefix, _, rest = subject.partition(f"{TABLES}.")
+    key = _table_key(rest)
+    if prefix or key is None:
+        raise InvalidInputError("table", "subject", subject, f"must be {TABLES}.<source>.<parts>-<number>")
+    return key
+
+
+def _table_key(text: str) -> TableKey | None:
+    source, _, part_token = text.partition(".")
+    part = parse_part(part_token)
+    return TableKey(source, part) if part is not None and is_source_name(source) else None
 
 
 def outcomes_subject(node: str) -> str:
@@ -110,6 +134,23 @@ def node_inventory_key(node: str) -> str:
 def node_allocation_key(node: str) -> str:
     """The key in NODES of what the pods of a node request."""
     return f"{token(node)}.allocation"
+
+
+def node_table_key(key: TableKey) -> str:
+    """The key of the newest values of a source's tables in NODES, for a part of its nodes."""
+    return f"{_TABLE}{key.source}.{key.part}"
+
+
+def parse_node_table_key(key: str) -> TableKey | None:
+    """The source and the part that a key of a table in NODES names; None for another key.
+
+    Raises InvalidInputError.
+    """
+    if not key.startswith(_TABLE):
+        return None
+    if (found := _table_key(key.removeprefix(_TABLE))) is None:
+        raise InvalidInputError("entry of NODES", "key", key, f"must be {_TABLE}<source>.<parts>-<number>")
+    return found
 
 
 def parse_node_key(key: str) -> tuple[str, NodeKind]:

@@ -6,7 +6,7 @@ replaces: `{{name()}}` is the name of the user, `{{tag(x)}}` each of its tags `x
 
 Only the keeper creates streams, and nobody changes or deletes one. Ephemeral consumers have random names, and nobody
 may list them: so nobody deletes or reads those of others, although the subject has a wildcard there. The durable
-consumer of `materialize` has a known name, and is denied to all others.
+consumers of `materialize` have a known name, and are denied to all others.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,6 +35,8 @@ from bus.buckets import (
     SAMPLES_CONSUMER,
     SOURCES,
     SYNCED,
+    TABLES,
+    TABLES_CONSUMER,
     VERDICT_LOG,
     VERDICTS,
     WINDOWS,
@@ -43,6 +45,7 @@ from bus.buckets import (
 )
 from bus.subjects import EVENTS as EVENTS_SUBJECT
 from bus.subjects import SAMPLES as SAMPLES_SUBJECT
+from bus.subjects import TABLES as TABLES_SUBJECT
 from bus.subjects import dead_letters_subject
 
 NAME = "{{name()}}"
@@ -136,8 +139,9 @@ class Rights:
         publish += [f"$JS.API.STREAM.PURGE.{of.stream}" for of in self.purges]
         publish += [f"$JS.API.STREAM.CREATE.{of.stream}" for of in ALL if self.creates]
         denied: list[str] = []
-        if SAMPLES in self.reads and (SAMPLES, SAMPLES_CONSUMER) not in self.durables:
-            denied += _of_durable(SAMPLES.stream, SAMPLES_CONSUMER)
+        for stream, durable in ((SAMPLES, SAMPLES_CONSUMER), (TABLES, TABLES_CONSUMER)):
+            if stream in self.reads and (stream, durable) not in self.durables:
+                denied += _of_durable(stream.stream, durable)
         return Permissions(publish=_joined(publish), subscribe=(f"{INBOX}.{NAME}.>",), denied=tuple(denied))
 
 
@@ -205,14 +209,21 @@ def _lease(key: str) -> Rights:
 
 def _source(name: str) -> Rights:
     """Publishes samples of all nodes as one source, and reports on it."""
-    return Rights(reads=(SOURCES,), writes=(f"{SAMPLES_SUBJECT}.*.{name}", SOURCES.subject(name)))
+    return Rights(reads=(SOURCES,), writes=(*_samples_of(name), SOURCES.subject(name)))
+
+
+def _samples_of(source: str) -> tuple[str, ...]:
+    """The subjects of a source that knows many nodes."""
+    return f"{SAMPLES_SUBJECT}.*.{source}", f"{TABLES_SUBJECT}.{source}.*"
 
 
 WORKERS: Mapping[str, Rights] = {
     "materialize": Rights(
-        reads=(SAMPLES, NODES), writes=(NODES.subject("*.metrics"),), durables=((SAMPLES, SAMPLES_CONSUMER),)
+        reads=(SAMPLES, TABLES, NODES),
+        writes=(NODES.subject("*.metrics"), NODES.subject("_table.*.*")),
+        durables=((SAMPLES, SAMPLES_CONSUMER), (TABLES, TABLES_CONSUMER)),
     ),
-    "windows": Rights(reads=(SAMPLES, NODES, POLICIES, WINDOWS), writes=(WINDOWS.subject(">"),))
+    "windows": Rights(reads=(SAMPLES, TABLES, NODES, POLICIES, WINDOWS), writes=(WINDOWS.subject(">"),))
     | _source("windows")
     | _lease("windows"),
     "watch": Rights(
@@ -286,7 +297,7 @@ ROLES: Mapping[str, Role] = {
     ),
     "publisher": Role(
         who="a program that publishes samples of all nodes",
-        rights=Rights(writes=(f"{SAMPLES_SUBJECT}.*.{SOURCE}",)),
+        rights=Rights(writes=_samples_of(SOURCE)),
         limits=_PUBLISHER_LIMITS,
     ),
     "subscriber": Role(

@@ -5,7 +5,11 @@ the *indices* of the metrics that policies use (node to fresh value), and for ea
 it and the nodes that meet it. A node in neither set is unknown. Policies that use the same metric share its index.
 For policies with a `podCost` the view also has the values with the costs of new pods (`tas.view.placements`).
 
-Each node has a deadline at which a sample becomes stale, so the view is exact for any time after `advance` to it.
+Samples come as scrapes of one node, or as tables of many (`tas.samples.table`). A table changes the indices column by
+column: only nodes that several tables or also scrapes have a metric of are looked up one by one.
+
+Each node and each table has a deadline at which a sample becomes stale, so the view is exact for any time after
+`advance` to it.
 
 For `evaluate`, which stores a verdict of every policy for every node, the view also notes in `touched` which policies
 and nodes a change affects, so that only these are evaluated again.
@@ -13,7 +17,7 @@ and nodes a change affects, so that only these are evaluated again.
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from math import inf
 from types import MappingProxyType
 from typing import NamedTuple
@@ -23,10 +27,12 @@ from tas.policy.policy import LogicalOperator, Operator, Policy, PolicyKey, Rule
 from tas.policy.rules import State, rejection_prefix, rule_state, strategy_state
 from tas.samples.freshness import DEFAULT_STALE_AFTER, is_fresh, stale_at
 from tas.samples.sample import FUTURE_TOLERANCE, MAX_SAMPLE_AGE, NodeSamples, Scrape, merge, newest
+from tas.samples.table import Column, Reading, Table, TableKey, combined_samples, without_earlier
 from tas.values.quantity import Quantity
 from tas.verdict.verdict import VERDICT_STRATEGIES
 from tas.view.deadlines import Deadlines
 from tas.view.placements import PRECISION, Placement, Placements, pods_not_shown, with_cost
+from tas.view.tables import TableChange, Tables
 
 
 class MetricKey(NamedTuple):
@@ -78,6 +84,15 @@ class MetricIndex:
         for rule, index in zip(strategy.strategy.rules, strategy.indices, strict=True):
             if index is self and rule.target is not None:
                 yield rule.target
+
+    def concerns(self, key: TableKey) -> bool:
+        """Whether values of this table's source count."""
+        return self.key.source is None or self.key.source == key.source
+
+    @property
+    def competes(self) -> bool:
+        """Whether the verdict of a policy may change with any change of a value."""
+        return any(watch.competes for watches in self.watches.values() for watch in watches)
 
     def crosses_target(self, before: Quantity | None, after: Quantity | None) -> bool:
         """Whether a target lies between two values, or at one of them: only then a rule can change its state."""
@@ -220,10 +235,14 @@ class View:
         self._verdicts = verdicts
         self._indexed = INDEXED | frozenset(VERDICT_STRATEGIES) if verdicts else INDEXED
         self._samples: dict[str, NodeSamples] = {}
+        self._tables = Tables()
+        self._created: dict[str, float] = {}
         self._labels: dict[str, Mapping[str, str] | None] = {}
         self._policies: dict[PolicyKey, PolicyIndex] = {}
         self._indices: dict[MetricKey, MetricIndex] = {}
         self._deadlines: Deadlines[str] = Deadlines()
+        self._table_deadlines: Deadlines[TableKey] = Deadlines()
+        self._now = 0.0
         self._counting: set[PolicyKey] = set()  # the policies with a `podCost`
         self._placements = Placements()
 
@@ -232,12 +251,12 @@ class View:
     @property
     def nodes(self) -> Collection[str]:
         """Every node with samples or labels."""
-        return self._samples.keys() | self._labels.keys()
+        return self._samples.keys() | self._tables.nodes | self._labels.keys()
 
     @property
     def sampled_nodes(self) -> Collection[str]:
         """Every node with samples, fresh or not."""
-        return self._samples.keys()
+        return self._samples.keys() | self._tables.nodes if self._tables else self._samples.keys()
 
     @property
     def labelled_nodes(self) -> Collection[str]:
@@ -251,7 +270,12 @@ class View:
 
     def samples(self, node: str) -> NodeSamples:
         """The newest samples of a node, stale or not; empty for an unknown node."""
-        return self._samples.get(node, ())
+        single = self._samples.get(node, ())
+        return combined_samples(single, self._tables.rows(node)) if self._tables.holding(node) else single
+
+    def has_samples(self, node: str) -> bool:
+        """Whether a node has samples, stale or not."""
+        return node in self._samples or bool(self._tables.holding(node))
 
     def labels(self, node: str) -> Mapping[str, str] | None:
         """A node's labels as the API server reported them, or None if they are not known."""
@@ -279,8 +303,8 @@ class View:
         """Calls `follower` with all nodes that have the metric, and from now on after each change of their samples."""
         index = self._use(key, now)
         index.followers.append(follower)
-        for node, samples in self._samples.items():
-            scrape = newest(samples, key.metric, key.source)
+        for node in self.sampled_nodes:
+            scrape = newest(self.samples(node), key.metric, key.source)
             if scrape is not None:
                 follower(node, index.values.get(node), scrape.time)
 
@@ -292,6 +316,7 @@ class View:
 
     def add_samples(self, node: str, samples: Iterable[Scrape], now: float) -> None:
         """Merges samples; an older sample never replaces a newer one."""
+        self._now = max(self._now, now)
         known = self._samples.get(node, ())
         merged = merge(known, samples)
         if merged is not known:
@@ -304,20 +329,35 @@ class View:
                 self._touch(node, self._policies)
 
     def drop_samples(self, node: str) -> None:
-        """Removes the samples of a deleted node."""
-        if self._samples.pop(node, None) is None:
-            return
-        self.nodes_version += 1
-        self._deadlines.discard(node)
-        for index in self._indices.values():
-            self._touch_watching(node, index, index.values.pop(node, None), None)
-            for follower in index.followers:
-                follower(node, None, None)
-        self._refresh_strategies(node, self._strategies())
-        self._add_costs_of(node)
+        """Removes the samples of a deleted node that came as scrapes."""
+        if self._samples.pop(node, None) is not None:
+            self.nodes_version += 1
+            self._refresh(node, self._now)
 
-    def set_labels(self, node: str, labels: Mapping[str, str] | None) -> None:
-        """Sets the labels of a node, as the API server reported them; None if they are too many to be known."""
+    def set_table(self, key: TableKey, table: Table, now: float) -> None:
+        """Sets a table in place of the one before. Rows measured before their node was created do not count."""
+        self._now = max(self._now, now)
+        self._replace_table(key, without_earlier(table, self._created))
+
+    def drop_table(self, key: TableKey) -> None:
+        """Removes a deleted table; without effect for unknown ones."""
+        self._replace_table(key, None)
+
+    def table(self, key: TableKey) -> Table | None:
+        """A table as it counts, or None."""
+        return self._tables.get(key)
+
+    @property
+    def table_keys(self) -> Collection[TableKey]:
+        """The keys of all tables."""
+        return [key for key, _ in self._tables.items()]
+
+    def set_labels(self, node: str, labels: Mapping[str, str] | None, *, created: float | None = None) -> None:
+        """Sets the labels of a node, as the API server reported them; None if they are too many to be known.
+
+        `created` is when the API server created the node, in seconds since 1970, if known.
+        """
+        self._set_created(node, created)
         is_new = node not in self._labels
         self.nodes_version += is_new
         if is_new or self._labels[node] != labels:
@@ -329,6 +369,7 @@ class View:
         """Removes the labels of a node that was deleted from the API server."""
         if node in self._labels:
             del self._labels[node]
+            self._created.pop(node, None)
             self.nodes_version += 1
             self._refresh_strategies(node, self._strategies_with_selector())
             self._touch(node, self._policies)
@@ -423,6 +464,9 @@ class View:
 
     def advance(self, now: float) -> None:
         """Moves the view to the time `now`: samples that have become stale count no more."""
+        self._now = max(self._now, now)
+        for key in self._table_deadlines.pop_due(now):
+            self._age_table(key)
         for node in self._deadlines.pop_due(now):
             self._refresh(node, now)
         for pod in self._placements.due(now):
@@ -430,7 +474,8 @@ class View:
 
     def next_deadline(self) -> float | None:
         """The next time at which `advance` changes something, or None."""
-        return self._deadlines.next()
+        due = [when for each in (self._deadlines, self._table_deadlines) if (when := each.next()) is not None]
+        return min(due, default=None)
 
     # Upkeep
 
@@ -449,15 +494,36 @@ class View:
         if not missing:
             return
         self._indices |= missing
-        for node, samples in self._samples.items():
-            earliest = inf
-            for (metric, source, stale_after), index in missing.items():
-                scrape = newest(samples, metric, source)
-                if scrape is not None and is_fresh(scrape, stale_after, now):
-                    index.values[node] = scrape.metrics[metric]
-                    earliest = min(earliest, stale_at(scrape, stale_after))
-            if earliest < inf:
-                self._set_deadline_at_latest(node, earliest)
+        for node in self._samples:
+            self._index_node(node, missing, now)
+        for metric in {key.metric for key in missing} if self._tables else ():
+            indices = {key: index for key, index in missing.items() if key.metric == metric}
+            for node in self._tables.shared(metric) - self._samples.keys():
+                self._index_node(node, indices, now)
+            for key in self._tables.with_metric(metric):
+                self._index_table(key, indices.values(), now)
+
+    def _index_node(self, node: str, indices: Mapping[MetricKey, MetricIndex], now: float) -> None:
+        samples, earliest = self.samples(node), inf
+        for (metric, source, stale_after), index in indices.items():
+            scrape = newest(samples, metric, source)
+            if scrape is not None and is_fresh(scrape, stale_after, now):
+                index.values[node] = scrape.metrics[metric]
+                earliest = min(earliest, stale_at(scrape, stale_after))
+        if earliest < inf:
+            self._set_deadline_at_latest(node, earliest)
+
+    def _index_table(self, key: TableKey, indices: Iterable[MetricIndex], now: float) -> None:
+        """Adds the values of a table to new indices, without nodes that have values elsewhere, too."""
+        table = self._tables.get(key)
+        assert table is not None
+        for index in indices:
+            if index.concerns(key):
+                column = table.columns[index.key.metric]
+                fresh, due = _fresh_values(table.nodes, column, index.key.stale_after, now)
+                elsewhere = self._tables.shared(index.key.metric) | (self._samples.keys() & table.rows.keys())
+                index.values.update((node, value) for node, value in fresh.items() if node not in elsewhere)
+                self._table_deadlines.set(key, min(due, self._table_deadlines.when(key) or inf))
 
     def _release(self, policy: PolicyIndex) -> None:
         if policy.dontschedule is not None:
@@ -477,11 +543,12 @@ class View:
 
     def _refresh(self, node: str, now: float) -> None:
         """Updates the indices for one node at `now`, then the strategies that depend on a changed value."""
-        samples = self._samples[node]
-        due = max(scrape.time for scrape in samples) + MAX_SAMPLE_AGE
-        if due <= now:  # stale for every policy
-            self.drop_samples(node)
-            return
+        single = self._samples.get(node)
+        if single is not None and max(scrape.time for scrape in single) + MAX_SAMPLE_AGE <= now:
+            del self._samples[node]  # stale for every policy
+            self.nodes_version += 1
+        samples = self.samples(node)
+        due = max((scrape.time for scrape in samples), default=inf) + MAX_SAMPLE_AGE
         touched: dict[StrategyIndex, None] = {}
         for (metric, source, stale_after), index in self._indices.items():
             scrape = newest(samples, metric, source)
@@ -501,9 +568,101 @@ class View:
                     touched.update(dict.fromkeys(index.dependents))
             for follower in index.followers:
                 follower(node, value, None if scrape is None else scrape.time)
-        self._deadlines.set(node, due)
+        if due < inf:
+            self._deadlines.set(node, due)
+        else:
+            self._deadlines.discard(node)
         self._refresh_strategies(node, touched)
         self._add_costs_of(node)
+
+    def _set_created(self, node: str, created: float | None) -> None:
+        if created is None or self._created.get(node) == created:
+            return
+        self._created[node] = created
+        for key in self._tables.holding(node):
+            table = self._tables.get(key)
+            if table is not None and (left := without_earlier(table, {node: created})) is not table:
+                self._replace_table(key, left)
+
+    def _age_table(self, key: TableKey) -> None:
+        """Updates the indices after values of a table have become stale."""
+        table = self._tables.get(key)
+        if table is not None:
+            # Stale for every policy after the longest time.
+            self._replace_table(key, table if table.newest + MAX_SAMPLE_AGE > self._now else None)
+
+    def _replace_table(self, key: TableKey, table: Table | None) -> None:
+        """Updates the indices column by column, then the strategies of nodes whose value crosses a target."""
+        if table is not None and not table.nodes:
+            table = None
+        if table is None and self._tables.get(key) is None:
+            return
+        change = self._tables.replace(key, table)
+        self.nodes_version += not change.same_layout
+        if self._verdicts:
+            for node in change.other_series:  # the verdict notes which series ever had a sample
+                self._touch(node, self._policies)
+        elsewhere, due = self._apply_table(change)
+        if table is None:
+            self._table_deadlines.discard(key)
+        else:
+            self._table_deadlines.set(key, min(due, table.newest + MAX_SAMPLE_AGE))
+        for node in elsewhere:
+            self._refresh(node, self._now)
+        for policy in self._counting if self._placements else ():
+            for node in self._placements.nodes(policy).keys() & change.rows:
+                self._add_costs(policy, node)
+
+    def _apply_table(self, change: TableChange) -> tuple[set[str], float]:
+        """Updates the indices and strategies of nodes that have a metric only from this table.
+
+        Returns the nodes that have one elsewhere, too, and when the first of the other values becomes stale.
+        """
+        singles = self._samples.keys() & change.rows
+        elsewhere: set[str] = set()
+        crossing: dict[StrategyIndex, set[str]] = {}
+        due = inf
+        for index in self._indices.values():
+            metric = index.key.metric
+            if metric in change.metrics and index.concerns(change.key):
+                others = {node for node in singles if any(metric in scrape.metrics for scrape in self._samples[node])}
+                others |= change.rows & change.shared[metric]
+                crossed, stale = self._apply_column(index, change, others)
+                due = min(due, stale)
+                elsewhere |= others
+                for strategy in index.dependents if crossed else ():
+                    crossing.setdefault(strategy, set()).update(crossed)
+        for strategy, nodes in crossing.items():
+            self._refresh_strategy(strategy, nodes)
+        return elsewhere, due
+
+    def _apply_column(self, index: MetricIndex, change: TableChange, elsewhere: Set[str]) -> tuple[list[str], float]:
+        """Updates the values of an index from a table, without the nodes in `elsewhere`.
+
+        Returns the nodes whose value crosses a target, and when the first value becomes stale.
+        """
+        found = change.column(index.key.metric)
+        fresh, due = ({}, inf) if found is None else _fresh_values(*found, index.key.stale_after, self._now)
+        for node in elsewhere:
+            fresh.pop(node, None)
+        before = index.values.get
+        changed = {node: value for node, value in fresh.items() if before(node) != value}
+        gone: list[str] = []
+        if len(fresh) < len(change.rows):
+            gone = [node for node in index.values.keys() & change.rows - elsewhere if node not in fresh]
+        crossed = gone + [node for node, value in changed.items() if index.crosses_target(before(node), value)]
+        if index.watches:
+            for node in (*gone, *changed) if index.competes else crossed:
+                self._touch_watching(node, index, before(node), changed.get(node))
+        index.values.update(changed)
+        for node in gone:
+            del index.values[node]
+        if index.followers:
+            times = {} if found is None else _times(*found)
+            for node in change.rows - elsewhere:
+                for follower in index.followers:
+                    follower(node, fresh.get(node), times.get(node))
+        return crossed, due
 
     def _forget_pods(self, policy: PolicyKey) -> None:
         """Forgets the pods of a policy that has no `podCost` any more."""
@@ -546,6 +705,10 @@ class View:
         if known is None or when < known:
             self._deadlines.set(node, when)
 
+    def _refresh_strategy(self, strategy: StrategyIndex, nodes: Iterable[str]) -> None:
+        for node in nodes:
+            strategy.refresh(node, self._labels.get(node))
+
     def _refresh_strategies(self, node: str, strategies: Iterable[StrategyIndex]) -> None:
         labels = self._labels.get(node)
         for strategy in strategies:
@@ -563,6 +726,33 @@ class View:
 
 INDEXED = frozenset({StrategyType.DONTSCHEDULE, StrategyType.SCHEDULEONMETRIC})
 """The strategies from which an extender answers."""
+
+
+def _fresh_values(
+    nodes: Sequence[str], column: Column, stale_after: float, now: float
+) -> tuple[dict[str, Quantity], float]:
+    """The fresh values of a column by node, and when the first of them becomes stale."""
+    if isinstance(column.reading, Reading):
+        due = column.reading.stale_at(stale_after)
+        if due <= now:
+            return {}, inf
+        return {node: value for node, value in zip(nodes, column.values, strict=True) if value is not None}, due
+    fresh: dict[str, Quantity] = {}
+    earliest = inf
+    for node, value, reading in zip(nodes, column.values, column.reading, strict=True):
+        if value is not None and (due := reading.stale_at(stale_after)) > now:
+            fresh[node] = value
+            earliest = min(earliest, due)
+    return fresh, earliest
+
+
+def _times(nodes: Sequence[str], column: Column) -> dict[str, float]:
+    """The time of each node's value, fresh or not."""
+    return {
+        node: reading.time
+        for node, value, reading in zip(nodes, column.values, column.readings, strict=True)
+        if value is not None
+    }
 
 
 def _with_costs(

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from math import inf
 
 from bus.connection import Bus
-from bus.kinds import NODE_SAMPLES, POLICY_RECORDS
+from bus.kinds import POLICY_RECORDS
 from bus.record_kind import Entry
 from bus.records.policies import PolicyRecord
 from tas.enforcing.labels import policy_name
@@ -14,6 +14,7 @@ from tas.enforcing.removal import Evidence, StoredPolicy, confirmed_removals, ma
 from tas.policy.policy import PolicyKey
 from tas.verdict.ownership import Claims, claim_of
 from tas.verdict.verdict import PolicyVerdict
+from workers.following.node_samples import NodeSamplesReads
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.resources import POLICIES
 
@@ -29,6 +30,7 @@ class Confirmation:
         self._bus = bus
         self._client = client
         self._default_stale_after = default_stale_after
+        self._samples = NodeSamplesReads(bus)
         self._lock = asyncio.Lock()
         self._list: list[tuple[PolicyKey, object]] = []
         self._listed_at = self._changed_at = -inf
@@ -57,7 +59,7 @@ class Confirmation:
             return frozenset()
         keys = sorted({*requested.values()}.union(*(self.claims.named(policy_name(label)) for label in requested)))
         samples, policies = await asyncio.gather(
-            NODE_SAMPLES.get(self._bus, node),
+            self._samples.read(node),
             asyncio.gather(*(POLICY_RECORDS.get(self._bus, key) for key in keys)),
         )
         evidence = Evidence(
@@ -68,7 +70,7 @@ class Confirmation:
                 for entry in policies
                 if entry.present
             },
-            samples=samples.readable() or (),  # missing or invalid samples confirm nothing
+            samples=samples.samples or (),  # missing or invalid samples confirm nothing
             labels=labels,
             default_stale_after=self._default_stale_after,
             now=time.time(),

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from bus.buckets import NODES, POLICIES
 from bus.connection import Bus
-from bus.kinds import NODE_FACTS, NODE_SAMPLES
+from bus.kinds import NODE_FACTS
 from bus.record_kind import Unreadable
 from bus.records.policies import PolicyRecord
 from tas.policy.policy import PolicyKey
@@ -38,6 +38,8 @@ from tas.verdict.size import PolicySize, left_out, policy_size
 from tas.verdict.verdict import NodeVerdict, PolicyVerdict
 from tas.verdict.watched import UnmetLabels, watched
 from workers.following.followed_view import FollowedView
+from workers.following.node_samples import NodeSamplesReads
+from workers.following.read_index import ReadIndex
 from workers.following.records import Records, Stored, Write
 
 log = structlog.get_logger("evaluate")
@@ -82,6 +84,8 @@ class NodeEvaluation:
         self._bus = bus
         self._followed = followed
         self._verdicts = verdicts
+        self._index = ReadIndex(bus, followed)
+        self._reads = NodeSamplesReads(bus)
         self._metrics = metrics
         self._metrics.left_out.set_function(lambda: float(len(self.left_out)))
 
@@ -278,11 +282,17 @@ class NodeEvaluation:
         return LastRevisions(nodes=nodes.last_sequence, policies=policies.last_sequence)
 
     async def _read_node(self, node: str) -> _Node:
-        metrics, facts = await asyncio.gather(NODE_SAMPLES.get(self._bus, node), NODE_FACTS.get(self._bus, node))
+        """What the leader has of a node: from the view, once the view has all that the leader had."""
+        view = self._followed.view
+        if await self._index.reached():
+            uid = self._followed.node_uids.get(node, None if self._followed.cluster else "")
+            revision = self._followed.node_revisions.get(node, 0)
+            return _Node(uid=uid, revision=revision, samples=view.samples(node), labels=view.labels(node))
+        metrics, facts = await asyncio.gather(self._reads.read(node), NODE_FACTS.get(self._bus, node))
         # Samples of an earlier epoch count until they are stale or replaced. Invalid records change nothing.
-        samples = metrics.read()
-        if isinstance(samples, Unreadable) or metrics.revision == 0:
-            samples = self._followed.view.samples(node)
+        samples = metrics.samples
+        if samples is None or metrics.revision == 0:
+            samples = view.samples(node)
         known, labels = facts.read(), None
         uid = None if self._followed.cluster else ""
         if isinstance(known, Unreadable):
@@ -290,7 +300,7 @@ class NodeEvaluation:
         elif known is not None:
             uid, labels = known.uid, known.complete_labels
         revision = max(metrics.revision, facts.revision)
-        return _Node(uid=uid, revision=revision, samples=samples or (), labels=labels)
+        return _Node(uid=uid, revision=revision, samples=samples, labels=labels)
 
 
 class Metrics:

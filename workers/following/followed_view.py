@@ -7,13 +7,13 @@ epoch does not contain them; samples, when they are stale.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 import structlog
 
 from bus.buckets import NODES, POLICIES
 from bus.connection import Bus, Epoch
-from bus.kinds import NODE_FACTS, NODE_SAMPLES, POLICY_RECORDS
+from bus.kinds import NODE_FACTS, NODE_SAMPLES, NODE_TABLES, POLICY_RECORDS
 from bus.record_kind import Entry
 from bus.records.nodes import NodeFacts
 from bus.records.policies import PolicyRecord
@@ -23,6 +23,7 @@ from bus.watch import WatchStatus
 from tas.policy.directory import FileProblems
 from tas.policy.policy import PolicyKey
 from tas.samples.sample import NodeSamples
+from tas.samples.table import Table, TableKey
 from tas.view.epoch_keys import EpochKeys
 from tas.view.view import View
 from workers.following.placed_pods import PlacedPods
@@ -83,6 +84,7 @@ class FollowedView:
         self._nodes = SyncedWatch(
             bus,
             NODE_SAMPLES.to(self._apply_samples),
+            NODE_TABLES.to(self._apply_table),
             NODE_FACTS.to(self._apply_facts),
             on_epoch=self._start_nodes_epoch,
             on_complete=self._nodes_complete,
@@ -186,6 +188,28 @@ class FollowedView:
             self._forget_if_gone(entry.key)
         self._on_change()
 
+    def _apply_table(self, entry: Entry[TableKey, Table]) -> None:
+        self._last_update_at = time.monotonic()
+        rows = self._rows_of(entry.key)
+        table = entry.readable()
+        if table is not None:
+            now = time.time()
+            self.view.advance(now)
+            self.view.set_table(entry.key, table, now)
+        elif not entry.present:
+            self.view.drop_table(entry.key)
+        rows |= self._rows_of(entry.key)
+        self.node_revisions.update(dict.fromkeys(rows, entry.revision))
+        if table is None:
+            for node in rows:
+                self._forget_if_gone(node)
+        self._on_change()
+
+    def _rows_of(self, key: TableKey) -> Set[str]:
+        """The nodes that have a row in a table of the view."""
+        table = self.view.table(key)
+        return frozenset() if table is None else table.rows.keys()
+
     def _apply_facts(self, entry: Entry[str, NodeFacts]) -> None:
         self._note_node(entry)
         node = entry.key
@@ -206,11 +230,12 @@ class FollowedView:
 
     def _forget_if_gone(self, node: str) -> None:
         """Drops the revision of a node with neither facts nor samples: a cluster may have new names every day."""
-        if node not in self.node_uids and not self.view.samples(node):
+        if node not in self.node_uids and not self.view.has_samples(node):
             self.node_revisions.pop(node, None)
 
     def _set_facts(self, node: str, facts: NodeFacts) -> None:
-        self.view.set_labels(node, facts.complete_labels)
+        created = None if facts.created is None else facts.created.timestamp()
+        self.view.set_labels(node, facts.complete_labels, created=created)
         if self.node_uids.get(node) != facts.uid:
             self.node_uids[node] = facts.uid
             self.nodes_since[node] = time.time()

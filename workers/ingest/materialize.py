@@ -1,4 +1,4 @@
-"""Materialize: writes each node's newest samples to NODES, from the scrapes on SAMPLES.
+"""Materialize: writes each node's newest samples to NODES, from the scrapes on SAMPLES and the tables on TABLES.
 
 Any number of replicas take messages from one durable consumer. Merging does not depend on the order, and each write is
 conditional on the revision that it was merged with. So replicas need no partitions, a message that is delivered twice
@@ -8,7 +8,7 @@ changes nothing, and a replica that was paused for a minute can only add newer s
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 
 import structlog
@@ -18,7 +18,7 @@ from bus.buckets import NODES, SAMPLES, SAMPLES_CONSUMER
 from bus.connection import Bus, Epoch
 from bus.consumer import Message, SharedConsumer
 from bus.errors import BusError, ConflictError, ExpiredError, RefusedError
-from bus.kinds import NODE_FACTS, NODE_SAMPLES
+from bus.kinds import NODE_FACTS, NODE_SAMPLES, NODE_TABLES
 from bus.overtaking import Overtaking
 from bus.record_kind import Entry
 from bus.records.nodes import NodeFacts
@@ -27,8 +27,10 @@ from bus.scrapes import by_source
 from tas.errors import InvalidInputError
 from tas.samples.capacity import refusal_of_new_source, within_capacity
 from tas.samples.sample import NodeSamples, Scrape, merge
+from tas.samples.table import Table
 from tas.samples.unknown_node import is_unknown_node
 from workers.following.synced import SyncedWatch
+from workers.ingest.stored_tables import StoredTables
 from workers.process.logs import ThrottledLog
 
 log = structlog.get_logger("materialize")
@@ -56,6 +58,7 @@ _REASONS = {
     "body": "body",
     "node": "names",
     "source": "names",
+    "nodes": "names",
     "measured": "time",
     "window": "window",
     "ends": "time",
@@ -115,9 +118,17 @@ class Materialize:
         self._refusals: defaultdict[str, ThrottledLog] = defaultdict(
             lambda: ThrottledLog(log, keys=MAX_REFUSED_OBJECTS)
         )  # by reason: many objects with one fault do not hide another fault
+        self._tables = StoredTables(
+            bus,
+            unknown=self._unknown_nodes,
+            is_cluster=lambda: self._cluster is True,
+            refuse=self._refuse_values,
+            registry=registry,
+        )
         self._watch = SyncedWatch(
             bus,
             NODE_SAMPLES.to(self._apply_samples),
+            NODE_TABLES.to(self._tables.apply),
             NODE_FACTS.to(self._apply_facts),
             on_epoch=self._start_epoch,
             on_complete=self._complete,
@@ -138,6 +149,7 @@ class Materialize:
             tasks.create_task(self._watch.run())
             tasks.create_task(self._consumer.run())
             tasks.create_task(self._overtaking.run())
+            tasks.create_task(self._tables.run())
             tasks.create_task(self._delete_samples_of_deleted_nodes())
 
     async def handle(self, messages: Sequence[Message]) -> None:
@@ -256,8 +268,13 @@ class Materialize:
     def _is_unknown_node(self, node: str) -> bool:
         return is_unknown_node(listed=node in self._facts, cluster=self._cluster)
 
+    def _unknown_nodes(self, table: Table) -> Collection[str]:
+        """The nodes of a table that Kubernetes does not have."""
+        return table.rows.keys() - self._facts if self._cluster else ()
+
     def _start_epoch(self, epoch: Epoch) -> None:
         self._epoch = epoch
+        self._tables.start_epoch(epoch)
         self._nodes.clear()
         self._facts.clear()
         self._deleted.clear()
@@ -278,11 +295,13 @@ class Materialize:
             self._facts.discard(entry.key)
             self._deleted.add(entry.key)
             self._deleted_changed.set()
+            self._tables.check_nodes()
 
     def _complete(self, synced: Synced) -> None:
         log.info("nodes_complete", cluster=synced.cluster, count=synced.count, writer=synced.writer)
         if synced.cluster:
             self._deleted |= self._nodes.keys() - self._facts  # the tombstones of their facts may be purged
+            self._tables.check_nodes()
         self._deleted_changed.set()
 
     async def _delete_samples_of_deleted_nodes(self) -> None:
@@ -326,8 +345,12 @@ class Materialize:
         self._remember(node, _StoredSamples(revision), epoch)
         log.info("node_samples_deleted", node=node)
 
-    def _refuse(self, reason: str, error: InvalidInputError) -> None:
-        self._metrics.refused.labels(reason).inc()
+    def _refuse_values(self, field: str, error: InvalidInputError, count: int) -> None:
+        """Notes refused values of a table, by the field of the message or by a reason."""
+        self._refuse("value" if field == "metrics" else _REASONS.get(field, field), error, count)
+
+    def _refuse(self, reason: str, error: InvalidInputError, count: int = 1) -> None:
+        self._metrics.refused.labels(reason).inc(count)
         self._refusals[reason].warning(
             "sample_refused",
             error.subject,

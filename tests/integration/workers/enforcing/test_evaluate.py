@@ -1266,7 +1266,7 @@ async def test_a_verdict_whose_reads_are_too_old_is_not_written(server: Server, 
 
         async def get(self, bucket: Bucket, key: str) -> RawEntry | None:
             entry = await super().get(bucket, key)
-            if bucket is NODES and not self.stalled:
+            if bucket is VERDICTS and not self.stalled:
                 self.stalled = True
                 await world.sample(m=1)
                 await asyncio.sleep(WRITE_SECONDS + 0.1)

@@ -19,7 +19,9 @@ from tas.extender.telemetry import TelemetryDecider
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import POD_LABEL, PolicyKey, StrategyType
 from tas.policy.rules import State
+from tas.samples.parts import Part
 from tas.samples.sample import MAX_SAMPLE_AGE, Scrape
+from tas.samples.table import Column, Reading, Table, TableKey, merge_tables, table_of, without_earlier
 from tas.values.quantity import parse_quantity
 from tas.verdict.evaluation import evaluate_policy
 from tas.verdict.knowledge import same_meaning
@@ -105,6 +107,10 @@ SPECS = st.fixed_dictionaries(
 )
 
 
+TABLES = [TableKey(source, part) for source in SOURCES for part in (Part(1, 0), Part(2, 0), Part(2, 1))]
+"""In two layouts, of which a node can be in both."""
+
+
 class ReportedValue(NamedTuple):
     """The newest value of one metric of one node from one source."""
 
@@ -123,6 +129,8 @@ class Facts:
     def __init__(self, default_stale_after: float) -> None:
         self.default_stale_after = default_stale_after
         self.reported: dict[str, dict[tuple[str, str], ReportedValue]] = {}  # by node, then by source and metric
+        self.tables: dict[TableKey, dict[tuple[str, str], ReportedValue]] = {}  # by node and metric
+        self.created: dict[str, float] = {}
         self.labels: dict[str, dict[str, str] | None] = {}
         self.specs: dict[str, dict[str, Any]] = {}
 
@@ -136,12 +144,27 @@ class Facts:
     def fresh(self, node: str, spec: Mapping[str, Any], rule: Mapping[str, Any], now: float) -> int | None:
         """The newest value of a rule, None if it is stale; for equal times the first source counts."""
         sources = [rule["source"]] if "source" in rule else SOURCES
-        known = self.reported.get(node, {})
-        found = [known[source, rule["metricname"]] for source in sources if (source, rule["metricname"]) in known]
-        newest = max(found, key=lambda reported: reported.time, default=None)
+        of_sources = [self.newest(node, source, rule["metricname"]) for source in sources]
+        newest = max((each for each in of_sources if each is not None), key=lambda found: found.time, default=None)
         stale_after = {"5s": 5.0, "30s": 30.0, None: self.default_stale_after}[spec.get("staleAfter")]
         is_stale = newest is None or min(newest.time + stale_after, newest.ends) <= now
         return None if newest is None or is_stale else newest.value
+
+    def newest(self, node: str, source: str, metric: str) -> ReportedValue | None:
+        """The newest value of a source; for equal times that of a single scrape, then the one with the later sequence.
+
+        A value in a table does not count if the node was created later.
+        """
+        single = self.reported.get(node, {}).get((source, metric))
+        rows = [
+            table[node, metric]
+            for key, table in self.tables.items()
+            if key.source == source and (node, metric) in table
+        ]
+        row = max(rows, default=None, key=lambda found: found[:2])
+        if row is None or (single is not None and single.time >= row.time):
+            return single
+        return row
 
     def selects(self, node: str, spec: Mapping[str, Any]) -> bool | None:
         """Whether a policy concerns a node; None if its labels are not known."""
@@ -180,6 +203,7 @@ class Histories(RuleBasedStateMachine):
         self.sequence = 0
         self.view = view
         self.facts = Facts(view.default_stale_after)
+        self.homes: dict[TableKey, Table] = {}
 
     @rule(
         node=st.sampled_from(NODES),
@@ -221,6 +245,80 @@ class Histories(RuleBasedStateMachine):
             self.add(node, source, 0.0, {metric: value})
             self.was_added(node)
 
+    @rule(
+        key=st.sampled_from(TABLES),
+        nodes=st.lists(st.sampled_from(NODES), min_size=1, unique=True),
+        ages=st.lists(st.floats(-5, 40), min_size=1, max_size=3),
+        columns=st.dictionaries(
+            st.sampled_from(METRICS), st.lists(st.integers(0, 3) | st.none(), min_size=9, max_size=9), min_size=1
+        ),
+        ends_in=st.sampled_from([inf, 0.0, 7.5, 30.0]),
+    )
+    def table(
+        self,
+        key: TableKey,
+        nodes: list[str],
+        ages: list[float],
+        columns: dict[str, list[int | None]],
+        ends_in: float,
+    ) -> None:
+        """A table whose rows have one time, or several."""
+        self.sequence += 1
+        readings = tuple(
+            Reading(
+                measured=self.now - ages[row % len(ages)],
+                arrived=self.now,
+                sequence=self.sequence,
+                ends=None if ends_in == inf else self.now + ends_in,
+            )
+            for row in range(len(nodes))
+        )
+        incoming = table_of(
+            key.source,
+            tuple(nodes),
+            {
+                metric: Column(
+                    tuple(None if value is None else parse_quantity(str(value)) for value in values[: len(nodes)]),
+                    readings if len(ages) > 1 else readings[0],
+                )
+                for metric, values in columns.items()
+            },
+        )
+        if not incoming.nodes:
+            return
+        home = self.homes.get(key)
+        self.homes[key] = incoming if home is None else merge_tables(home, incoming)
+        self.view.set_table(key, self.homes[key], self.now)
+        known = self.facts.tables.setdefault(key, {})
+        for metric, values in columns.items():
+            for node, value, reading in zip(nodes, values, readings, strict=False):
+                before = known.get((node, metric))
+                found = ReportedValue(reading.time, self.sequence, value or 0, self.now + ends_in)
+                if value is not None and (before is None or found[:2] > before[:2]):
+                    known[node, metric] = found
+        self.void_earlier_rows()
+
+    def void_earlier_rows(self) -> None:
+        for table in self.facts.tables.values():
+            for node, metric in tuple(table):
+                if table[node, metric].time < self.facts.created.get(node, -inf):
+                    del table[node, metric]
+        self.homes = {key: without_earlier(home, self.facts.created) for key, home in self.homes.items()}
+
+    @rule(key=st.sampled_from(TABLES))
+    def table_goes(self, key: TableKey) -> None:
+        self.view.drop_table(key)
+        self.homes.pop(key, None)
+        self.facts.tables.pop(key, None)
+
+    @rule(node=st.sampled_from(NODES), ago=st.sampled_from([0.0, 10.0, 100.0]))
+    def created(self, node: str, ago: float) -> None:
+        """Another node has the name."""
+        self.facts.created[node] = self.now - ago
+        self.facts.labels[node] = {}
+        self.view.set_labels(node, {}, created=self.now - ago)
+        self.void_earlier_rows()
+
     def was_added(self, node: str) -> None:
         """A hook for checks of the view between two samples."""
 
@@ -246,6 +344,7 @@ class Histories(RuleBasedStateMachine):
     def unlabelled(self, node: str) -> None:
         self.view.drop_labels(node)
         self.facts.labels.pop(node, None)
+        self.facts.created.pop(node, None)
 
     @rule(name=st.sampled_from(["p", "q"]), spec=SPECS)
     def policy(self, name: str, spec: dict[str, Any]) -> None:

@@ -1,0 +1,50 @@
+"""Tables on TABLES: publishers and readers of tables see no bytes and no subjects."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeVar
+
+from bus.buckets import TABLES
+from bus.connection import Bus
+from bus.records.samples import SamplesMessage
+from bus.records.tables import Refused, decode_table, encode_table
+from bus.subjects import tables_subject
+from tas.samples.table import Table, TableKey
+
+M = TypeVar("M", bound=SamplesMessage)
+
+
+class ReceivedTable(NamedTuple):
+    """The table of a message: None without a valid value."""
+
+    key: TableKey
+    table: Table | None
+    refused: Refused
+
+
+async def publish_tables(bus: Bus, tables: Sequence[tuple[TableKey, Table]]) -> None:
+    """Publishes tables together, each with one window and one end. Raises BusError if one was not stored."""
+    await bus.publish_all(TABLES, [(tables_subject(key), encode_table(table)) for key, table in tables])
+
+
+def table_bytes(table: Table) -> int:
+    """The size of the message of a table."""
+    return len(encode_table(table))
+
+
+def received_table(message: SamplesMessage, known: Table | None = None) -> ReceivedTable:
+    """The table of a message; with the names of the nodes of `known`, which are not checked again.
+
+    Raises InvalidInputError if the subject names no source and part.
+    """
+    nodes = () if known is None else known.nodes
+    return ReceivedTable(
+        *decode_table(message.subject, message.data, arrived=message.arrived, sequence=message.sequence, nodes=nodes)
+    )
+
+
+def by_table(messages: Iterable[M]) -> list[list[M]]:
+    """The messages of each source and part, the newest first."""
+    subjects: dict[str, list[M]] = {}
+    for message in messages:
+        subjects.setdefault(message.subject, []).append(message)
+    return [sorted(each, key=lambda message: message.sequence, reverse=True) for each in subjects.values()]

@@ -1,0 +1,53 @@
+"""Parts: how a source divides its nodes among tables, so that whoever looks for one node reads few tables.
+
+A source with many nodes has a power of two of parts, and the part of a node follows from its name alone. A source that
+grows changes to more parts; for a while the tables of both layouts are stored.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+from zlib import crc32
+
+MAX_PARTS = 64
+"""The most parts of a source: 64 tables of 1,000 rows."""
+
+MAX_ROWS = 1000
+"""The most rows of a table."""
+
+
+class Part(NamedTuple):
+    """One of `of` parts of the nodes of a source, from 0."""
+
+    of: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.of}-{self.number}"
+
+    def has(self, node: str) -> bool:
+        """Whether a node of this name belongs to the part."""
+        return part_number(node, self.of) == self.number
+
+
+def part_number(node: str, parts: int) -> int:
+    """The number of a node's part: the CRC-32 (as of zlib) of its name in UTF-8, modulo the number of parts."""
+    return crc32(node.encode()) % parts
+
+
+def parse_part(text: str) -> Part | None:
+    """The part that `<parts>-<number>` names; None for any other text."""
+    parts, dash, number = text.partition("-")
+    if not dash or not all(each.isdecimal() and each.isascii() and len(each) < 3 for each in (parts, number)):
+        return None
+    part = Part(int(parts), int(number))
+    valid = 0 < part.of <= MAX_PARTS and part.of & (part.of - 1) == 0 and part.number < part.of
+    return part if valid and str(part) == text else None
+
+
+def divided(nodes: Iterable[str], parts: int) -> dict[Part, list[str]]:
+    """The nodes of each part that has any, in their order."""
+    every = [Part(parts, number) for number in range(parts)]
+    found: dict[Part, list[str]] = {}
+    for node in nodes:
+        found.setdefault(every[part_number(node, parts)], []).append(node)
+    return found

@@ -1,0 +1,310 @@
+"""The tables part of `materialize`: writes the newest values of each table to NODES, from the messages on TABLES.
+
+As with scrapes, any number of replicas take messages from one durable consumer, merging does not depend on the order,
+and each write is conditional. A message costs one write, for any number of nodes.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from bus.buckets import TABLES, TABLES_CONSUMER
+from bus.connection import Bus, Epoch
+from bus.consumer import Message, SharedConsumer
+from bus.errors import BusError, ConflictError, ExpiredError, RefusedError
+from bus.kinds import NODE_FACTS, NODE_TABLES
+from bus.record_kind import Entry
+from bus.tables import by_table, received_table
+from tas.errors import InvalidInputError
+from tas.samples.sample import MAX_SAMPLE_AGE
+from tas.samples.table import Table, TableKey, merge_tables, without_nodes
+from workers.process.logs import ThrottledLog
+
+log = structlog.get_logger("materialize")
+
+BATCH = 64
+"""The most messages that are handled together, of at most 256 KiB each."""
+
+BATCH_SECONDS = 5.0
+"""How long the write of a table is retried after conflicts: well below the consumer's ack wait."""
+
+MAX_SOURCES = 32
+"""The most sources with tables."""
+
+GATHER_SECONDS = 1.0
+"""How long deletions of nodes are gathered, so that each table is written once for many of them."""
+
+EXPIRY_SECONDS = 60.0
+"""The time between checks for tables that are too old for every policy."""
+
+Refuse = Callable[[str, InvalidInputError, int], None]
+"""Called with the field or reason, the error and the number of refused values."""
+
+
+class _Stored:
+    """A table in NODES at `revision` (0: never written), decoded when first needed."""
+
+    __slots__ = ("_entry", "_table", "revision")
+
+    def __init__(
+        self, revision: int, *, entry: Entry[TableKey, Table] | None = None, table: Table | None = None
+    ) -> None:
+        self.revision = revision
+        self._entry = entry
+        self._table = table
+
+    @property
+    def table(self) -> Table | None:
+        """The table; None if there is none, or if the stored record is invalid: the next write replaces it."""
+        if self._entry is not None:
+            self._table, self._entry = self._entry.readable(), None
+        return self._table
+
+    @property
+    def is_present(self) -> bool:
+        """Whether there is something to delete."""
+        return self._table is not None or (self._entry is not None and self._entry.present)
+
+
+class StoredTables:
+    """The tables in NODES, in memory and on the bus."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        *,
+        unknown: Callable[[Table], Collection[str]],
+        is_cluster: Callable[[], bool],
+        refuse: Refuse,
+        registry: CollectorRegistry,
+    ) -> None:
+        """`unknown` returns the nodes of a table that Kubernetes does not have; `is_cluster`, whether that is known."""
+        self._bus = bus
+        self._unknown = unknown
+        self._is_cluster = is_cluster
+        self._refuse = refuse
+        self._stored: dict[TableKey, _Stored] = {}
+        self._epoch: Epoch | None = None
+        self._check = asyncio.Event()
+        self._throttled = ThrottledLog(log)
+        self._consumer = SharedConsumer(bus, TABLES, TABLES_CONSUMER, self.handle, batch=BATCH)
+        self._metrics = _Metrics(registry)
+
+    @property
+    def nodes(self) -> set[str]:
+        """Every node that has a row."""
+        return {node for stored in self._stored.values() if stored.table is not None for node in stored.table.nodes}
+
+    async def run(self) -> None:
+        """Consumes until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._consumer.run())
+            tasks.create_task(self._remove_rows_of_deleted_nodes())
+            tasks.create_task(self._remove_old_tables())
+
+    def start_epoch(self, epoch: Epoch) -> None:
+        """Begins again with an empty bucket."""
+        self._epoch = epoch
+        self._stored.clear()
+
+    def apply(self, entry: Entry[TableKey, Table]) -> None:
+        """Takes in an entry of the bucket."""
+        self._remember(entry.key, _Stored(entry.revision, entry=entry), self._epoch)
+
+    def check_nodes(self) -> None:
+        """Notes that a node was deleted: soon its rows are removed."""
+        self._check.set()
+
+    async def handle(self, messages: Sequence[Message]) -> None:
+        """Merges a batch into NODES; returns when all its valid values are stored.
+
+        Raises BusError if a write failed temporarily: the batch can be delivered again.
+        """
+        failures: list[BusError] = []
+        for each in by_table(messages):
+            try:
+                await self._merge(each)
+            except BusError as error:  # the others are tried, too
+                failures.append(error)
+            await asyncio.sleep(0)
+        self._metrics.messages.inc(len(messages))
+        if failures:
+            raise failures[0]
+
+    async def _merge(self, messages: Sequence[Message]) -> None:
+        """Merges messages of one source and part, the newest first. Raises BusError."""
+        received_at = time.monotonic()
+        try:
+            incoming, key = await self._decode(messages)
+        except InvalidInputError as error:
+            self._refuse(error.field, error, len(messages))
+            return
+        if incoming is not None:
+            await self._update(key, incoming, received_at)
+            self._metrics.seconds.observe(max(0.0, time.time() - messages[-1].arrived))
+
+    async def _decode(self, messages: Sequence[Message]) -> tuple[Table | None, TableKey]:
+        """The valid values of messages of one key. Raises InvalidInputError if their subject is invalid."""
+        incoming: Table | None = None
+        for message in messages:
+            key, table, refused = received_table(message, incoming)
+            self._note(refused.errors, refused.counts)
+            if table is not None:
+                table = self._of_known_nodes(key, table)
+                incoming = table if incoming is None else merge_tables(incoming, table)
+            await asyncio.sleep(0)
+        return (None if incoming is None or not incoming.nodes else incoming), key
+
+    def _note(self, errors: Sequence[InvalidInputError], counts: Mapping[str, int]) -> None:
+        named = {field: [each for each in errors if each.field.partition(".")[0] == field] for field in counts}
+        for field, count in counts.items():
+            for number, error in enumerate(named[field]):
+                self._refuse(field, error, 1 if number else count - len(named[field]) + 1)
+
+    def _of_known_nodes(self, key: TableKey, table: Table) -> Table:
+        unknown = self._unknown(table)
+        if not unknown:
+            return table
+        first = min(unknown)
+        reason = f"Kubernetes has no node of this name, and none of {len(unknown) - 1} others of this table"
+        if len(unknown) == 1:
+            reason = "Kubernetes has no node of this name"
+        error = InvalidInputError(f"table {key.source}/{key.part}", "nodes", first, reason)
+        self._refuse("unknown_node", error, len(unknown))
+        return without_nodes(table, unknown)
+
+    async def _update(self, key: TableKey, incoming: Table, received_at: float) -> None:
+        """Merges `incoming` into the stored table, with retries after conflicts. Raises BusError."""
+        stored, read_at = self._known(key), received_at
+        while True:
+            if stored.table is None and (error := self._too_many_sources(key)) is not None:
+                self._refuse("capacity", error, len(incoming.nodes))
+                return
+            merged = incoming if stored.table is None else merge_tables(stored.table, incoming)
+            merged = without_nodes(merged, self._unknown(merged))
+            if merged is stored.table or not merged.nodes:
+                return
+            try:
+                await self._write(key, stored, merged, read_at)
+            except (ConflictError, ExpiredError) as error:
+                if time.monotonic() - received_at > BATCH_SECONDS:
+                    raise
+                if isinstance(error, ConflictError):
+                    self._metrics.conflicts.inc()
+            except RefusedError as error:
+                # A retry alone does not help, and other tables must not wait for this one.
+                what = InvalidInputError(f"table {key.source}/{key.part}", "write", "refused", str(error))
+                self._refuse("write", what, len(incoming.nodes))
+                return
+            else:
+                return
+            read_at = time.monotonic()
+            stored = await self._read(key)
+
+    def _too_many_sources(self, key: TableKey) -> InvalidInputError | None:
+        sources = {each.source for each, stored in self._stored.items() if stored.is_present}
+        if key.source in sources or len(sources) < MAX_SOURCES:
+            return None
+        reason = f"{len(sources)} sources have tables, at most {MAX_SOURCES}"
+        return InvalidInputError(f"table {key.source}/{key.part}", "source", key.source, reason)
+
+    def _known(self, key: TableKey) -> _Stored:
+        return self._stored.get(key) or _Stored(0)
+
+    async def _write(self, key: TableKey, stored: _Stored, table: Table | None, read_at: float) -> None:
+        """Writes or deletes a table on the condition that it is still as `stored`."""
+        epoch = self._epoch
+        if table is None:
+            revision = await NODE_TABLES.delete(self._bus, key, revision=stored.revision, read_at=read_at)
+        else:
+            revision = await NODE_TABLES.put(self._bus, key, table, revision=stored.revision, read_at=read_at)
+        self._metrics.writes.inc()
+        self._remember(key, _Stored(revision, table=table), epoch)
+
+    async def _read(self, key: TableKey) -> _Stored:
+        epoch = self._epoch
+        entry = await NODE_TABLES.get(self._bus, key)
+        stored = _Stored(entry.revision, entry=entry)
+        self._remember(key, stored, epoch)
+        return stored
+
+    def _remember(self, key: TableKey, stored: _Stored, epoch: Epoch | None) -> None:
+        """Keeps `stored` in memory, unless the bucket has a new epoch or a newer revision is known."""
+        current = self._stored.get(key)
+        if epoch is self._epoch and (current is None or current.revision < stored.revision):
+            self._stored[key] = stored
+
+    async def _remove_rows_of_deleted_nodes(self) -> None:
+        """Removes the rows of nodes that the leader does not have either. Never ends."""
+        while True:
+            await self._check.wait()
+            await asyncio.sleep(GATHER_SECONDS)
+            self._check.clear()
+            if not self._is_cluster():
+                continue
+            for key in tuple(self._stored):
+                table = self._known(key).table
+                gone = () if table is None else self._unknown(table)
+                try:
+                    if gone:
+                        await self._remove_rows(key, gone)
+                except BusError as error:
+                    if not isinstance(error, (ConflictError, ExpiredError)):
+                        self._throttled.warning("table_rows_not_removed", table=_name(key), error=str(error))
+                    self._check.set()
+
+    async def _remove_rows(self, key: TableKey, nodes: Collection[str]) -> None:
+        read_at = time.monotonic()
+        stored = await self._read(key)
+        facts = await asyncio.gather(*(NODE_FACTS.get(self._bus, node) for node in nodes))
+        deleted = {entry.key for entry in facts if not entry.present}
+        if stored.table is None or not deleted:
+            return
+        left = without_nodes(stored.table, deleted)
+        if left is not stored.table:
+            await self._write(key, stored, left if left.nodes else None, read_at)
+            log.info("table_rows_removed", table=_name(key), nodes=len(deleted), first=min(deleted))
+
+    async def _remove_old_tables(self) -> None:
+        """Deletes tables without a value that could count: those of a former layout, or of a source that is gone."""
+        while True:
+            await asyncio.sleep(EXPIRY_SECONDS)
+            for key in tuple(self._stored):
+                if _is_old(self._known(key).table):
+                    try:
+                        await self._remove_if_old(key)
+                    except BusError as error:
+                        self._throttled.warning("table_not_removed", table=_name(key), error=str(error))
+
+    async def _remove_if_old(self, key: TableKey) -> None:
+        read_at = time.monotonic()
+        stored = await self._read(key)
+        if _is_old(stored.table):
+            await self._write(key, stored, None, read_at)
+            log.info("table_removed", table=_name(key))
+
+
+def _is_old(table: Table | None) -> bool:
+    return table is not None and table.newest + MAX_SAMPLE_AGE < time.time()
+
+
+def _name(key: TableKey) -> str:
+    return f"{key.source}/{key.part}"
+
+
+class _Metrics:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.messages = Counter("tas_table_messages", "Messages of TABLES that were handled.", registry=registry)
+        self.writes = Counter("tas_table_writes", "Tables written to NODES.", registry=registry)
+        self.conflicts = Counter(
+            "tas_table_write_conflicts", "Writes repeated after a conflict with another writer.", registry=registry
+        )
+        self.seconds = Histogram(
+            "tas_table_write_seconds",
+            "Seconds from a table's arrival on the bus until its newest values are stored in NODES.",
+            buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0),
+            registry=registry,
+        )
