@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeVar
 from bus.buckets import TABLES
 from bus.connection import Bus
 from bus.records.samples import SamplesMessage
-from bus.records.tables import Refused, decode_table, encode_table
+from bus.records.tables import MAX_TABLE_BYTES, Refused, decode_table, encode_table
 from bus.subjects import tables_subject
 from tas.samples.table import Table, TableKey
 
@@ -21,14 +21,27 @@ class ReceivedTable(NamedTuple):
     refused: Refused
 
 
-async def publish_tables(bus: Bus, tables: Sequence[tuple[TableKey, Table]]) -> None:
-    """Publishes tables together, each with one window and one end. Raises BusError if one was not stored."""
-    await bus.publish_all(TABLES, [(tables_subject(key), encode_table(table)) for key, table in tables])
+class EncodedTable(NamedTuple):
+    """A table to be published, with its message."""
+
+    key: TableKey
+    table: Table
+    message: bytes
 
 
-def table_bytes(table: Table) -> int:
-    """The size of the message of a table."""
-    return len(encode_table(table))
+def encoded_tables(
+    tables: Iterable[tuple[TableKey, Table]], *, most: int
+) -> tuple[list[EncodedTable], list[tuple[TableKey, Table]]]:
+    """The tables with their messages, each with one window and one end; and those that would take more bytes."""
+    encoded = [EncodedTable(key, table, encode_table(table)) for key, table in tables]
+    limit = min(most, MAX_TABLE_BYTES)
+    fits = [each for each in encoded if len(each.message) <= limit]
+    return fits, [each[:2] for each in encoded if len(each.message) > limit]
+
+
+async def publish_tables(bus: Bus, tables: Sequence[EncodedTable]) -> None:
+    """Publishes tables together. Raises BusError if one was not stored."""
+    await bus.publish_all(TABLES, [(tables_subject(each.key), each.message) for each in tables])
 
 
 def received_table(message: SamplesMessage, known: Table | None = None) -> ReceivedTable:

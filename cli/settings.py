@@ -19,6 +19,7 @@ from tas.samples.freshness import DEFAULT_STALE_AFTER
 from tas.samples.sample import MAX_SAMPLE_AGE
 from tas.scoring.cards import CardScore
 from tas.sources.annotations import NAMES as ANNOTATIONS
+from tas.sources.tables import Publish
 from tas.values.duration import DurationError, parse_duration
 from tas.values.names import is_label_name, is_metric_name, is_subdomain
 from tas.values.quantity import NANO, QuantityError, parse_quantity
@@ -477,6 +478,14 @@ class Settings:
         commands=("up",),
         parse=_duration(least=0.1),
         default="1s",
+    )
+    publish: Publish = _setting(
+        group="Sources",
+        form=_choices(Publish),
+        help="The form in which polled samples are published: nodes, one message for each node, or tables, one message "
+        "for up to 1,000 nodes. Every worker must be of a version that reads tables.",
+        parse=_choice(Publish),
+        default=Publish.NODES.value,
     )
     sinks: Path | None = _setting(
         group="Events",

@@ -51,6 +51,7 @@ async def collect(context: "Context") -> "Worker":
         default_stale_after=context.settings.stale_after,
         metrics=context.source_metrics,
         always=context.settings.metrics or (),
+        publish=context.settings.publish,
     )
 
 

@@ -230,6 +230,7 @@ Of the pods, only those that name a policy are stored. One replica at a time als
                 "remote_write_key",
                 "remote_write_token",
                 "period",
+                "publish",
                 "stale_after",
             ),
             needs_kubernetes=True,

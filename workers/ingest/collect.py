@@ -19,6 +19,7 @@ from bus.errors import BusError
 from bus.lease import Lease, process_identity
 from tas.sources.result import SourceResult, with_valid_times
 from tas.sources.state import PollResult, SourceState, SourceTracker
+from tas.sources.tables import Publish
 from tas.values.backoff import Backoff
 from workers.ingest.sample_publisher import SamplePublisher
 from workers.ingest.source_states import SourceStates
@@ -69,7 +70,7 @@ class SourceMetrics:
             labelnames=["source"],
             registry=registry,
         )
-        self.messages = counter("tas_source_messages", "Scrapes published on SAMPLES.")
+        self.messages = counter("tas_source_messages", "Messages published on SAMPLES and TABLES.")
         self.lost = counter("tas_source_polls_lost", "Polls whose values could not all be published.")
         self.late = counter("tas_source_polls_late", "Polls that took longer than the period, with publishing.")
         self.refused = counter(
@@ -102,17 +103,19 @@ class Collect:
         default_stale_after: float,
         metrics: SourceMetrics,
         always: Collection[str] = (),
+        publish: Publish = Publish.NODES,
     ) -> None:
         """In seconds: the time between polls of a source, and the age of a stale sample without `staleAfter`.
 
-        The metrics `always` are collected, too, although no policy uses them.
+        The metrics `always` are collected, too, although no policy uses them. Samples of polls are published in the
+        form `publish`.
         """
         computing = [spec.name for spec in sources if spec.kind in COMPUTING]
         self._wanted = WantedMetrics(bus, default_stale_after=default_stale_after, always=always, computing=computing)
         self._runs: list[_PolledSource | ReceivingSource] = [
             ReceivingSource(bus, source, self._wanted, metrics, kind=spec.kind.value)
             if isinstance(source, Listener)
-            else _PolledSource(bus, spec, source, self._wanted, metrics, period=period)
+            else _PolledSource(bus, spec, source, self._wanted, metrics, period=period, publish=publish)
             for spec, source in sources.items()
         ]
         for run in self._runs:
@@ -150,7 +153,15 @@ class _CollectedSource:
     """
 
     def __init__(
-        self, bus: Bus, name: str, wanted: Wanted, metrics: SourceMetrics, *, kind: str, period: float | None
+        self,
+        bus: Bus,
+        name: str,
+        wanted: Wanted,
+        metrics: SourceMetrics,
+        *,
+        kind: str,
+        period: float | None,
+        publish: Publish = Publish.NODES,
     ) -> None:
         self.name = name
         self._bus = bus
@@ -159,7 +170,7 @@ class _CollectedSource:
         self._metrics = metrics
         self._period = period
         self._holder = process_identity()
-        self._publisher = SamplePublisher(bus, name)
+        self._publisher = SamplePublisher(bus, name, form=publish)
         self._throttled = ThrottledLog(log, source=name)
         self._missing_log = ThrottledLog(log, keys=MAX_MISSING_LOGGED, source=name)
         self.others: Sequence[_CollectedSource] = ()
@@ -266,8 +277,9 @@ class _PolledSource(_CollectedSource):
         metrics: SourceMetrics,
         *,
         period: float,
+        publish: Publish,
     ) -> None:
-        super().__init__(bus, spec.name, wanted, metrics, kind=spec.kind.value, period=period)
+        super().__init__(bus, spec.name, wanted, metrics, kind=spec.kind.value, period=period, publish=publish)
         self._source = source
         self._policies = wanted
         self._poll_period = period

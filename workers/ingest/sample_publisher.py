@@ -1,35 +1,86 @@
-"""Publishes the samples of a source: one message per node and scrape."""
+"""Publishes the samples of a source: one message for each node and scrape, or tables of many nodes."""
 
 import asyncio
 import time
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 
 from bus.connection import Bus
 from bus.scrapes import publish_scrapes
+from bus.tables import EncodedTable, encoded_tables, publish_tables
+from tas.samples.parts import MAX_PARTS
 from tas.samples.sample import Scrape
+from tas.samples.table import Table, TableKey
 from tas.sources.result import Sample, scrapes
+from tas.sources.tables import Publish, tables_of
 
 MAX_CONCURRENT = 256
-"""Nodes whose messages are published at the same time."""
+"""Messages of nodes that are published at the same time."""
+
+MAX_CONCURRENT_TABLES = 16
+"""The same for tables: a message has at most 256 KiB."""
+
+STORED_TIMES = 3
+"""How many times the bytes of its message a stored table takes at most: it has a reading for each value."""
 
 REPEAT_SECONDS = 10.0
-"""After this time the same scrapes are published again: the bus may have been wiped meanwhile."""
+"""After this time the same values are published again: the bus may have been wiped meanwhile."""
 
 
 class SamplePublisher:
-    """Publishes for one source. Scrapes of a node that were published recently are not repeated."""
+    """Publishes for one source. What was published recently is not repeated."""
 
-    def __init__(self, bus: Bus, source: str) -> None:
+    def __init__(self, bus: Bus, source: str, *, form: Publish = Publish.NODES) -> None:
         self._bus = bus
         self._source = source
+        self._form = form
+        self._parts = 1
         self._published: dict[str, tuple[list[Scrape], float]] = {}
+        self._tables: dict[TableKey, tuple[list[Table], float]] = {}
 
-    async def publish(self, samples: tuple[Sample, ...], *, requested_at: float) -> int:
+    async def publish(self, samples: Sequence[Sample], *, requested_at: float) -> int:
         """Publishes the samples, and returns the number of messages.
 
         `requested_at` is when the poll was sent, in seconds since 1970: the time of samples without a time.
         Raises BusError if not all could be published. Some may have been; publishing them again is harmless.
         """
+        if self._form is Publish.NODES:
+            return await self._publish_nodes(samples, requested_at)
+        # In a thread: a whole cluster takes a while, in which the lease must be renewed.
+        tables, left = await asyncio.to_thread(self._divide, samples, requested_at)
+        due = list(self._due_tables(tables))
+        now = time.monotonic()
+        for start in range(0, len(due), MAX_CONCURRENT_TABLES):
+            await publish_tables(self._bus, due[start : start + MAX_CONCURRENT_TABLES])
+        for key in {each.key for each in due}:
+            self._tables[key] = [each.table for each in tables if each.key == key], now
+        return len(due) + (await self._publish_nodes(left, requested_at) if left else 0)
+
+    def _divide(self, samples: Sequence[Sample], requested_at: float) -> tuple[list[EncodedTable], Sequence[Sample]]:
+        """The messages, and the samples for which they have no room."""
+        while True:
+            divided = tables_of(samples, source=self._source, requested_at=requested_at, parts=self._parts)
+            self._parts = divided.parts
+            encoded, too_large = encoded_tables(divided.tables, most=self._bus.max_value_bytes // STORED_TIMES)
+            if not too_large:
+                return encoded, divided.left
+            if self._parts * 2 > MAX_PARTS:
+                without = {node for _, table in too_large for node in table.nodes}
+                return encoded, [*divided.left, *(sample for sample in samples if sample.node in without)]
+            self._parts *= 2
+
+    def _due_tables(self, tables: Sequence[EncodedTable]) -> Iterator[EncodedTable]:
+        """The tables of the keys that have other values than those published recently."""
+        now = time.monotonic()
+        by_key: defaultdict[TableKey, list[EncodedTable]] = defaultdict(list)
+        for each in tables:
+            by_key[each.key].append(each)
+        for key, of_key in by_key.items():
+            before, at = self._tables.get(key, ([], 0.0))
+            if now - at >= REPEAT_SECONDS or before != [each.table for each in of_key]:
+                yield from of_key
+
+    async def _publish_nodes(self, samples: Sequence[Sample], requested_at: float) -> int:
         now = time.monotonic()
         self._published = {node: recent for node, recent in self._published.items() if now - recent[1] < REPEAT_SECONDS}
         # In a thread: a whole cluster takes a while, in which the lease must be renewed.
@@ -43,7 +94,7 @@ class SamplePublisher:
             published += len(flat)
         return published
 
-    def _due(self, samples: tuple[Sample, ...], requested_at: float) -> list[tuple[str, list[Scrape]]]:
+    def _due(self, samples: Sequence[Sample], requested_at: float) -> list[tuple[str, list[Scrape]]]:
         """The scrapes of each node, without the nodes whose scrapes were published recently."""
         nodes: defaultdict[str, list[Scrape]] = defaultdict(list)
         for node, scrape in scrapes(samples, source=self._source, requested_at=requested_at):
