@@ -7,6 +7,7 @@ from bus.buckets import TABLES
 from bus.connection import Bus
 from bus.records.samples import SamplesMessage
 from bus.records.tables import MAX_TABLE_BYTES, Refused, decode_table, encode_table
+from bus.subjects import TABLES as SUBJECT
 from bus.subjects import tables_subject
 from tas.samples.table import Table, TableKey
 
@@ -53,6 +54,11 @@ def received_table(message: SamplesMessage, known: Table | None = None) -> Recei
     return ReceivedTable(
         *decode_table(message.subject, message.data, arrived=message.arrived, sequence=message.sequence, nodes=nodes)
     )
+
+
+def is_table(message: SamplesMessage) -> bool:
+    """Whether this is a message of TABLES, and not of SAMPLES."""
+    return message.subject.startswith(f"{SUBJECT}.")
 
 
 def by_table(messages: Iterable[M]) -> list[list[M]]:

@@ -164,6 +164,12 @@ def table_of(source: str, nodes: tuple[str, ...], columns: Mapping[str, Column])
     )
 
 
+def with_metrics(table: Table, metrics: Container[str]) -> Table:
+    """The table with some metrics alone."""
+    columns = {metric: column for metric, column in table.columns.items() if metric in metrics}
+    return table if len(columns) == len(table.columns) else table_of(table.source, table.nodes, columns)
+
+
 def without_nodes(table: Table, nodes: Container[str]) -> Table:
     """The table without the rows of some nodes; the same object if it has none of them."""
     if not any(node in nodes for node in table.nodes):

@@ -1,20 +1,20 @@
 """Windows: computes statistics of windows from samples, such as `cpu:p95:5m`, and publishes them as samples.
 
-One replica at a time reads the messages on SAMPLES, and the others are on standby. The replica stores each series again
+One replica at a time reads SAMPLES and TABLES, and the others are on standby. The replica stores each series again
 and again in WINDOWS. Another one goes on with what is stored there, and reads what was published since. What is lost
 costs accuracy, and shows: no statistic is known before its values span half of its window.
 """
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import aclosing, suppress
 from functools import partial
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from bus.buckets import NODES, SAMPLES
+from bus.buckets import NODES, SAMPLES, TABLES, Stream
 from bus.connection import Bus
 from bus.errors import BusError, ConflictError
 from bus.kinds import NODE_FACTS, WINDOW_SERIES
@@ -26,7 +26,10 @@ from bus.records.synced import Synced
 from bus.scrapes import received
 from bus.stream_reader import Start, StreamReader
 from bus.subjects import WindowKey
+from bus.tables import is_table, received_table
 from tas.errors import InvalidInputError
+from tas.samples.sample import Scrape
+from tas.samples.table import with_metrics
 from tas.samples.unknown_node import is_unknown_node
 from tas.sources.result import ResultBuilder, SourceResult
 from tas.values.window import window_of
@@ -61,6 +64,9 @@ NO_PLACE = f"no place for more statistics: {MAX_NAMES} are computed, and namespa
 
 MAX_MISSING = 1000
 """So many statistics that are not computed are named with the reason."""
+
+READ = (SAMPLES, TABLES)
+"""What has the values."""
 
 NOT_READ = f"its values of the last {SAMPLES.max_age_seconds / 60:.0f} minutes are not read yet"
 """Why a new statistic is missing."""
@@ -110,7 +116,8 @@ class Windows:
         self._revisions: dict[WindowKey, int] = {}
         self._missing: dict[str, str] = {}
         self._warming: Set[str] = frozenset()
-        self._active = self._caught_up = False
+        self._active = False
+        self._behind = set(READ)
         self._changed = asyncio.Event()
         self._throttled = ThrottledLog(log)
         self._nodes = SyncedWatch(
@@ -171,7 +178,7 @@ class Windows:
                 log.info("source_lease_lost", source=WINDOWS, error=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
             finally:
-                self._active = self._caught_up = False
+                self._active, self._behind = False, set(READ)
                 self._table = WindowTable()
                 self._revisions = {}
                 # From now on this replica computes none: the places of its last samples end in an hour.
@@ -203,11 +210,12 @@ class Windows:
         self._active = True
         is_known = await self._restore()
         seconds = 2 * self._store_seconds if is_known else SAMPLES.max_age_seconds
-        reader = StreamReader(self._bus, SAMPLES, Start(time=time.time() - seconds))
+        readers = {stream: StreamReader(self._bus, stream, Start(time=time.time() - seconds)) for stream in READ}
         async with asyncio.TaskGroup() as tasks:
-            works = (self._read(reader, is_complete=is_known), self._publish(publish), self._store(), self._check())
+            works = [self._read(stream, reader, is_complete=is_known) for stream, reader in readers.items()]
+            works += (self._publish(publish), self._store(), self._check())
             others = [tasks.create_task(work) for work in works]
-            await self._follow_names(reader)
+            await self._follow_names(readers)
             for task in others:
                 task.cancel()
 
@@ -234,21 +242,26 @@ class Windows:
         log.info("windows_restored", series=self._table.count, stored=len(self._revisions))
         return found == self._table.keys
 
-    async def _read(self, reader: StreamReader, *, is_complete: bool) -> None:
+    @property
+    def _caught_up(self) -> bool:
+        """Whether all that was stored is read."""
+        return not self._behind
+
+    async def _read(self, stream: Stream, reader: StreamReader, *, is_complete: bool) -> None:
         """Reads until cancelled; `is_complete`: nothing since the start of the reader should be gone."""
-        self._caught_up = False
         async with aclosing(reader.batches()) as batches:
             async for batch in batches:
-                if batch.lost is not None and (is_complete or self._caught_up):
+                if batch.lost is not None and (is_complete or stream not in self._behind):
                     self._metrics.lost.inc(batch.lost.last - batch.lost.first + 1)
                     self._throttled.warning("window_messages_lost", first=batch.lost.first, last=batch.lost.last)
                 await self._take(batch.messages, self._table)
-                if not batch.behind and not self._caught_up:
-                    self._caught_up = True
-                    self._find_missing()
+                if not batch.behind and stream in self._behind:
+                    self._behind.discard(stream)
+                    if self._caught_up:
+                        self._find_missing()
                 self._changed.set()
 
-    async def _follow_names(self, reader: StreamReader) -> None:
+    async def _follow_names(self, readers: Mapping[Stream, StreamReader]) -> None:
         """Lets the table compute what is wanted, until nothing is wanted.
 
         The values of new series are read from the past at most a quarter of the time: an author of policies who has a
@@ -262,29 +275,43 @@ class Windows:
             self._table.want({name: each for name, each in names.items() if name not in self._new})
             if self._new:
                 self._find_missing()
-                await self._fill(reader)
+                await self._fill(readers)
                 await asyncio.sleep(pause_after(clock() - began))
             else:
                 seconds = ADMIT_SECONDS if self._admission.refused else IDLE_SECONDS
                 await self._wanted.wait_for_change(after=version, seconds=seconds)
                 await asyncio.sleep(began + pause_after(0.0) - clock())
 
-    async def _fill(self, reader: StreamReader) -> None:
-        """Takes in the series of new names with the values that SAMPLES still has. Others go on meanwhile.
+    async def _fill(self, readers: Mapping[Stream, StreamReader]) -> None:
+        """Takes in the series of new names with the values that the streams still have. Others go on meanwhile.
 
-        A second reader reads them until it has read as far as the `reader` of the table, which then takes them over.
+        Second readers read them until they have read as far as the `readers` of the table, which then takes them over.
         """
         self._filling = filling = self._table.beside(self._new)
-        from_the_past = StreamReader(self._bus, SAMPLES, Start(time=time.time() - SAMPLES.max_age_seconds))
-        try:
-            async with aclosing(from_the_past.batches()) as batches:
+        start = Start(time=time.time() - SAMPLES.max_age_seconds)
+        past = {stream: StreamReader(self._bus, stream, start) for stream in READ}
+        behind = dict.fromkeys(READ, 1)
+        is_filled = asyncio.Event()
+
+        async def read(stream: Stream) -> None:
+            async with aclosing(past[stream].batches()) as batches:
                 async for batch in batches:
                     await self._take(batch.messages, filling)
-                    has_all = has_read_as_far(from_the_past.applied, reader.applied, behind=batch.behind)
-                    if has_all and self._caught_up:
-                        # Before the reader is closed, which takes a while: no value may come in between.
+                    behind[stream] = batch.behind
+                    if self._caught_up and all(
+                        has_read_as_far(past[each].applied, readers[each].applied, behind=behind[each]) for each in READ
+                    ):
+                        # Before a reader is closed, which takes a while: no value may come in between.
                         self._take_over(filling)
-                        break
+                        is_filled.set()
+                        return
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                works = [tasks.create_task(read(stream)) for stream in READ]
+                await is_filled.wait()
+                for work in works:
+                    work.cancel()
         finally:
             self._filling, self._new = None, {}
 
@@ -299,23 +326,31 @@ class Windows:
         self._changed.set()
 
     async def _take(self, messages: Sequence[Message], table: WindowTable) -> None:
-        own = f".{WINDOWS}"
         done = 0
         for message in messages:
-            if not message.subject.endswith(own):
-                done += self._take_one(message, table)
+            for node, scrape in self._scrapes(message, table.metrics):
+                if not self._is_unknown(node):
+                    done += table.add(node, scrape)
+                done += 1
+                if done >= AT_ONCE:
+                    done = 0
+                    await asyncio.sleep(0)
             done += 1
-            if done >= AT_ONCE:
-                done = 0
-                await asyncio.sleep(0)
 
-    def _take_one(self, message: Message, table: WindowTable) -> int:
-        """Adds the values of a message; of how many series it had one."""
+    def _scrapes(self, message: Message, metrics: Collection[str]) -> Iterator[tuple[str, Scrape]]:
+        """The scrapes of a message, one or those of each row of a table, with these metrics alone."""
         try:
-            node, scrape, _ = received(message, table.metrics)
+            if is_table(message):
+                key, table, _ = received_table(message)
+                if table is not None and key.source != WINDOWS:
+                    table = with_metrics(table, metrics)
+                    yield from ((node, scrape) for node in table.nodes for scrape in table.scrapes(node))
+            elif not message.subject.endswith(f".{WINDOWS}"):
+                node, scrape, _ = received(message, metrics)
+                if scrape is not None:
+                    yield node, scrape
         except InvalidInputError:
-            return 0  # `materialize` reads every message, and reports what it refuses
-        return 0 if scrape is None or self._is_unknown(node) else table.add(node, scrape)
+            return  # `materialize` reads every message, and reports what it refuses
 
     async def _publish(self, publish: Callable[[SourceResult], Awaitable[None]]) -> None:
         while True:
@@ -458,5 +493,5 @@ class _Metrics:
             "tas_windows_values_refused", "Values without a series, since there are too many series."
         )
         self.lost = counter(
-            "tas_windows_messages_lost", "Messages on SAMPLES that were gone before they could be read."
+            "tas_windows_messages_lost", "Messages on SAMPLES and TABLES that were gone before they could be read."
         )
