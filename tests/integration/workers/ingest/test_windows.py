@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 import tas.windows.past
 import workers.ingest.collect
 import workers.ingest.windows
-from bus.buckets import NODES, SAMPLES, SYNCED, Stream
+from bus.buckets import NODES, SAMPLES, SYNCED, TABLES, Stream
 from bus.connection import Bus
 from bus.errors import RefusedError
 from bus.kinds import SOURCE_STATES, WINDOW_SERIES
@@ -139,7 +139,7 @@ async def test_samples_become_statistics_also_those_from_before_they_were_wanted
 
 
 class Readers:
-    """The readers that a worker makes. Those after the first, of the past, begin and end when events are set.
+    """The readers of SAMPLES that a worker makes. Those after the first, of the past, begin and end by events.
 
     Attributes:
         back: How many seconds back each begins.
@@ -164,6 +164,8 @@ class Readers:
 
     def make(self, bus: Bus, stream: Stream, start: Start) -> StreamReader:
         assert start.time is not None
+        if stream is TABLES:
+            return StreamReader(bus, stream, start)
         self.back.append(time.time() - start.time)
         if self.count > 1:
             return HeldReader(self, bus, stream, start)
