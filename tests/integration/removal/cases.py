@@ -25,6 +25,7 @@ class Case(StrEnum):
     SOURCES = "removed while the sources of the node contradicted each other"
     AHEAD = "removed by a sample from a clock that was ahead"
     CLOCK = "removed by a replica whose clock was wrong"
+    TABLE = "removed by a sample in a table"
     LIED = "all nodes with the same extreme values"
     ADMITTED = "first label of a node with a limit"
     TRIPPED = "tripped breaker"
@@ -60,6 +61,7 @@ LEAST: Mapping[str, Least] = {
             Case.SOURCES: 5,
             Case.AHEAD: 1,
             Case.CLOCK: 1,
+            Case.TABLE: 1,
             Case.LIED: 6,
             Case.ADMITTED: 12,
         },

@@ -7,8 +7,9 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import product
+from zlib import crc32
 
-from bus.buckets import SAMPLES
+from bus.buckets import SAMPLES, TABLES, Stream
 from bus.connection import Bus
 from bus.errors import BusError
 from tests.integration.published import text_of
@@ -48,6 +49,9 @@ LIE_SECONDS = 1.6
 """Longer than a limit must be exceeded before its breaker trips."""
 
 TRUTH_SECONDS = (0.3, 1.2)
+
+TABLE_CHANCE = 0.6
+"""How often a sample is a table, in a history with tables."""
 
 OPERATORS_CHANCE = 0.25
 """How often somebody uses the brake, for each write of users."""
@@ -95,6 +99,8 @@ class History:
         self._users = Users(random.Random(seed), api=api, nodes=self._names, log=log)
         self._turn = asyncio.Lock()  # held by the task that kills and starts workers
         self._is_calm = False
+        # In every second history, of each way, some samples are tables.
+        self._tables = random.Random(f"{seed} tables") if (seed // 4 + seed // 8) % 2 else None
         self._asleep: set[str] = set()
         self._contradicted: str | None = None  # the node whose samples all have the same values
         self.met: Counter[str] = Counter()
@@ -126,7 +132,7 @@ class History:
             error = chance.choice((0.0, 0.0, ahead, ahead, chance.uniform(-2.5, 0)))
             source = chance.choice(SOURCES)
             if metrics:
-                await self._sample(node, metrics, source=source, measured=time.time() + error)
+                await self._sample(node, metrics, source=source, measured=time.time() + error, with_others=True)
             await asyncio.sleep(chance.choice((0.02, 0.1, 0.2, 0.2, chance.uniform(0.5, 1.5))))
 
     async def lie(self, seconds: float) -> None:
@@ -401,19 +407,55 @@ class History:
 
     # Samples
 
-    async def _sample(self, node: str, metrics: Values, *, source: str, measured: float) -> None:
-        now, microseconds = time.time(), round(measured * 1e6)
-        samples = {metric: Sample(value, microseconds / 1e6, now, source) for metric, value in metrics.items()}
-        for metric, sample in samples.items():
-            self._observed.samples.sending(node, metric, sample)
+    async def _sample(
+        self, node: str, metrics: Values, *, source: str, measured: float, with_others: bool = False
+    ) -> None:
+        """Publishes a scrape of the node, or a table; `with_others`: the table may have rows of other nodes."""
+        microseconds = round(measured * 1e6)
+        if self._tables is not None and self._tables.random() < TABLE_CHANCE:
+            rows = {node: metrics} | (self._others(node, self._tables) if with_others else {})
+            await self._table(node, rows, self._tables.choice((1, 1, 2)), source=source, microseconds=microseconds)
+            return
         body = {"metrics": {metric: str(value) for metric, value in metrics.items()}, "measured": text_of(microseconds)}
         subject = f"tas.samples.{node.replace('.', '_')}.{source}"
+        samples = self._sending({node: metrics}, source=source, microseconds=microseconds)
+        await self._send(SAMPLES, subject, body, samples)
+
+    def _others(self, node: str, chance: random.Random) -> dict[str, Values]:
+        """Rows of other nodes."""
+        others = [other for other in self._names if other not in (node, self._contradicted) and chance.random() < 0.3]
+        return {other: {metric: some_value(chance) for metric in METRICS} for other in others}
+
+    async def _table(
+        self, node: str, rows: Mapping[str, Values], parts: int, *, source: str, microseconds: int
+    ) -> None:
+        """Publishes the rows that belong to the part of the node; the source changes from one layout to another."""
+        number = crc32(node.encode()) % parts
+        rows = {name: values for name, values in rows.items() if crc32(name.encode()) % parts == number}
+        columns = {metric: [values.get(metric) for values in rows.values()] for metric in METRICS}
+        body = {"nodes": list(rows), "measured": text_of(microseconds), "metrics": columns}
+        samples = self._sending(rows, source=source, microseconds=microseconds, in_table=True)
+        await self._send(TABLES, f"tas.tables.{source}.{parts}-{number}", body, samples)
+
+    def _sending(
+        self, rows: Mapping[str, Values], *, source: str, microseconds: int, in_table: bool = False
+    ) -> list[Sample]:
+        """Notes the samples of a message that is about to be sent."""
+        now = time.time()
+        samples: list[Sample] = []
+        for node, metrics in rows.items():
+            for metric, value in metrics.items():
+                samples.append(Sample(value, microseconds / 1e6, now, source, in_table=in_table))
+                self._observed.samples.sending(node, metric, samples[-1])
+        return samples
+
+    async def _send(self, stream: Stream, subject: str, body: object, samples: Sequence[Sample]) -> None:
         try:
-            await self._bus.publish(SAMPLES, subject, json.dumps(body).encode())
+            await self._bus.publish(stream, subject, json.dumps(body).encode())
         except BusError:
             await asyncio.sleep(0.02)  # as a source without a bus
         else:
-            for sample in samples.values():
+            for sample in samples:
                 sample.acked = time.time()
 
 

@@ -244,6 +244,7 @@ class Judge:
             Case.EQUALS: any(rule["operator"] == "Equals" for rule in rules),
             Case.SOURCES: any(len(self._states(rule, removal.node, patch.at)) > 1 for rule in rules),
             Case.AHEAD: any(sample is not None and sample.is_ahead for sample in now),
+            Case.TABLE: any(sample is not None and sample.in_table for sample in now),
             Case.CLOCK: bool(self.clocks.get(patch.call.user_agent.removeprefix(PRODUCT))),
         }
         return {case for case, hard in is_hard.items() if hard}

@@ -34,6 +34,7 @@ class Sample:
     Attributes:
         measured: The time in the message, by the clock of the source.
         acked: When the bus had acknowledged the message.
+        in_table: Whether the message was a table.
     """
 
     value: int
@@ -41,6 +42,7 @@ class Sample:
     sent: float
     source: str = SOURCES[0]
     acked: float = inf
+    in_table: bool = False
 
     @property
     def is_ahead(self) -> bool:

@@ -165,13 +165,27 @@ class Observed:
 
     def _note_samples(self, entry: RawEntry) -> None:
         token, _, kind = entry.key.partition(".")
-        if kind != "metrics" or entry.value is None:
+        if entry.value is None or (kind != "metrics" and token != "_table"):
             return
-        for scrape in json.loads(entry.value)["scrapes"]:
+        record = json.loads(entry.value)
+        if token == "_table":
+            self._note_rows(record, source=kind.partition(".")[0], at=entry.created)
+            return
+        for scrape in record["scrapes"]:
             for metric in scrape["metrics"]:
                 measured = microseconds_of(scrape["measured"]) / SECOND
                 life, node = self._watched[NODES.name], token.replace("_", ".")
                 self.samples.seen(life, node, metric, source=scrape["source"], measured=measured, at=entry.created)
+
+    def _note_rows(self, record: Mapping[str, Any], *, source: str, at: float) -> None:
+        """Notes the values of a stored table."""
+        life = self._watched[NODES.name]
+        times = [microseconds_of(reading["measured"]) / SECOND for reading in record["readings"]]
+        for metric, column in record["metrics"].items():
+            for row, (node, value) in enumerate(zip(record["nodes"], column["values"], strict=True)):
+                if value is not None:
+                    number = column["reading"][row] if isinstance(column["reading"], list) else column["reading"]
+                    self.samples.seen(life, node, metric, source=source, measured=times[number], at=at)
 
     def _note_stored_policy(self, entry: RawEntry) -> None:
         life, now = self.lives[self._watched[POLICIES.name]], entry.created
