@@ -6,10 +6,12 @@ from functools import partial
 
 import pytest
 
-from bus.buckets import SAMPLES
+from bus.buckets import SAMPLES, TABLES
 from bus.connection import Bus
 from bus.errors import BusError, UnavailableError
+from bus.tables import received_table
 from tas.sources.result import Sample
+from tas.sources.tables import Publish
 from tas.values.quantity import NANO, Quantity
 from tests.integration.bus.limits import long_limits
 from tests.integration.servers import Server, all_answered, answered, eventually
@@ -87,3 +89,43 @@ async def test_concurrent_publishers_lose_nothing(bus: Bus) -> None:
     counted = await stored(bus)
     assert counted["num_subjects"] == NODES
     assert counted["messages"] >= 3 * NODES  # more only if an answer came too late
+
+
+async def table_nodes(bus: Bus) -> list[int]:
+    """The number of nodes of each part's last table."""
+    messages = await answered(lambda: bus.last_messages(TABLES, "tas.tables.s.*"))
+    tables = [received_table(message).table for message in messages]
+    return [len(table.nodes) for table in tables if table is not None]
+
+
+@pytest.mark.usefixtures("long_limits")
+@pytest.mark.parametrize(("nodes", "parts"), [(1000, 1), (5000, 8)])
+async def test_as_tables_a_poll_of_many_nodes_is_few_messages(bus: Bus, nodes: int, parts: int) -> None:
+    now = time.time()
+    publisher = SamplePublisher(bus, "s", form=Publish.TABLES)
+    first = samples(1, measured=now, nodes=nodes)
+    assert await publisher.publish(first, requested_at=now) == parts
+    assert sum(await table_nodes(bus)) == nodes
+    assert (await stored(bus))["messages"] == 0
+    assert await publisher.publish(first, requested_at=now) == 0
+    changed = (*first[1:], *samples(2, measured=now, nodes=1)[:1])
+    assert await publisher.publish(changed, requested_at=now) == 1  # only the part of the node
+    fewer = samples(1, measured=now + 1, nodes=10)
+    await publisher.publish(fewer, requested_at=now)
+    assert publisher._parts == parts  # a source that has fewer nodes for a while keeps its parts
+
+
+@pytest.mark.usefixtures("long_limits")
+async def test_what_does_not_fit_into_tables_is_published_by_node(bus: Bus) -> None:
+    """Where the server takes only small messages."""
+    bus.max_value_bytes = 24 << 10
+    now = time.time()
+    long_names = tuple(
+        Sample(node=f"{'n' * 60}-{number}", metric="load", value=Quantity(number), measured=now)
+        for number in range(8_000)
+    )
+    publisher = SamplePublisher(bus, "s", form=Publish.TABLES)
+    await answered(lambda: publisher.publish(long_names, requested_at=now))
+    by_node = (await stored(bus))["num_subjects"]
+    assert by_node > 0
+    assert by_node + sum(await table_nodes(bus)) == len(long_names)

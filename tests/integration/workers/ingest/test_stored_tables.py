@@ -1,0 +1,283 @@
+"""Tables on a real bus: what `materialize` stores of them, what it refuses, and what each costs."""
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from zlib import crc32
+
+import pytest
+
+from bus.buckets import NODES, TABLES
+from bus.connection import Bus
+from bus.kinds import NODE_TABLES
+from bus.record_kind import Entry
+from bus.watch import Watch
+from tas.samples.parts import Part
+from tas.samples.table import Table, TableKey
+from tas.values.quantity import NANO
+from tests.integration.servers import Server, answered, eventually
+from tests.integration.workers.ingest.test_materialize import (
+    Materialized,
+    delete_facts,
+    list_nodes,
+    materializing,
+)
+from tests.integration.workers.running import running
+from workers.following.followed_view import FollowedView
+from workers.ingest import stored_tables
+from workers.ingest.stored_tables import MAX_SOURCES
+
+WHOLE = Part(1, 0)
+"""The only part of a source with few nodes."""
+
+NAMES = [f"node-{number:04}" for number in range(1000)]
+
+
+def at(seconds: float = 0.0) -> str:
+    return datetime.fromtimestamp(time.time() + seconds, UTC).isoformat()
+
+
+async def publish(
+    bus: Bus,
+    rows: Mapping[str, Mapping[str, object]],
+    *,
+    source: str = "poll",
+    part: str = "1-0",
+    ago: float = 0.0,
+) -> int:
+    """Publishes a table as a program in another language does: from the values of each node."""
+    metrics = sorted({metric for values in rows.values() for metric in values})
+    body = {
+        "nodes": list(rows),
+        "measured": at(-ago),
+        "metrics": {metric: [values.get(metric) for values in rows.values()] for metric in metrics},
+    }
+    return await answered(lambda: bus.publish(TABLES, f"tas.tables.{source}.{part}", json.dumps(body).encode()))
+
+
+async def stored(bus: Bus, source: str = "poll", part: Part = WHOLE) -> Entry[TableKey, Table]:
+    return await answered(lambda: NODE_TABLES.get(bus, TableKey(source, part)))
+
+
+async def values(bus: Bus, metric: str, source: str = "poll", part: Part = WHOLE) -> dict[str, float]:
+    """The stored value of each node."""
+    table = (await stored(bus, source, part)).readable()
+    if table is None or metric not in table.columns:
+        return {}
+    column = table.columns[metric]
+    return {node: value / NANO for node, value in zip(table.nodes, column.values, strict=True) if value is not None}
+
+
+async def have(bus: Bus, metric: str, expected: Mapping[str, float], source: str = "poll") -> None:
+    async def are_stored() -> bool:
+        return await values(bus, metric, source) == expected
+
+    await eventually(are_stored)
+
+
+@pytest.fixture
+async def materialized(bus: Bus) -> AsyncIterator[Materialized]:
+    async with materializing(bus) as materialized:
+        await eventually(lambda: materialized.worker.unready() is None)
+        yield materialized
+
+
+async def test_a_table_of_a_thousand_nodes_costs_one_message_and_one_write(materialized: Materialized) -> None:
+    bus = materialized.bus
+    before = (await answered(lambda: bus.epoch(NODES))).last_sequence
+    for poll in range(3):
+        await publish(bus, {node: {"load": str(poll)} for node in NAMES})
+        await have(bus, "load", dict.fromkeys(NAMES, float(poll)))
+    assert (await answered(lambda: bus.epoch(NODES))).last_sequence == before + 3
+    assert materialized.metric("tas_table_writes_total") == 3
+    assert materialized.metric("tas_table_messages_total") == 3
+    assert materialized.refusals() == {}
+
+
+async def test_each_cell_has_its_newest_value(materialized: Materialized) -> None:
+    bus = materialized.bus
+    await publish(bus, {"a": {"load": "1", "free": "1"}, "b": {"load": "1"}}, ago=10)
+    await publish(bus, {"b": {"load": "2"}, "c": {"load": "3"}}, ago=5)
+    await publish(bus, {"a": {"load": "0"}, "b": {"load": "0"}}, ago=20)  # late
+    await have(bus, "load", {"a": 1, "b": 2, "c": 3})
+    await have(bus, "free", {"a": 1})
+
+
+async def test_a_table_that_is_delivered_again_writes_nothing(materialized: Materialized) -> None:
+    bus = materialized.bus
+    await publish(bus, {"a": {"load": "1"}})
+    await have(bus, "load", {"a": 1})
+    revision = (await stored(bus)).revision
+    (message,) = await answered(lambda: bus.last_messages(TABLES, "tas.tables.poll.1-0"))
+    again = [message]
+    await materialized.worker._tables.handle(again)  # type: ignore[arg-type] # what it reads of a message is there
+    assert (await stored(bus)).revision == revision
+
+
+async def test_only_invalid_cells_rows_and_columns_are_refused(materialized: Materialized) -> None:
+    bus = materialized.bus
+    other_part = next(name for name in NAMES if crc32(name.encode()) % 2)
+    ours = [name for name in NAMES if crc32(name.encode()) % 2 == 0][:3]
+    body = {
+        "nodes": [ours[0], other_part, "Not-A-Name", ours[1], ours[1], ours[2]],
+        "measured": at(),
+        "metrics": {"load": ["1", "1", "1", "1", "1", "NaN"], "free": [1, 2, 3, 4, 5, 6], "short": ["1"]},
+    }
+    await answered(lambda: bus.publish(TABLES, "tas.tables.poll.2-0", json.dumps(body).encode()))
+
+    async def is_stored() -> bool:
+        return await values(bus, "free", part=Part(2, 0)) == {ours[0]: 1, ours[2]: 6}
+
+    await eventually(is_stored)
+    assert await values(bus, "load", part=Part(2, 0)) == {ours[0]: 1}
+    await eventually(lambda: materialized.refusals() == {"names": 4, "value": 2})
+
+
+@pytest.mark.parametrize(
+    ("subject", "body", "reason"),
+    [
+        ("tas.tables.poll.3-0", {}, "subject"),
+        ("tas.tables.poll.1-0", [], "body"),
+        ("tas.tables.poll.1-0", {"nodes": ["a"] * 1001, "metrics": {}}, "names"),
+        ("tas.tables.poll.1-0", {"nodes": ["a"], "metrics": {"m": ["1"]}, "measured": "2020-01-01T00:00:00Z"}, "time"),
+    ],
+    ids=["subject", "body", "rows", "time"],
+)
+async def test_a_bad_table_is_refused_and_counted(
+    materialized: Materialized, subject: str, body: object, reason: str
+) -> None:
+    await answered(lambda: materialized.bus.publish(TABLES, subject, json.dumps(body).encode()))
+    await eventually(lambda: materialized.refusals() == {reason: 1})
+    await publish(materialized.bus, {"a": {"load": "1"}})
+    await have(materialized.bus, "load", {"a": 1})
+
+
+async def test_rows_of_nodes_that_kubernetes_does_not_have_are_refused(materialized: Materialized) -> None:
+    bus = materialized.bus
+    await list_nodes(bus, "a", "b")
+    await eventually(lambda: materialized.worker._cluster is True)
+    await publish(bus, {"a": {"load": "1"}, "x": {"load": "1"}, "b": {"load": "2"}, "y": {"load": "1"}})
+    await have(bus, "load", {"a": 1, "b": 2})
+    assert materialized.refusals() == {"unknown_node": 2}
+
+
+async def test_rows_of_deleted_nodes_are_removed_together(
+    materialized: Materialized, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored_tables, "GATHER_SECONDS", 0.5)
+    bus = materialized.bus
+    await list_nodes(bus, *NAMES[:20])
+    await eventually(lambda: materialized.worker._cluster is True)
+    await publish(bus, {node: {"load": "1"} for node in NAMES[:20]})
+    await have(bus, "load", dict.fromkeys(NAMES[:20], 1.0))
+    written = materialized.metric("tas_table_writes_total")
+    await asyncio.gather(*(delete_facts(bus, node) for node in NAMES[:10]))
+    await have(bus, "load", dict.fromkeys(NAMES[10:20], 1.0))
+    assert materialized.metric("tas_table_writes_total") - written <= 2  # most were gathered
+    await asyncio.gather(*(delete_facts(bus, node) for node in NAMES[10:20]))
+
+    async def is_deleted() -> bool:
+        return not (await stored(bus)).present
+
+    await eventually(is_deleted)
+
+
+async def test_without_a_cluster_deleted_facts_remove_no_rows(
+    materialized: Materialized, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored_tables, "GATHER_SECONDS", 0.0)
+    bus = materialized.bus
+    await list_nodes(bus, "a", cluster=False)
+    await publish(bus, {"a": {"load": "1"}})
+    await have(bus, "load", {"a": 1})
+    await delete_facts(bus, "a")
+    await publish(bus, {"b": {"load": "2"}})
+    await have(bus, "load", {"a": 1, "b": 2})
+
+
+async def test_conflicting_replicas_lose_no_cell(bus: Bus, server: Server) -> None:
+    chance = random.Random(1)
+    async with (
+        Bus.connect(server.url, name="other") as other_bus,
+        materializing(bus) as one,
+        materializing(other_bus) as other,
+    ):
+        await eventually(lambda: one.worker.unready() is None and other.worker.unready() is None)
+        newest: dict[str, float] = {}
+        for number in range(60):
+            rows = {node: {"load": str(number)} for node in chance.sample(NAMES[:10], 4)}
+            newest |= dict.fromkeys(rows, float(number))
+            await publish(bus, rows, ago=60 - number)
+        await have(bus, "load", newest)
+        handled = [each.metric("tas_table_messages_total") for each in (one, other)]
+        assert sum(handled) >= 60
+        assert min(handled) > 0, "one replica got everything"
+
+
+async def test_tables_published_after_a_wipe_are_stored(materialized: Materialized, server: Server) -> None:
+    await publish(materialized.bus, {"a": {"load": "1"}})
+    await have(materialized.bus, "load", {"a": 1})
+    await server.restart(wiped=True)
+    await materialized.bus.wait_connected()
+
+    async def is_stored_again() -> bool:
+        await publish(materialized.bus, {"b": {"load": "2"}})
+        return await values(materialized.bus, "load") == {"b": 2}
+
+    await eventually(is_stored_again)
+
+
+async def test_a_source_beyond_the_limit_is_refused_and_the_others_go_on(materialized: Materialized) -> None:
+    bus = materialized.bus
+    for number in range(MAX_SOURCES + 1):
+        await publish(bus, {"a": {"load": "1"}, "b": {"load": "1"}}, source=f"s-{number}")
+    await eventually(lambda: materialized.refusals() == {"capacity": 2})
+    await publish(bus, {"a": {"load": "5"}}, source="s-0")
+    await have(bus, "load", {"a": 5, "b": 1}, source="s-0")
+
+
+async def test_an_invalid_stored_table_is_replaced(materialized: Materialized) -> None:
+    bus = materialized.bus
+    read_at = time.monotonic()
+    await bus.put(
+        NODES, "_table.poll.1-0", b'{"nodes": ["a"], "readings": [], "metrics": {}, "x": ', revision=0, read_at=read_at
+    )
+    await publish(bus, {"a": {"load": "1"}})
+    await have(bus, "load", {"a": 1})
+
+
+async def test_a_table_without_a_value_that_can_count_is_deleted(
+    materialized: Materialized, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored_tables, "MAX_SAMPLE_AGE", 0.0)
+    monkeypatch.setattr(stored_tables, "EXPIRY_SECONDS", 0.05)
+    bus = materialized.bus
+    await publish(bus, {"a": {"load": "1"}})
+    async with materializing(bus):  # with the short time from its start
+
+        async def is_deleted() -> bool:
+            entry = await stored(bus)
+            return entry.revision > 0 and not entry.present
+
+        await eventually(is_deleted)
+
+
+async def test_every_watch_of_a_table_gets_one_entry_for_each_poll(materialized: Materialized) -> None:
+    """What a view costs is counted in entries, not in nodes."""
+    bus, entries = materialized.bus, list[str]()
+    watch = Watch(bus, NODE_TABLES.to(lambda entry: entries.append(str(entry.key.part))), on_epoch=lambda _: None)
+    followed = FollowedView(bus, default_stale_after=60)
+    async with running(watch), running(followed):
+        for poll in range(1, 4):
+            await publish(bus, {node: {"load": str(poll)} for node in NAMES})
+            await eventually(partial(has_load, followed, poll))
+        assert len(entries) == 3
+
+
+def has_load(followed: FollowedView, value: int) -> bool:
+    found = [followed.view.samples(node) for node in NAMES]
+    return [samples[0].metrics["load"] for samples in found if samples] == [value * NANO] * len(NAMES)
