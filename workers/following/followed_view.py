@@ -190,7 +190,7 @@ class FollowedView:
 
     def _apply_table(self, entry: Entry[TableKey, Table]) -> None:
         self._last_update_at = time.monotonic()
-        rows = self._rows_of(entry.key)
+        before = self._rows_of(entry.key)
         table = entry.readable()
         if table is not None:
             now = time.time()
@@ -198,11 +198,10 @@ class FollowedView:
             self.view.set_table(entry.key, table, now)
         elif not entry.present:
             self.view.drop_table(entry.key)
-        rows |= self._rows_of(entry.key)
-        self.node_revisions.update(dict.fromkeys(rows, entry.revision))
-        if table is None:
-            for node in rows:
-                self._forget_if_gone(node)
+        rows = self._rows_of(entry.key)
+        self.node_revisions.update(dict.fromkeys(before | rows, entry.revision))
+        for node in before - rows:
+            self._forget_if_gone(node)
         self._on_change()
 
     def _rows_of(self, key: TableKey) -> Set[str]:

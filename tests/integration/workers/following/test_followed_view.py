@@ -13,12 +13,15 @@ from bus.records.codec import encode, time_of
 from bus.records.nodes import NodeFacts, encode_node_samples
 from bus.records.pods import PodRecord
 from bus.records.policies import PolicyRecord, encode_policy
-from bus.subjects import node_facts_key, node_metrics_key, pod_key, policy_key
+from bus.records.tables import encode_stored_table
+from bus.subjects import node_facts_key, node_metrics_key, node_table_key, pod_key, policy_key
 from tas.enforcing.pod import PodKey
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey
+from tas.samples.parts import Part
 from tas.samples.sample import Scrape
-from tas.values.quantity import NANO, parse_quantity
+from tas.samples.table import Column, Reading, Table, TableKey
+from tas.values.quantity import NANO, Quantity, parse_quantity
 from tests.integration.bus.limits import long_limits
 from tests.integration.servers import answered, eventually
 from tests.integration.workers.running import epoch_on, put, running
@@ -30,6 +33,7 @@ __all__ = ["long_limits"]
 pytestmark = pytest.mark.usefixtures("long_limits")
 
 KEY = PolicyKey("a", "p")
+TABLE, OTHER_TABLE = TableKey("poll", Part(1, 0)), TableKey("other", Part(1, 0))
 
 
 @pytest.mark.parametrize(("uid", "generation"), [("other", 1), ("u", 2)])
@@ -97,6 +101,48 @@ async def test_nothing_is_kept_of_a_node_without_facts_and_samples(bus: Bus) -> 
             await put(bus, NODES, second(node), None)
             await eventually(lambda node=node: node not in followed.node_revisions)  # type: ignore[misc]
         assert not followed.view.nodes
+
+
+def table_of_loads(measured: float, **loads: int) -> Table:
+    reading = Reading(measured, measured, 1)
+    values = tuple(Quantity(load * NANO) for load in loads.values())
+    return Table("poll", tuple(loads), {"load": Column(values, reading)})
+
+
+async def test_nothing_is_kept_of_a_node_without_facts_whose_row_was_removed(bus: Bus) -> None:
+    now = time.time()
+    followed = FollowedView(bus, default_stale_after=60.0)
+    async with running(followed):
+        await put(bus, NODES, node_facts_key("a"), encode(NodeFacts(uid="n", labels={})))
+        await put(bus, NODES, node_table_key(TABLE), encode_stored_table(table_of_loads(now, a=1, b=2)))
+        await eventually(lambda: set(followed.view.sampled_nodes) == {"a", "b"})
+        assert followed.node_revisions["a"] == followed.node_revisions["b"] > 0
+        await put(bus, NODES, node_table_key(TABLE), encode_stored_table(table_of_loads(now, a=1)))
+        await eventually(lambda: set(followed.node_revisions) == {"a"})
+        await put(bus, NODES, node_facts_key("a"), None)
+        await put(bus, NODES, node_table_key(TABLE), None)
+        await eventually(lambda: not followed.node_revisions)
+        assert not followed.view.nodes
+
+
+@pytest.mark.parametrize("facts_first", [True, False])
+async def test_a_row_that_was_measured_before_its_node_was_created_does_not_count(
+    bus: Bus, *, facts_first: bool
+) -> None:
+    """The row is of an earlier node of this name."""
+    now = time.time()
+    followed = FollowedView(bus, default_stale_after=60.0)
+    facts = encode(NodeFacts(uid="new", labels={}, created=time_of(now - 5)))
+    writes = [(node_facts_key("a"), facts), (node_table_key(TABLE), encode_stored_table(table_of_loads(now - 9, a=1)))]
+    async with running(followed):
+        for key, value in writes if facts_first else writes[::-1]:
+            await put(bus, NODES, key, value)
+        await eventually(lambda: followed.node_revisions.keys() == {"a"} and "a" in followed.view.labelled_nodes)
+        await put(bus, NODES, node_table_key(OTHER_TABLE), encode_stored_table(table_of_loads(now, b=1)))
+        await eventually(lambda: followed.view.samples("b") != ())
+        assert followed.view.samples("a") == ()
+        await put(bus, NODES, node_table_key(TABLE), encode_stored_table(table_of_loads(now - 4, a=2)))
+        await eventually(lambda: [each.metrics["load"] for each in followed.view.samples("a")] == [2 * NANO])
 
 
 async def test_labels_that_the_record_lacks_are_not_known(bus: Bus) -> None:
