@@ -86,13 +86,13 @@ TABLES = Stream(
     name="TABLES",
     subjects=("tas.tables.*.*",),
     max_age_seconds=600,
-    max_bytes=1 << 30,
+    max_bytes=256 << 20,
     max_message_bytes=256 << 10,
 )
 """Samples of many nodes in one message.
 
 A stream of its own: a program that may publish for one node has no right to it, and a worker of an earlier version does
-not acknowledge what it cannot read.
+not acknowledge what it cannot read. Its size lets the limits of all streams fit a volume of 8 GiB, as before.
 """
 TABLES_CONSUMER = "materialize"
 """The durable consumer of TABLES that all replicas of `materialize` share."""

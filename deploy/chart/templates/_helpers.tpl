@@ -127,7 +127,7 @@ seccompProfile: {type: RuntimeDefault}
 {{- fail (printf "admission.enabled = true: needs Kubernetes 1.30, and this is %s" .Capabilities.KubeVersion.Version) }}
 {{- end }}
 {{- if and (not $values.bus.url) (lt (int (include "tas.storeMebibytes" .)) 6144) }}
-{{- fail (printf "bus.servers.storage = %s: must be at least 8Gi: the streams may have 5.25 GiB, the buckets need room, and a quarter stays free" $values.bus.servers.storage) }}
+{{- fail (printf "bus.servers.storage = %s: must be at least 8Gi: the streams may have 5.5 GiB, the buckets need room, and a quarter stays free" $values.bus.servers.storage) }}
 {{- end }}
 {{- if and $values.autoscaling.enabled (eq $values.mode "all") }}
 {{- fail "autoscaling.enabled = true: needs mode = separate, since materialize has no Deployment in mode all" }}
