@@ -274,6 +274,7 @@ def _newer(known: Column, incoming: Column) -> Column:
             return newer
     values: list[Quantity | None] = []
     readings: list[Reading] = []
+    is_changed = False
     for before, value, early, late in zip(
         known.values, incoming.values, known.readings, incoming.readings, strict=True
     ):
@@ -283,8 +284,8 @@ def _newer(known: Column, incoming: Column) -> Column:
         else:
             values.append(value)
             readings.append(late)
-    found = _column(tuple(values), tuple(readings))
-    return known if found == known else found
+            is_changed = True
+    return _column(tuple(values), tuple(readings)) if is_changed else known
 
 
 def _covers(newer: Values, older: Values) -> bool:
