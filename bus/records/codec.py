@@ -1,5 +1,6 @@
 """Helpers of all encoders and decoders."""
 
+import re
 import zlib
 from collections.abc import Callable, Mapping
 from datetime import MAXYEAR, MINYEAR, UTC, datetime
@@ -34,6 +35,17 @@ def decoded(subject: str, decoder: msgspec.json.Decoder[T], data: bytes) -> T:
 def reader(subject: str, of: type[T]) -> Callable[[bytes], T]:
     """A decoder of JSON of a type, which raises InvalidInputError with `subject`."""
     return partial(decoded, subject, msgspec.json.Decoder(of))
+
+
+# Python's json module and others write these without quotes, which is invalid JSON. With quotes, the decoder refuses
+# only their values. A string without an end matches too, up to the end of the text: else the expression would search
+# again from every quote within it, and take minutes for a message full of escaped quotes.
+_CONSTANT = re.compile(rb'("(?:[^"\\]++|\\.)*+"?)|(-?\b(?:NaN|Infinity)\b)', re.DOTALL)
+
+
+def with_quoted_constants(data: bytes) -> bytes:
+    """`data`, with quotes around each `NaN` and `Infinity`."""
+    return _CONSTANT.sub(lambda match: match[1] or b'"' + match[2] + b'"', data)
 
 
 MAX_JSON_BYTES = 16 << 20

@@ -1,13 +1,22 @@
 """A message on SAMPLES: one scrape of one node, written by programs in any language."""
 
-import re
 from collections.abc import Collection, Container, Iterable, Iterator
 from datetime import datetime
 from typing import Annotated, NamedTuple, NoReturn, Protocol, TypeVar
 
 import msgspec
 
-from bus.records.codec import UNREADABLE, Time, decoded, encode, optional_time_of, quantity_texts, seconds_of, time_of
+from bus.records.codec import (
+    UNREADABLE,
+    Time,
+    decoded,
+    encode,
+    optional_time_of,
+    quantity_texts,
+    seconds_of,
+    time_of,
+    with_quoted_constants,
+)
 from bus.subjects import parse_samples_subject
 from tas.errors import InvalidInputError
 from tas.samples.freshness import time_fault
@@ -181,17 +190,7 @@ def _samples_body(sample: str, data: bytes) -> _Samples:
     try:
         return _samples_decoder.decode(data)
     except UNREADABLE:
-        return decoded(sample, _samples_decoder, _with_quoted_constants(data))
-
-
-# Python's json module and others write these without quotes, which is invalid JSON. With quotes, the decoder refuses
-# only their metric. A string without an end matches too, up to the end of the text: else the expression would search
-# again from every quote within it, and take minutes for a message full of escaped quotes.
-_CONSTANT = re.compile(rb'("(?:[^"\\]++|\\.)*+"?)|(-?\b(?:NaN|Infinity)\b)', re.DOTALL)
-
-
-def _with_quoted_constants(data: bytes) -> bytes:
-    return _CONSTANT.sub(lambda match: match[1] or b'"' + match[2] + b'"', data)
+        return decoded(sample, _samples_decoder, with_quoted_constants(data))
 
 
 def _check_names(sample: str, body: _Samples, *, node: str, source: str) -> None:

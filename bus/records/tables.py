@@ -5,7 +5,7 @@ only its own cell, and an invalid row or column only itself.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, NamedTuple, TypeVar
 
@@ -21,6 +21,7 @@ from bus.records.codec import (
     reader,
     seconds_of,
     time_of,
+    with_quoted_constants,
 )
 from bus.subjects import parse_tables_subject
 from tas.errors import InvalidInputError
@@ -37,15 +38,16 @@ MAX_TABLE_METRICS = 1000
 """The most columns of a table."""
 
 MAX_NAMED = 8
-"""For so many refused cells, rows and columns of a table the error names each; the others are counted."""
+"""So many errors name a refused cell, row or column of a table; the others are counted, if not the first of a field."""
 
 T = TypeVar("T")
 
 
 class Refused(NamedTuple):
-    """What is refused of a table: the first errors, and the number of all refused values by the field of their error.
+    """What is refused of a table: the first errors, and the number of all refused values by field.
 
-    A refused row or column counts as one.
+    A refused row or column counts as one. The field is that of the message, without the metric or the row that the
+    field of an error has after a dot. Each counted field has an error.
     """
 
     errors: tuple[InvalidInputError, ...]
@@ -60,10 +62,19 @@ class _Refusals:
 
     def add(self, field: str, name: str, value: object, reason: str) -> None:
         """A refusal of something under `field`, with the name of the metric or node."""
-        self._counts[field] += 1
-        if len(self._errors) < MAX_NAMED:
+        if self._counted(field):
             where = f"{field}.{name}" if name else field
             self._errors.append(InvalidInputError(self.subject, where, value, reason))
+
+    def add_error(self, error: InvalidInputError) -> None:
+        """A refusal for which there is an error."""
+        if self._counted(error.field.partition(".")[0]):
+            self._errors.append(error)
+
+    def _counted(self, field: str) -> bool:
+        """Whether the refusal, which counts now, is to be named as well."""
+        self._counts[field] += 1
+        return self._counts[field] == 1 or len(self._errors) < MAX_NAMED
 
     def result(self) -> Refused:
         return Refused(tuple(self._errors), dict(self._counts))
@@ -116,8 +127,8 @@ def decode_table(
         for metric, written in body.metrics.items():
             if (values := _values(refusals, rows, metric, written)) is None:
                 continue
-            if (reading := readings.of(metric)) is not None:
-                columns[metric] = Column(readings.valid(metric, values), reading)
+            if (column := readings.column(metric, values)) is not None:
+                columns[metric] = column
     except InvalidInputError as error:
         return key, None, Refused((error,), {error.field: 1})
     table = table_of(key.source, rows.names, columns)
@@ -151,7 +162,10 @@ def encode_table(table: Table) -> bytes:
 def _body(subject: str, data: bytes) -> _Message:
     if len(data) > MAX_TABLE_BYTES:
         raise InvalidInputError(subject, "body", f"{len(data)} bytes", f"must be at most {MAX_TABLE_BYTES} bytes")
-    body = decoded(subject, _message_decoder, data)
+    try:
+        body = _message_decoder.decode(data)
+    except UNREADABLE:
+        body = decoded(subject, _message_decoder, with_quoted_constants(data))
     for field, found, most in (("nodes", body.nodes, MAX_ROWS), ("metrics", body.metrics, MAX_TABLE_METRICS)):
         if len(found) > most:
             raise InvalidInputError(subject, field, f"{len(found)} {field}", f"must be at most {most}")
@@ -183,55 +197,68 @@ class _Rows:
             self.names = tuple(f"_{row}" if row in self.refused else node for row, node in enumerate(nodes))
 
 
+class _Field(NamedTuple):
+    """When or how values were measured: one value for all rows, or one for each; and the written ones with a fault."""
+
+    value: float | list[float | None] | None = None
+    faults: Mapping[int, "_Fault"] = {}
+
+
+class _Fault(NamedTuple):
+    field: str
+    written: msgspec.Raw
+    reason: str
+
+
 class _Readings:
-    """The readings of a message: of the whole, by row, or by metric."""
+    """The readings of a message. Each of its three fields has one value, or one for each row, or either by metric."""
 
     def __init__(self, refusals: _Refusals, body: _Message, rows: _Rows, *, arrived: float, sequence: int) -> None:
         self._refusals = refusals
         self._rows = rows
         self._arrived = arrived
         self._sequence = sequence
-        self._fields: dict[str, tuple[msgspec.Raw | msgspec.UnsetType, Mapping[str, msgspec.Raw]]] = {}
+        self._for_all: dict[str, _Field] = {}
+        self._by_metric: dict[str, dict[str, msgspec.Raw]] = {}
         for field, written in (("measured", body.measured), ("window", body.window), ("ends", body.ends)):
-            if written is not msgspec.UNSET and bytes(written)[:1] == b"{":
-                found: dict[str, msgspec.Raw] = self._decoded(field, "", _by_metric_decoder, written)
-                self._fields[field] = msgspec.UNSET, found
-            else:
-                self._fields[field] = written, {}
-        self._for_all: Reading | tuple[Reading, ...] | None = None
-        self._faults: dict[int, tuple[str, object, str]] = {}
-        if not any(by_metric for _, by_metric in self._fields.values()):
-            self._for_all = self._read("")
+            self._for_all[field] = _Field()
+            if written is msgspec.UNSET:
+                continue
+            if bytes(written)[:1] == b"{":
+                self._by_metric[field] = self._decoded(field, _by_metric_decoder, written)
+            else:  # decoded once, not again for each metric
+                self._for_all[field] = self._field(field, "", written)
+        self._same = None if any(self._by_metric.values()) else self._readings(**self._for_all)
 
-    def of(self, metric: str) -> Reading | tuple[Reading, ...] | None:
-        """The readings of a column; None if it is refused."""
-        if self._for_all is not None:
-            return self._for_all
-        self._faults = {}
-        try:
-            return self._read(metric)
-        except InvalidInputError as error:
-            self._refusals.add(error.field, "", error.value, error.reason)
-            return None
-
-    def valid(self, metric: str, values: Values) -> Values:
-        """The values of a column without those whose time is refused."""
-        if not self._faults:
-            return values
-        for row, (field, value, reason) in self._faults.items():
+    def column(self, metric: str, values: Values) -> Column | None:
+        """A column, without the values whose time is refused; None if all are."""
+        found = self._same
+        if found is None:
+            try:
+                found = self._readings(**{field: self._of(field, metric) for field in self._for_all})
+            except InvalidInputError as error:
+                self._refusals.add_error(error)
+                return None
+        reading, faults = found
+        if not faults:
+            return Column(values, reading)
+        for row, fault in faults.items():
             if values[row] is not None:
-                self._refusals.add(field, f"{metric}.{self._rows.names[row]}", value, reason)
-        return tuple(None if row in self._faults else value for row, value in enumerate(values))
+                name = f"{metric}.{self._rows.names[row]}"
+                self._refusals.add(fault.field, name, _written(fault.written), fault.reason)
+        return Column(tuple(None if row in faults else value for row, value in enumerate(values)), reading)
 
-    def _read(self, metric: str) -> Reading | tuple[Reading, ...]:
-        measured = self._field("measured", metric, _time_decoder, self._measured)
-        windows = self._field("window", metric, _window_decoder, lambda found, _: found)
-        ends = self._field("ends", metric, _time_decoder, lambda found, _: seconds_of(found))
-        if not any(isinstance(each, list) for each in (measured, windows, ends)):
-            return self._reading(measured, windows, ends)
+    def _readings(
+        self, measured: _Field, window: _Field, ends: _Field
+    ) -> tuple[Reading | tuple[Reading, ...], Mapping[int, _Fault]]:
+        """One reading for all rows, or one for each; and the rows in which a field has a fault."""
+        fields = (measured.value, window.value, ends.value)
+        if not any(isinstance(each, list) for each in fields):
+            return self._reading(*fields), {}
         count = len(self._rows.names)
-        columns = (each if isinstance(each, list) else [each] * count for each in (measured, windows, ends))
-        return tuple(self._reading(*each) for each in zip(*columns, strict=True))
+        columns = (each if isinstance(each, list) else [each] * count for each in fields)
+        readings = tuple(self._reading(*each) for each in zip(*columns, strict=True))
+        return readings, {**ends.faults, **window.faults, **measured.faults}
 
     def _reading(self, measured: object, window: object, ends: object) -> Reading:
         assert isinstance(window, float | None)
@@ -239,47 +266,58 @@ class _Readings:
         at = measured if isinstance(measured, float) else self._arrived
         return Reading(at, self._arrived, self._sequence, window, ends)
 
-    def _measured(self, found: datetime, row: int | None) -> float:
-        measured = found.timestamp()
-        fault = time_fault(measured, self._arrived)
-        if fault is None:
-            return measured
-        if row is None:
-            raise InvalidInputError(self._refusals.subject, "measured", found.isoformat(), fault)
-        self._faults[row] = "measured", found.isoformat(), fault
-        return self._arrived
+    def _of(self, field: str, metric: str) -> _Field:
+        written = self._by_metric.get(field, {}).get(metric)
+        return self._for_all[field] if written is None else self._field(field, metric, written)
 
-    def _field(
-        self, field: str, metric: str, decoder: msgspec.json.Decoder[T], value: Callable[[T, int | None], float]
-    ) -> float | list[float | None] | None:
-        """The value of a field for a column: one, one for each row, or None."""
-        for_all, by_metric = self._fields[field]
-        written = by_metric.get(metric, for_all)
-        if written is msgspec.UNSET or bytes(written) == b"null":
-            return None
+    def _field(self, field: str, metric: str, written: msgspec.Raw) -> _Field:
+        """A field as written for a metric, or for all. Raises InvalidInputError if no row has a use of it."""
+        where = f"{field}.{metric}" if metric else field
         if bytes(written)[:1] != b"[":
-            return value(self._decoded(field, metric, decoder, written), None)
-        cells = self._decoded(field, metric, _cells_decoder, written)
+            value, reason = self._value(field, written)
+            if reason is not None:
+                raise InvalidInputError(self._refusals.subject, where, _written(written), reason)
+            return _Field(value)
+        cells = self._decoded(where, _cells_decoder, written)
         if len(cells) != len(self._rows.names):
-            reason = f"has {len(cells)} values for {len(self._rows.names)} nodes"
-            raise InvalidInputError(self._refusals.subject, field, metric or "values by row", reason)
-        found: list[float | None] = []
+            reason = f"must be one for each of {len(self._rows.names)} nodes"
+            raise InvalidInputError(self._refusals.subject, where, f"{len(cells)} values", reason)
+        values: list[float | None] = []
+        faults: dict[int, _Fault] = {}
         for row, cell in enumerate(cells):
-            found.append(None)
-            if bytes(cell) != b"null":
-                try:
-                    found[row] = value(self._decoded(field, metric, decoder, cell), row)
-                except InvalidInputError as error:
-                    self._faults[row] = field, error.value, error.reason
-        return found
+            value, reason = self._value(field, cell)
+            values.append(value)
+            if reason is not None:
+                faults[row] = _Fault(field, cell, reason)
+        return _Field(values, faults)
 
-    def _decoded(self, field: str, metric: str, decoder: msgspec.json.Decoder[T], written: msgspec.Raw) -> T:
+    def _value(self, field: str, written: msgspec.Raw) -> tuple[float | None, str | None]:
+        """One value of a field, None for `null`; or None and why it is refused, without the cost of an error."""
+        if bytes(written) == b"null":
+            return None, None
+        try:
+            if field == "window":
+                return _window_decoder.decode(written), None
+            time = _time_decoder.decode(written)
+            if field == "ends":
+                return seconds_of(time), None
+        except UNREADABLE as error:
+            return None, str(error)
+        except InvalidInputError as error:
+            return None, error.reason
+        measured = time.timestamp()
+        fault = time_fault(measured, self._arrived)
+        return (measured if fault is None else None), fault
+
+    def _decoded(self, where: str, decoder: msgspec.json.Decoder[T], written: msgspec.Raw) -> T:
         try:
             return decoder.decode(written)
         except UNREADABLE as error:
-            where = f"{field}.{metric}" if metric else field
-            text = bytes(written).decode(errors="replace")
-            raise InvalidInputError(self._refusals.subject, where, text, str(error)) from error
+            raise InvalidInputError(self._refusals.subject, where, _written(written), str(error)) from error
+
+
+def _written(value: msgspec.Raw) -> str:
+    return bytes(value).decode(errors="replace")
 
 
 def _values(refusals: _Refusals, rows: _Rows, metric: str, written: msgspec.Raw) -> Values | None:
@@ -293,24 +331,23 @@ def _values(refusals: _Refusals, rows: _Rows, metric: str, written: msgspec.Raw)
         try:
             cells = _cells_decoder.decode(written)
         except UNREADABLE:
-            refusals.add("metrics", metric, bytes(written).decode(errors="replace"), "must be a list of values by row")
+            refusals.add("metrics", metric, _written(written), "must be a list of values by row")
             return None
         texts = [_text(cell) for cell in cells]
     if len(texts) != len(rows.names):
         refusals.add("metrics", metric, f"{len(texts)} values", f"must be one for each of {len(rows.names)} nodes")
         return None
-    try:
-        found = [None if text is None else parse_quantity(text) for text in texts]
-    except QuantityError:
-        found = [_quantity(refusals, f"{metric}.{rows.names[row]}", text) for row, text in enumerate(texts)]
     for row in rows.refused:
-        found[row] = None
-    return tuple(found)
+        texts[row] = None
+    try:
+        return tuple(None if text is None else parse_quantity(text) for text in texts)
+    except QuantityError:
+        return tuple(_quantity(refusals, f"{metric}.{rows.names[row]}", text) for row, text in enumerate(texts))
 
 
 def _text(cell: msgspec.Raw) -> str | None:
     """The text of a value, which may be a number; anything else is kept as it is, and is no quantity."""
-    text = bytes(cell).decode(errors="replace")
+    text = _written(cell)
     if text == "null":
         return None
     if text[0] == '"':
@@ -400,7 +437,7 @@ def decode_stored_table(key: TableKey, data: bytes) -> Table:
     nodes = tuple(found.nodes)
     if len(set(nodes)) != len(nodes):
         raise InvalidInputError("table of a part", "nodes", f"{len(nodes)} nodes", "must be different ones")
-    return Table(
+    return table_of(
         key.source,
         nodes,
         {metric: _column(metric, each, readings, len(nodes)) for metric, each in found.metrics.items()},
@@ -408,9 +445,7 @@ def decode_stored_table(key: TableKey, data: bytes) -> Table:
 
 
 def _column(metric: str, written: _Column, readings: tuple[Reading, ...], rows: int) -> Column:
-    numbers = written.reading if isinstance(written.reading, list) else [written.reading]
-    wrong = len(written.values) != rows or (isinstance(written.reading, list) and len(numbers) != rows)
-    if wrong or not readings or max(numbers, default=0) >= len(readings) or min(numbers, default=0) < -1:
+    if len(written.values) != rows or not _have_readings(written, len(readings)):
         raise InvalidInputError(
             "table of a part", f"metrics.{metric}", "values", f"must be {rows}, each with a reading"
         )
@@ -419,5 +454,17 @@ def _column(metric: str, written: _Column, readings: tuple[Reading, ...], rows: 
     except QuantityError as error:
         raise InvalidInputError("table of a part", f"metrics.{metric}", "values", str(error)) from error
     if isinstance(written.reading, list):
-        return Column(values, tuple(readings[number] for number in numbers))
+        return Column(values, tuple(readings[number] for number in written.reading))
     return Column(values, readings[written.reading])
+
+
+def _have_readings(column: _Column, count: int) -> bool:
+    """Whether the readings of a stored column are among so many; -1 is that of a row without a value."""
+    if not isinstance(column.reading, list):
+        return 0 <= column.reading < count
+    if not count or len(column.reading) != len(column.values):
+        return False
+    if not -1 <= min(column.reading, default=0) <= max(column.reading, default=0) < count:
+        return False
+    pairs = zip(column.reading, column.values, strict=True)
+    return -1 not in column.reading or all(number >= 0 or text is None for number, text in pairs)
