@@ -28,17 +28,20 @@ from bus.records.refusals import decode_refused_labels, decode_refused_marks
 from bus.records.samples import MAX_SAMPLES_BYTES, decode_samples
 from bus.records.sources import decode_source_state
 from bus.records.synced import decode_synced
+from bus.records.tables import MAX_TABLE_BYTES, decode_stored_table, decode_table
 from bus.records.verdicts import decode_verdict
 from bus.subjects import (
     parse_agent_key,
     parse_breaker_key,
     parse_hold_key,
     parse_node_key,
+    parse_node_table_key,
     parse_pod_key,
     parse_policy_key,
     parse_refusals_key,
     parse_refused_marks_key,
     parse_samples_subject,
+    parse_tables_subject,
     parse_verdict_key,
 )
 from cli.configure.cluster_dns import MAX_ANSWER as MAX_DNS_ANSWER
@@ -54,6 +57,8 @@ from tas.extender.instant_query import parse_instant_query
 from tas.extender.preemption import decode_preemption_args
 from tas.extender.wire import decode_args
 from tas.policy.policy import PolicyKey
+from tas.samples.parts import Part
+from tas.samples.table import TableKey
 from tas.sources.config import SourceConfigError, parse_source_config
 from tas.sources.custom_metrics import decode_group, decode_metric_values
 from tas.sources.metrics_api import METRICS, decode_node_metrics
@@ -96,6 +101,7 @@ SUBJECT_BYTES = 4 << 10
 """The default limit of a NATS server for the line with the subject."""
 
 SUBJECT = "tas.samples.node-1.machine"
+TABLE_SUBJECT = "tas.tables.machine.1-0"
 NOW = 1767225605.0
 
 
@@ -228,6 +234,13 @@ _OBJECT = {
     },
     "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "message": "no node"}]},
 }
+_TABLES = tuple(
+    json.dumps({"nodes": ["a", "b"], "metrics": {"x": [1, "2"], "y": [None, 0.5]}} | more).encode()
+    for more in (
+        {"measured": ["2026-01-01T00:00:00Z", None], "window": {"x": 60, "y": [1, 2]}},
+        {"measured": {"x": ["2026-01-01T00:00:00Z", None]}, "ends": ["2026-01-01T00:00:00Z", None]},
+    )
+)
 _EVENT = json.dumps({"type": "MODIFIED", "object": _OBJECT}).encode()
 _PAGE = json.dumps({"kind": "PodList", "metadata": {"resourceVersion": "7", "continue": ""}, "items": [_OBJECT]})
 _STATUS = {
@@ -282,6 +295,14 @@ DECODERS: tuple[Decoder, ...] = (
         largest=MAX_SAMPLES_BYTES,
         seeds=_golden("bus/sample.json"),
     ),
+    Decoder(
+        name="bus-table",
+        decode=partial(decode_table, TABLE_SUBJECT, arrived=NOW, sequence=1),
+        allowed=(),  # refusals are in the result
+        largest=MAX_TABLE_BYTES,
+        seeds=(*_golden("bus/table.json"), *_TABLES),
+        bytes_per_byte=100,  # a value of two bytes may have a time, and so a reading, of its own
+    ),
     _record("learned", decode_learned),
     _record("lease", decode_lease),
     _record("node-facts", decode_node_facts),
@@ -292,6 +313,7 @@ DECODERS: tuple[Decoder, ...] = (
     _record("outcome-run", decode_outcome),
     _record("pause", decode_pause),
     _record("node-metrics", decode_node_samples),
+    _record("node-table", partial(decode_stored_table, TableKey("my-program", Part(2, 1)))),
     _record("pod", decode_pod),
     _record("policy", partial(decode_policy, PolicyKey("default", "demo"))),
     _record("refused-labels", decode_refused_labels),
@@ -315,6 +337,8 @@ DECODERS: tuple[Decoder, ...] = (
         )
     ),
     _text("subject-sample", parse_samples_subject, SUBJECT, allowed=(InvalidInputError,)),
+    _text("subject-table", parse_tables_subject, TABLE_SUBJECT, allowed=(InvalidInputError,)),
+    _text("key-table", parse_node_table_key, "_table.machine.4-2", allowed=(InvalidInputError,)),
     _text("key-node", parse_node_key, "a_b.metrics", allowed=(InvalidInputError,)),
     _text("key-verdict", parse_verdict_key, "a_b", allowed=(InvalidInputError,)),
     _text("key-hold", parse_hold_key, "a_b", allowed=(InvalidInputError,)),

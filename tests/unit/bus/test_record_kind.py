@@ -11,16 +11,20 @@ from structlog.testing import capture_logs
 from bus import kinds
 from bus.buckets import NODES, POLICIES, SYNCED, Bucket
 from bus.entry import RawEntry
-from bus.kinds import NODE_FACTS, NODE_SAMPLES, NODE_VERDICTS, POD_RECORDS, POLICY_RECORDS, synced_of
+from bus.kinds import NODE_FACTS, NODE_SAMPLES, NODE_TABLES, NODE_VERDICTS, POD_RECORDS, POLICY_RECORDS, synced_of
 from bus.record_kind import Entry, RecordKind, Unreadable, hand_on
 from bus.records.nodes import NodeFacts
 from tas.errors import InvalidInputError
 from tas.policy.policy import PolicyKey, StrategyType
 from tas.policy.rules import State
+from tas.samples.parts import Part
+from tas.samples.table import Column, Reading, Table, TableKey
+from tas.values.quantity import Quantity
 from tas.verdict.verdict import NodeVerdict, PolicyVerdict, StrategyVerdict
 from workers.process.runtime import invalid_entries
 
 FACTS = NodeFacts(uid="u", labels={"zone": "a"})
+TABLE = Table("machine", ("a",), {"load1": Column((Quantity(1),), Reading(1.0, 2.0, 3))})
 
 
 class Taken:
@@ -30,6 +34,7 @@ class Taken:
         self.samples: list[Entry[str, Any]] = []
         self.facts: list[Entry[str, NodeFacts]] = []
         self.synced: list[Entry[str, Any]] = []
+        self.tables: list[Entry[TableKey, Table]] = []
         self.invalid: list[tuple[str, str, str]] = []
 
     def take(self, key: str, value: bytes | None, revision: int = 1) -> None:
@@ -37,6 +42,7 @@ class Taken:
             synced_of(NODES).to(self.synced.append),
             NODE_SAMPLES.to(self.samples.append),
             NODE_FACTS.to(self.facts.append),
+            NODE_TABLES.to(self.tables.append),
         )
         hand_on(NODES, handlers, self.report, RawEntry(key, value, revision, 5.0))
 
@@ -49,20 +55,26 @@ def test_each_entry_goes_to_the_handler_of_its_kind() -> None:
     taken.take("node-1_example.facts", NODE_FACTS.encode(FACTS), revision=7)
     taken.take("node-1.metrics", None)
     taken.take(SYNCED, b"{}")
-    (facts,), (samples,), (synced,) = taken.facts, taken.samples, taken.synced
+    taken.take("_table.machine.4-3", NODE_TABLES.encode(TABLE), revision=9)
+    (facts,), (samples,), (synced,), (table,) = taken.facts, taken.samples, taken.synced, taken.tables
     assert (facts.key, facts.revision, facts.created, facts.present) == ("node-1.example", 7, 5.0, True)
     assert facts.read() == FACTS
     assert facts.document() == {"uid": "u", "labels": {"zone": "a"}}
     assert (samples.key, samples.present, samples.read()) == ("node-1", False, None)
     assert synced.key == SYNCED
+    assert (table.key, table.revision, table.read()) == (TableKey("machine", Part(4, 3)), 9, TABLE)
     assert taken.invalid == []
 
 
-@pytest.mark.parametrize("key", ["node-1.other", "node-1", "Node.facts", ".metrics"])
+@pytest.mark.parametrize(
+    "key",
+    ["node-1.other", "node-1", "Node.facts", ".metrics", "_table", "_table.a", "_table.a.3-0", "_table.a.1-0.metrics"],
+)
 def test_a_key_of_no_kind_is_reported_and_goes_to_no_handler(key: str) -> None:
     taken = Taken()
     taken.take(key, b"{}")
     assert not taken.facts + taken.samples + taken.synced
+    assert not taken.tables
     assert taken.invalid == [("NODES", key, "key")]
 
 
@@ -72,7 +84,7 @@ def test_a_key_of_a_kind_without_a_handler_is_skipped() -> None:
     assert (taken.facts, taken.invalid) == ([], [])
 
 
-@pytest.mark.parametrize("kind", [NODE_SAMPLES, NODE_FACTS, POLICY_RECORDS, POD_RECORDS])
+@pytest.mark.parametrize("kind", [NODE_SAMPLES, NODE_FACTS, NODE_TABLES, POLICY_RECORDS, POD_RECORDS])
 def test_synced_is_a_key_of_no_other_kind(kind: Any) -> None:
     assert kind.parse_key(SYNCED) is None
 

@@ -13,26 +13,32 @@ from bus.subjects import (
     node_facts_key,
     node_inventory_key,
     node_metrics_key,
+    node_table_key,
     parse_breaker_key,
     parse_hold_key,
     parse_node_key,
+    parse_node_table_key,
     parse_pod_key,
     parse_policy_key,
     parse_refusals_key,
     parse_refused_marks_key,
     parse_samples_subject,
+    parse_tables_subject,
     parse_verdict_key,
     pod_key,
     policy_key,
     refusals_key,
     refused_marks_key,
     samples_subject,
+    tables_subject,
     token,
     verdict_key,
 )
 from tas.enforcing.pod import PodKey
 from tas.errors import InvalidInputError
 from tas.policy.policy import PolicyKey
+from tas.samples.parts import MAX_PARTS, Part
+from tas.samples.table import TableKey
 from tas.verdict.brake import ALL
 from tests.unit.tas.generators import policy_keys, source_names
 
@@ -56,6 +62,55 @@ def test_every_node_and_source_reads_back(node: str, source: str) -> None:
     assert parse_node_key(node_inventory_key(node)) == (node, "inventory")
     assert parse_hold_key(hold_key(node)) == node
     assert parse_verdict_key(verdict_key(node)) == node
+
+
+parts = st.sampled_from([Part(of, number) for of in (1, 2, 16, MAX_PARTS) for number in range(of)])
+
+
+@given(source_names, parts)
+def test_every_table_reads_back(source: str, part: Part) -> None:
+    key = TableKey(source, part)
+    assert parse_tables_subject(tables_subject(key)) == key
+    assert parse_node_table_key(node_table_key(key)) == key
+
+
+def test_the_subject_and_the_key_of_a_table_are_fixed() -> None:
+    key = TableKey("my-program", Part(4, 3))
+    assert (tables_subject(key), node_table_key(key)) == ("tas.tables.my-program.4-3", "_table.my-program.4-3")
+
+
+@given(node_names)
+def test_no_key_of_a_node_is_one_of_a_table(node: str) -> None:
+    for key in (node_metrics_key(node), node_facts_key(node), node_inventory_key(node)):
+        assert parse_node_table_key(key) is None
+    with pytest.raises(InvalidInputError):
+        parse_node_key(node_table_key(TableKey("a", Part(1, 0))))
+
+
+INVALID_TABLES = (
+    *("", "machine", "machine.", ".1-0", "machine.1", "machine.1-1", "machine.3-0", "machine.128-0", "machine.01-0"),
+    *("machine.1-0.x", "x.machine.1-0", "Machine.1-0", "a_b.1-0", "*.1-0", "machine.*", "machine.>", ">", " .1-0"),
+    *("machine.1-0 ", "machine.1-0\n", "machine.\u0661-0", "machine.-", f"{'m' * 64}.1-0", "machine._1-0"),
+)
+
+
+@pytest.mark.parametrize("rest", INVALID_TABLES)
+def test_an_invalid_subject_and_an_invalid_key_of_a_table_are_refused(rest: str) -> None:
+    for parse, text, field in (
+        (parse_tables_subject, f"tas.tables.{rest}", "subject"),
+        (parse_node_table_key, f"_table.{rest}", "key"),
+    ):
+        with pytest.raises(InvalidInputError) as caught:
+            parse(text)
+        assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    "subject", ["", "tas.tables", "tas.samples.machine.1-0", "other.tas.tables.a.1-0", "tas.tables.tas.tables.a.1-0"]
+)
+def test_another_subject_is_none_of_tables(subject: str) -> None:
+    with pytest.raises(InvalidInputError):
+        parse_tables_subject(subject)
 
 
 @given(policy_keys)

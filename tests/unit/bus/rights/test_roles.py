@@ -5,7 +5,7 @@ from itertools import combinations
 
 import pytest
 
-from bus.buckets import ALL
+from bus.buckets import ALL, NODES, TABLES_CONSUMER
 from bus.rights.credentials import parse_credentials
 from bus.rights.jwt import claims_of
 from bus.rights.nkeys import Nkey, NkeyKind
@@ -108,6 +108,36 @@ def test_the_permissions_of_a_user_have_its_name_and_its_sources() -> None:
     assert node.publish[1:3] == ("tas.samples.a_b.machine", "tas.samples.a_b.probe")
     assert node.subscribe == ("_INBOX.a_b.>",)
     assert "tas.samples.*" not in " ".join(permissions_of("collect", "tas-collect", []).publish)
+
+
+def test_a_table_is_published_only_by_who_may_publish_for_all_nodes() -> None:
+    def tables(role: str, *tags: str) -> list[str]:
+        found = permissions_of(role, "a_b", tags).publish
+        return [subject for subject in found if overlap(subject, "tas.tables.>")]
+
+    assert {role: tables(role, "source:machine", "other:x") for role in ROLES if tables(role, "source:machine")} == {
+        "all": ["tas.tables.windows.*", "tas.tables.machine.*", "tas.tables.annotations.*"],
+        "collect": ["tas.tables.machine.*"],
+        "inventory": ["tas.tables.annotations.*"],
+        "publisher": ["tas.tables.machine.*"],
+        "windows": ["tas.tables.windows.*"],
+    }
+
+
+def test_only_materialize_writes_tables_to_the_view_and_has_their_consumer() -> None:
+    writers = {
+        worker
+        for worker, rights in WORKERS.items()
+        if any(overlap(each, NODES.subject("_table.machine.1-0")) for each in rights.writes)
+    }
+    assert "$KV.NODES._table.*.*" in WORKERS["materialize"].writes
+    assert writers == {"materialize"}
+    for role, each in ROLES.items():
+        permissions = each.rights.permissions
+        consumer = f"$JS.API.CONSUMER.MSG.NEXT.TABLES.{TABLES_CONSUMER}"
+        may = any(overlap(subject, consumer) for subject in permissions.publish)
+        denied = any(overlap(subject, consumer) for subject in permissions.denied)
+        assert (may and not denied) is (role in ("materialize", "all")), role
 
 
 def test_new_rights_change_the_configuration_and_a_later_time_does_not() -> None:
