@@ -315,10 +315,8 @@ class CostsAgainstFacts(Histories):
 
     def cost(self, policy: str, node: str, rule: Mapping[str, Any]) -> float:
         sources = [rule["source"]] if "source" in rule else ["s1", "s2"]
-        known = self.facts.reported[node]
-        sampled = max(
-            known[source, rule["metricname"]].time for source in sources if (source, rule["metricname"]) in known
-        )
+        known = [self.facts.newest(node, source, rule["metricname"]) for source in sources]
+        sampled = max(each.time for each in known if each is not None)
         pods = [
             placed
             for placed in self.pods.values()
