@@ -74,10 +74,17 @@ class _Refusals:
 
     def add(self, field: str, name: str, value: object, reason: str) -> None:
         """A refusal of something under `field`, with the name of the metric or node."""
-        self._counts[field] += 1
+        if len(self._errors) >= self._most:
+            self._counts[field] += 1
+            return
+        where = f"{field}.{name}" if name else field
+        self.take(InvalidInputError(self.subject, where, value, reason))
+
+    def take(self, error: InvalidInputError) -> None:
+        """Counts an error by its field, without the names of metrics and nodes, of which there may be any number."""
+        self._counts[error.field.partition(".")[0]] += 1
         if len(self._errors) < self._most:
-            where = f"{field}.{name}" if name else field
-            self._errors.append(InvalidInputError(self.subject, where, value, reason))
+            self._errors.append(error)
 
     def result(self) -> Refused:
         return Refused(tuple(self._errors), dict(self._counts))
@@ -225,7 +232,7 @@ class _Readings:
         try:
             return self._read(metric)
         except InvalidInputError as error:
-            self._refusals.add(error.field, "", error.value, error.reason)
+            self._refusals.take(error)
             return None
 
     def valid(self, metric: str, values: Values) -> Values:
