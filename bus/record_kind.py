@@ -143,9 +143,7 @@ class RecordKind(Generic[K, V]):
     async def entries(self, bus: Bus) -> list[Entry[K, V]]:
         """All entries without tombstones, complete at some time during the call. Raises UnavailableError."""
         found: list[Entry[K, V]] = []
-        handlers = (self.to(found.append),)
-        for raw in await bus.entries(self.bucket):
-            hand_on(self.bucket, handlers, bus.on_invalid, raw)
+        await read_entries(bus, self.bucket, self.to(found.append))
         return found
 
     async def listed(self, bus: Bus) -> list[K]:
@@ -196,6 +194,15 @@ class RecordKind(Generic[K, V]):
     def size(self, record: V) -> int:
         """The size of the record on the bus in bytes."""
         return len(self.encode(record))
+
+
+async def read_entries(bus: Bus, bucket: Bucket, *handlers: Handler[Any, Any]) -> None:
+    """Gives all entries of a bucket, without tombstones, to the handlers of their kinds: one read for several kinds.
+
+    Complete at some time during the call. Raises UnavailableError.
+    """
+    for raw in await bus.entries(bucket):
+        hand_on(bucket, handlers, bus.on_invalid, raw)
 
 
 def hand_on(bucket: Bucket, handlers: Sequence[Handler[Any, Any]], on_invalid: OnInvalid, raw: RawEntry) -> None:

@@ -4,11 +4,14 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from bus.buckets import TABLES
-from bus.connection import Bus
+from bus.connection import Bus, StreamMessage
 from bus.records.samples import SamplesMessage
-from bus.records.tables import MAX_TABLE_BYTES, Refused, decode_table, encode_table
+from bus.records.tables import MAX_TABLE_BYTES, MAX_TABLE_METRICS, Refused, decode_table, encode_table
 from bus.subjects import TABLES as SUBJECT
 from bus.subjects import tables_subject
+from tas.errors import InvalidInputError
+from tas.samples.parts import MAX_ROWS, parts_with
+from tas.samples.sample import NodeSamples
 from tas.samples.table import Table, TableKey
 
 M = TypeVar("M", bound=SamplesMessage)
@@ -20,6 +23,14 @@ class ReceivedTable(NamedTuple):
     key: TableKey
     table: Table | None
     refused: Refused
+
+
+class ReceivedRow(NamedTuple):
+    """What a table of a source has of one node: its samples, and what is refused of it or of the whole table."""
+
+    source: str
+    samples: NodeSamples
+    refused: Sequence[InvalidInputError]
 
 
 class EncodedTable(NamedTuple):
@@ -59,6 +70,24 @@ def received_table(message: SamplesMessage, known: Table | None = None) -> Recei
 def is_table(message: SamplesMessage) -> bool:
     """Whether this is a message of TABLES, and not of SAMPLES."""
     return message.subject.startswith(f"{SUBJECT}.")
+
+
+async def last_tables(bus: Bus, node: str) -> list[StreamMessage]:
+    """The last message of each source and part that may have a row of a node. Raises UnavailableError, RefusedError."""
+    subjects = [tables_subject(TableKey("*", part)) for part in parts_with(node)]
+    return [message for subject in subjects for message in await bus.last_messages(TABLES, subject)]
+
+
+def received_row(message: SamplesMessage, node: str) -> ReceivedRow:
+    """What a message has of one node. Raises InvalidInputError if the subject names no source and part."""
+    key, table, refused = decode_table(
+        message.subject,
+        message.data,
+        arrived=message.arrived,
+        sequence=message.sequence,
+        named=MAX_ROWS * MAX_TABLE_METRICS,  # those of this node may be behind many others
+    )
+    return ReceivedRow(key.source, () if table is None else table.scrapes(node), refused.about(node))
 
 
 def by_table(messages: Iterable[M]) -> list[list[M]]:

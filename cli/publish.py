@@ -141,6 +141,7 @@ async def _outcome(bus: "Bus", node: str, scrape: Scrape) -> tuple[Outcome, str]
     start, pause = time.monotonic(), 0.01
     has_read_message = False
     while True:
+        # The node's own record alone: in a table a sequence is one of TABLES, and says nothing about this message.
         known = (await NODE_SAMPLES.get(bus, node)).readable() or ()
         if kept_metrics(known, scrape, scrape.sequence) == scrape.metrics.keys():
             return Outcome.STORED, ""

@@ -24,7 +24,7 @@ from bus.records.codec import (
     with_quoted_constants,
 )
 from bus.subjects import parse_tables_subject
-from tas.errors import InvalidInputError
+from tas.errors import InvalidInputError, shortened
 from tas.samples.freshness import time_fault
 from tas.samples.parts import MAX_ROWS
 from tas.samples.table import Column, Reading, Table, TableKey, Values, table_of
@@ -53,10 +53,24 @@ class Refused(NamedTuple):
     errors: tuple[InvalidInputError, ...]
     counts: Mapping[str, int]
 
+    def about(self, node: str) -> list[InvalidInputError]:
+        """The errors of the whole table, of its columns and of the row of this node, without those of other rows."""
+        return [error for error in self.errors if _row_of(error) in (None, shortened(node))]
+
+
+def _row_of(error: InvalidInputError) -> str | None:
+    """The node of the row or cell of which this is the error, as an error shows it; None for another error."""
+    field, _, rest = error.field.partition(".")
+    if field == "nodes":
+        return error.value if rest else None
+    _, dot, node = rest.partition(".")
+    return shortened(node) if dot else None
+
 
 class _Refusals:
-    def __init__(self, subject: str) -> None:
+    def __init__(self, subject: str, named: int) -> None:
         self.subject = subject
+        self._named = named
         self._errors: list[InvalidInputError] = []
         self._counts: Counter[str] = Counter()
 
@@ -74,7 +88,7 @@ class _Refusals:
     def _counted(self, field: str) -> bool:
         """Whether the refusal, which counts now, is to be named as well."""
         self._counts[field] += 1
-        return self._counts[field] == 1 or len(self._errors) < MAX_NAMED
+        return self._counts[field] == 1 or len(self._errors) < self._named
 
     def result(self) -> Refused:
         return Refused(tuple(self._errors), dict(self._counts))
@@ -109,15 +123,15 @@ _window_decoder: msgspec.json.Decoder[float] = msgspec.json.Decoder(Annotated[fl
 
 
 def decode_table(
-    subject: str, data: bytes, *, arrived: float, sequence: int, nodes: tuple[str, ...] = ()
+    subject: str, data: bytes, *, arrived: float, sequence: int, nodes: tuple[str, ...] = (), named: int = MAX_NAMED
 ) -> tuple[TableKey, Table | None, Refused]:
     """The key of a message on TABLES, its table with all valid values (None if there are none), and what is refused.
 
     `nodes` are those of an earlier table of this key: if the message has the same ones, they are not checked again.
-    Raises InvalidInputError if the subject is invalid.
+    At most so many errors are `named`, and one for each field. Raises InvalidInputError if the subject is invalid.
     """
     key = parse_tables_subject(subject)
-    refusals = _Refusals(f"table {key.source}/{key.part}")
+    refusals = _Refusals(f"table {key.source}/{key.part}", named)
     arrived = round(arrived, 6)  # the precision of the JSON, so that a table equals its stored copy
     try:
         body = _body(refusals.subject, data)

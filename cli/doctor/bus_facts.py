@@ -15,11 +15,11 @@ from bus.buckets import LEASES, NODES, POLICIES, SOURCES, SYNCED
 from bus.connection import Bus
 from bus.errors import BusError
 from bus.inspection import inspect
-from bus.kinds import NODE_FACTS, NODE_SAMPLES, POLICY_RECORDS, synced_of
+from bus.kinds import POLICY_RECORDS, synced_of
 from bus.servers import Varz
 from bus.trying import Tries, is_late
 from cli.doctor.probes import REQUEST_SECONDS, probed
-from cli.queries.query import readable, stored_sources
+from cli.queries.query import readable, stored_nodes, stored_sources
 from tas.diagnosis.bus import MONITOR_MEND, BusFacts, oldest, version_of
 from tas.diagnosis.clocks import Offset
 from tas.diagnosis.finding import Missing, some
@@ -102,14 +102,13 @@ async def _stored(bus: Bus) -> Stored:
         for each in (await readable(bus, POLICY_RECORDS)).values()
     ]
     at = time.time()
-    samples = await readable(bus, NODE_SAMPLES)
-    facts = await readable(bus, NODE_FACTS)
+    nodes = await stored_nodes(bus)
     synced = (await synced_of(NODES).get(bus, SYNCED)).readable()
     sources = await stored_sources(bus)
     return Stored(
         policies=policies,
-        samples=samples,
-        nodes={node: each.complete_labels for node, each in facts.items()} or dict.fromkeys(samples),
+        samples=nodes.samples,
+        nodes={node: each.complete_labels for node, each in nodes.facts.items()} or dict.fromkeys(nodes.samples),
         sources=sources.states,
         held=sources.held,
         cluster=None if synced is None else synced.cluster,

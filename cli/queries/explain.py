@@ -7,7 +7,7 @@ import click
 import msgspec
 
 from bus.connection import Bus
-from bus.kinds import NODE_ALLOCATION, NODE_FACTS, NODE_SAMPLES, POD_RECORDS, POLICY_RECORDS
+from bus.kinds import NODE_ALLOCATION, NODE_FACTS, POD_RECORDS, POLICY_RECORDS
 from cli.as_json import JSON_OPTION, print_json
 from cli.groups import LazyCommand, LazyGroup
 from cli.options import settings_command
@@ -16,7 +16,7 @@ from cli.queries.allocation_tables import print_allocation
 from cli.queries.card_tables import print_cards
 from cli.queries.cards import devices_of_node
 from cli.queries.explain_tables import print_node, print_policy
-from cli.queries.query import ask, readable, stored_sources
+from cli.queries.query import ask, readable, samples_of_node, stored_nodes, stored_sources
 from cli.settings import Settings
 from tas.errors import shortened
 from tas.explain.allocation import explain_allocation
@@ -78,8 +78,8 @@ def pair(name: str) -> tuple[str, str]:
 async def _explain_node(bus: Bus, name: str, default_stale_after: float, *, as_json: bool) -> int:
     now = time.time()
     view = await _without_nodes(bus, default_stale_after, now)
-    samples, facts = (await NODE_SAMPLES.get(bus, name)).readable(), (await NODE_FACTS.get(bus, name)).readable()
-    if samples is not None:
+    samples, facts = await samples_of_node(bus, name), (await NODE_FACTS.get(bus, name)).readable()
+    if samples:
         view.add_samples(name, samples, now)
     if facts is not None:
         view.set_labels(name, facts.complete_labels)
@@ -144,9 +144,10 @@ async def _without_nodes(bus: Bus, default_stale_after: float, now: float) -> Vi
 async def view_of(bus: Bus, default_stale_after: float, now: float) -> View:
     """A view of all that the bus has of policies, nodes and pods. Raises UnavailableError."""
     view = await _without_nodes(bus, default_stale_after, now)
-    for name, samples in (await readable(bus, NODE_SAMPLES)).items():
+    nodes = await stored_nodes(bus)
+    for name, samples in nodes.samples.items():
         view.add_samples(name, samples, now)
-    for name, facts in (await readable(bus, NODE_FACTS)).items():
+    for name, facts in nodes.facts.items():
         view.set_labels(name, facts.complete_labels)
     view.advance(now)
     return view

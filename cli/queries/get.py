@@ -13,7 +13,6 @@ from bus.connection import Bus
 from bus.kinds import (
     BREAKER_RECORDS,
     NODE_FACTS,
-    NODE_SAMPLES,
     NODE_VERDICTS,
     PAUSE_RECORDS,
     POLICY_RECORDS,
@@ -26,7 +25,7 @@ from cli.as_json import JSON_OPTION, print_json
 from cli.options import settings_command
 from cli.output import counted, echo
 from cli.queries.cards import gpus
-from cli.queries.query import age_text, ask, readable, stored_sources, value_text
+from cli.queries.query import age_text, ask, readable, stored_nodes, stored_sources, value_text
 from cli.queries.tables import new_table, print_table
 from cli.settings import Settings
 from tas.policy.directory import FileProblem, FileProblems
@@ -83,8 +82,8 @@ for _command in (nodes, policies, verdicts, sources, gpus):
 
 async def _nodes(bus: Bus, *, as_json: bool) -> int:
     now = time.time()
-    samples = await readable(bus, NODE_SAMPLES)
-    labels = {node: facts.labels for node, facts in (await readable(bus, NODE_FACTS)).items()}
+    stored = await stored_nodes(bus)
+    samples, labels = stored.samples, {node: facts.labels for node, facts in stored.facts.items()}
     names = sorted(samples.keys() | labels.keys())
     if as_json:
         print_json(

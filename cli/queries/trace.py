@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Iterable
 
 import click
 import msgspec
@@ -11,7 +12,6 @@ from bus.buckets import NODES, SAMPLES, SYNCED
 from bus.connection import Bus
 from bus.kinds import (
     NODE_FACTS,
-    NODE_SAMPLES,
     NODE_VERDICTS,
     POLICY_RECORDS,
     REFUSED_LABELS,
@@ -19,16 +19,18 @@ from bus.kinds import (
 )
 from bus.scrapes import received
 from bus.subjects import samples_subject
+from bus.tables import last_tables, received_row
 from cli.as_json import JSON_OPTION, print_json
 from cli.options import settings_command
 from cli.output import echo
-from cli.queries.query import age_text, ask, readable, stored_sources
+from cli.queries.query import age_text, ask, readable, samples_of_node, stored_sources
 from cli.queries.tables import new_table, print_table
 from cli.settings import Settings
 from tas.errors import InvalidInputError, shortened
 from tas.explain.trace import Evidence, PolicyVersion, StageResult, Trace
 from tas.explain.trace import trace as follow
-from tas.samples.sample import Scrape
+from tas.samples.sample import NodeSamples, Scrape
+from tas.samples.table import combined_samples
 from tas.values.names import is_metric_name, is_subdomain
 
 LOOKS = 6
@@ -85,7 +87,8 @@ async def _evidence(bus: Bus, node: str, default_stale_after: float, shown: set[
     sources = await stored_sources(bus)
     now = time.time()
     published = await _published(bus, node, shown)
-    known = (await NODE_SAMPLES.get(bus, node)).readable() or ()
+    tables = await _tables(bus, node, shown)
+    known = await samples_of_node(bus, node)
     synced = (await synced_of(NODES).get(bus, SYNCED)).readable()
     policies = await readable(bus, POLICY_RECORDS)
     verdict = (await NODE_VERDICTS.get(bus, node)).readable()
@@ -95,7 +98,9 @@ async def _evidence(bus: Bus, node: str, default_stale_after: float, shown: set[
         held_sources=sources.held,
         sources=sources.states,
         published=published,
+        tables=tables,
         known=known,
+        created=None if facts is None or facts.created is None else facts.created.timestamp(),
         labels=None if facts is None else facts.labels,
         are_labels_complete=facts is None or facts.complete_labels is not None,
         cluster=None if synced is None else synced.cluster,
@@ -119,11 +124,31 @@ async def _published(bus: Bus, node: str, shown: set[str]) -> dict[str, Scrape]:
         problems += map(str, refused)
         if scrape is not None:
             published[scrape.source] = scrape
+    _show_refused(problems, shown)
+    return published
+
+
+async def _tables(bus: Bus, node: str, shown: set[str]) -> dict[str, NodeSamples]:
+    """What the last tables of each source have of the node: nothing, if the node is not among its rows."""
+    tables: dict[str, NodeSamples] = {}
+    problems: list[str] = []
+    for message in await last_tables(bus, node):
+        try:
+            source, samples, refused = received_row(message, node)
+        except InvalidInputError as error:
+            problems.append(str(error))
+            continue
+        problems += map(str, refused)
+        tables[source] = combined_samples((), [tables.get(source, ()), samples])
+    _show_refused(problems, shown)
+    return tables
+
+
+def _show_refused(problems: Iterable[str], shown: set[str]) -> None:
     for problem in problems:
         if problem not in shown:
             shown.add(problem)
             echo(f"refused: {problem}", err=True)
-    return published
 
 
 def _print(found: Trace, now: float) -> None:

@@ -9,6 +9,7 @@ from tas.allocation.node import NodeAllocation
 from tas.allocation.pod import CPU, PODS
 from tas.samples.freshness import DEFAULT_STALE_AFTER, is_fresh
 from tas.samples.sample import NodeSamples, newest
+from tas.samples.table import Table, with_metrics
 from tas.sources.annotations import SOURCE, parse_number
 from tas.values.quantity import NANO, QuantityError
 
@@ -50,6 +51,11 @@ def needed(samples: NodeSamples) -> NodeSamples:
     return tuple(
         msgspec.structs.replace(each, metrics=metrics) for each, metrics in own if metrics and each.source != SOURCE
     )
+
+
+def needed_of_table(table: Table) -> Table:
+    """The same of a table: it may have nothing left."""
+    return with_metrics(table, () if table.source == SOURCE else MEASURED)
 
 
 def amounts(allocation: NodeAllocation, samples: NodeSamples, now: float) -> dict[str, Amount]:

@@ -15,6 +15,7 @@ from tas.policy.policy import Policy, PolicyKey, Rule, StrategyType, preference
 from tas.policy.rules import State, rule_state
 from tas.samples.freshness import is_fresh, stale_at
 from tas.samples.sample import NodeSamples, Scrape, newest
+from tas.samples.table import combined_samples
 from tas.samples.unknown_node import is_unknown_node
 from tas.sources.annotations import SOURCE as ANNOTATIONS
 from tas.sources.state import Health, SourceState, health
@@ -69,7 +70,9 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         published: The last scrape of each source that is still on SAMPLES.
+        tables: What the last tables on TABLES have of the node, by source: of each source with tables for such a node.
         known: The samples that materialize has stored.
+        created: When the node was created, in seconds since 1970; older rows of tables do not count.
         labels: The node's labels, as the API server reported them; None if they are not stored.
         are_labels_complete: Whether `labels` are all labels of the node.
         cluster: Whether nodes come from an API server; None if no complete list of nodes is stored.
@@ -92,6 +95,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     held_sources: Collection[str]
     default_stale_after: float
     are_labels_complete: bool = True
+    tables: Mapping[str, NodeSamples] = {}
+    created: float | None = None
 
 
 def trace(metric: str, node: str, evidence: Evidence, now: float) -> Trace:
@@ -123,8 +128,7 @@ def _source(metric: str, node: str, evidence: Evidence, now: float) -> StageResu
         elif known is None and state.metrics_left_out:
             count = f"{len(state.metrics)} of its {state.metric_count} metrics"
             details.append(f"{name} ({state.holder}): its state has room for {count}, and not for {metric}")
-            last = evidence.published.get(name)
-            has_values = has_values or (last is not None and metric in last.metrics)
+            has_values = has_values or newest(_published(name, evidence), metric) is not None
         elif known is None:
             details.append(f"{name} ({state.holder}): {_unasked(metric, state)}")
         else:
@@ -136,11 +140,12 @@ def _source(metric: str, node: str, evidence: Evidence, now: float) -> StageResu
             since = state.last_success
     pushed_scrapes = sorted(_pushed(metric, evidence).items())
     for name, scrape in pushed_scrapes:
-        other = "" if metric in evidence.published[name].metrics else f"; its newest message has no {metric}"
+        is_in_newest = newest(_published(name, evidence), metric) is not None
+        other = "" if is_in_newest else f"; its newest message has no {metric}"
         details.append(f"{name}: publishes by itself{other}")
         since = scrape.arrived
     if not details:
-        others = ", ".join(sorted(evidence.published))
+        others = ", ".join(_publishers(evidence))
         details.append(
             "no replica of collect has a source, and no program publishes it"
             + (f": only other metrics come from {others}" if others else "")
@@ -173,12 +178,15 @@ def _sample(metric: str, node: str, evidence: Evidence, now: float) -> StageResu
     last = _last(metric, evidence)
     refused = refused_on(node, evidence.sources).get(metric, ())
     if last is None:
-        others = sorted(evidence.published)
-        detail = f"SAMPLES has no {metric} of {node}" + (f", only of {', '.join(others)}" if others else "")
+        others = _publishers(evidence)
+        nothing = "SAMPLES and TABLES have no" if evidence.tables else "SAMPLES has no"
+        detail = f"{nothing} {metric} of {node}" + (f", only of {', '.join(others)}" if others else "")
         stored = newest(evidence.known, metric)
         since = None if stored is None else stored.arrived
         return StageResult(stage=Stage.SAMPLE, passed=False, since=since, details=(detail, *refused))
-    text = f"{short_text(last.metrics[metric])} from {last.source}, sequence {last.sequence} of SAMPLES"
+    text = (
+        f"{short_text(last.metrics[metric])} from {last.source}, sequence {last.sequence} of {_stream(last, evidence)}"
+    )
     limit = _longest_limit(metric, evidence)
     ended = last.ends is not None and last.ends <= stale_at(last, limit)
     if not is_fresh(last, limit, now):
@@ -194,12 +202,14 @@ def _sample(metric: str, node: str, evidence: Evidence, now: float) -> StageResu
 def _view(metric: str, node: str, evidence: Evidence, now: float) -> StageResult:
     last = _last(metric, evidence)
     stored = newest(evidence.known, metric)
-    if stored is not None and (last is None or stored.order >= last.order):
+    if stored is not None and (last is None or _is_as_new(stored, last, evidence)):
         text = f"{short_text(stored.metrics[metric])} from {stored.source}"
         return StageResult(stage=Stage.VIEW, passed=True, since=stored.time, details=(text,))
     since = None if last is None else last.arrived
     if is_unknown_node(listed=evidence.labels is not None, cluster=evidence.cluster):
         detail = f"Kubernetes has no node {node}: its samples are refused"
+    elif last is not None and _is_of_earlier_node(last, evidence):
+        detail = f"it was measured before {node} was created: another node had the name"
     elif stored is None:
         detail = f"materialize has stored no {metric} of {node}: is it running? has it refused the value?"
     else:
@@ -337,24 +347,56 @@ def _rules(policy: Policy, metric: str) -> Iterator[tuple[StrategyType, Rule]]:
                 yield kind, rule
 
 
+def _published(source: str, evidence: Evidence) -> NodeSamples:
+    """What the last messages of a source have of the node."""
+    single = evidence.published.get(source)
+    return combined_samples(() if single is None else (single,), [evidence.tables.get(source, ())])
+
+
+def _publishers(evidence: Evidence) -> list[str]:
+    """The sources whose last messages have anything of the node."""
+    return sorted({*evidence.published, *(source for source, samples in evidence.tables.items() if samples)})
+
+
 def _last(metric: str, evidence: Evidence) -> Scrape | None:
-    """The newest scrape with the metric that SAMPLES is known to have received."""
-    return newest(_in_order({**evidence.published, **_pushed(metric, evidence)}), metric)
+    """The newest scrape with the metric that SAMPLES or TABLES is known to have received."""
+    sources = sorted({*evidence.published, *evidence.tables})
+    lasts = (_last_of(source, metric, evidence) for source in sources)
+    return newest(tuple(last for last in lasts if last is not None), metric)
+
+
+def _last_of(source: str, metric: str, evidence: Evidence) -> Scrape | None:
+    """The last scrape of a source with the metric.
+
+    A source that publishes by itself need not send all its metrics in each message, and a source may divide what it
+    measured at one time among several tables: materialize keeps what the newest one leaves out.
+    """
+    last = newest(_published(source, evidence), metric)
+    if last is None and (source not in evidence.sources or source in evidence.tables):
+        return newest(evidence.known, metric, source)
+    return last
 
 
 def _pushed(metric: str, evidence: Evidence) -> dict[str, Scrape]:
-    """The last scrape with the metric of each source that publishes by itself.
-
-    Such a source need not send all its metrics in each message: materialize keeps those that the newest one leaves out.
-    """
-    found: dict[str, Scrape] = {}
-    for name, scrape in evidence.published.items():
-        if name not in evidence.sources:
-            last = scrape if metric in scrape.metrics else newest(evidence.known, metric, name)
-            if last is not None:
-                found[name] = last
-    return found
+    """The last scrape with the metric of each source that publishes by itself."""
+    sources = {*evidence.published, *evidence.tables} - evidence.sources.keys()
+    lasts = {source: _last_of(source, metric, evidence) for source in sources}
+    return {source: last for source, last in lasts.items() if last is not None}
 
 
-def _in_order(published: Mapping[str, Scrape]) -> NodeSamples:
-    return tuple(scrape for _, scrape in sorted(published.items()))
+def _stream(scrape: Scrape, evidence: Evidence) -> str:
+    """The stream of the message with this scrape, as far as the last messages of its source tell."""
+    single = evidence.published.get(scrape.source)
+    is_single = single is not None and (single.arrived, single.sequence) == (scrape.arrived, scrape.sequence)
+    return "SAMPLES" if is_single or scrape.source not in evidence.tables else "TABLES"
+
+
+def _is_as_new(stored: Scrape, last: Scrape, evidence: Evidence) -> bool:
+    """Whether `stored` is at least as new as `last`: sequences of two streams cannot be compared."""
+    if _stream(stored, evidence) != _stream(last, evidence):
+        return stored.time >= last.time
+    return stored.order >= last.order
+
+
+def _is_of_earlier_node(scrape: Scrape, evidence: Evidence) -> bool:
+    return _stream(scrape, evidence) == "TABLES" and evidence.created is not None and scrape.time < evidence.created

@@ -4,7 +4,7 @@ A source with many nodes has a power of two of parts, and the part of a node fol
 grows changes to more parts; for a while the tables of both layouts are stored.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 from zlib import crc32
 
@@ -32,6 +32,14 @@ class Part(NamedTuple):
 def part_number(node: str, parts: int) -> int:
     """The number of a node's part: the CRC-32 (as of zlib) of its name in UTF-8, modulo the number of parts."""
     return crc32(node.encode()) % parts
+
+
+def parts_with(node: str) -> Iterator[Part]:
+    """The part of a node in each layout that a source may have."""
+    of = 1
+    while of <= MAX_PARTS:
+        yield Part(of, part_number(node, of))
+        of *= 2
 
 
 def parse_part(text: str) -> Part | None:

@@ -96,8 +96,8 @@ class Table:
         """The time of its newest value, in seconds since 1970; minus infinity without values."""
         return max((reading.time for column in self.columns.values() for reading in column.different), default=-inf)
 
-    def scrapes(self, node: str) -> NodeSamples:
-        """The samples of one node, as `NodeSamples`."""
+    def scrapes(self, node: str, since: float = -inf) -> NodeSamples:
+        """The samples of one node, as `NodeSamples`, without those from before `since`, in seconds since 1970."""
         row = self.rows.get(node)
         if row is None:
             return ()
@@ -116,6 +116,7 @@ class Table:
                 metrics=found[reading],
             )
             for reading in sorted(found, key=lambda each: each.rank)
+            if reading.time >= since
         )
 
 
@@ -230,6 +231,21 @@ def combined_samples(single: NodeSamples, rows: Iterable[NodeSamples]) -> NodeSa
         found.setdefault(id(scrape), (scrape, {}))[1][metric] = scrape.metrics[metric]
     parts = (_with_metrics(scrape, metrics) for scrape, metrics in found.values())
     return tuple(sorted(parts, key=lambda scrape: (scrape.source, scrape.order)))
+
+
+def samples_of_nodes(
+    single: Mapping[str, NodeSamples], tables: Iterable[Table], created: Mapping[str, float]
+) -> dict[str, NodeSamples]:
+    """The samples of each node that has its own record or a row in a table, without rows from before it was created.
+
+    `created` is in seconds since 1970, by node.
+    """
+    rows: dict[str, list[NodeSamples]] = {}
+    for table in tables:
+        for node in table.nodes:
+            if scrapes := table.scrapes(node, created.get(node, -inf)):
+                rows.setdefault(node, []).append(scrapes)
+    return dict(single) | {node: combined_samples(single.get(node, ()), each) for node, each in rows.items()}
 
 
 def _with_metrics(scrape: Scrape, metrics: Mapping[str, Quantity]) -> Scrape:

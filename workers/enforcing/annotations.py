@@ -8,18 +8,20 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import inf
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter
 
 from bus.connection import Bus
-from bus.kinds import NODE_SAMPLES
+from bus.kinds import NODE_SAMPLES, NODE_TABLES
 from bus.record_kind import Entry
 from bus.watch import Watch
-from tas.allocation.annotations import amounts, needed, to_write
+from tas.allocation.annotations import MEASURED, amounts, needed, needed_of_table, to_write
 from tas.allocation.node import NodeAllocation
 from tas.enforcing.managers import ANNOTATIONS_MANAGER
 from tas.samples.sample import NodeSamples
+from tas.samples.table import Table, TableKey, combined_samples
 from workers.kubernetes.client import Change, ChangeType, KubernetesClient
 from workers.kubernetes.errors import ConflictError, ExpiredError, KubernetesError, NotFoundError, ThrottledError
 from workers.kubernetes.followers import Gathered
@@ -42,6 +44,7 @@ CHECK_SECONDS = 1.0
 class _Node:
     uid: str
     resource_version: str
+    created: float
     annotations: dict[str, str]
 
 
@@ -77,6 +80,7 @@ class AnnotationWriter:
         self._interval = interval
         self._nodes: dict[str, _Node] = {}
         self._samples: dict[str, NodeSamples] = {}
+        self._tables: dict[TableKey, Table] = {}
         self._throttled = ThrottledLog(log)
         self._patches = Counter(
             "tas_annotation_patches",
@@ -91,12 +95,17 @@ class AnnotationWriter:
         """Follows the samples and writes, while it is active, until cancelled. On standby it follows nothing."""
         while True:
             if self._is_active():
-                watch = Watch(self._bus, NODE_SAMPLES.to(self._apply), on_epoch=lambda _: self._samples.clear())
+                watch = Watch(
+                    self._bus,
+                    NODE_SAMPLES.to(self._apply),
+                    NODE_TABLES.to(self._apply_table),
+                    on_epoch=lambda _: self._forget_samples(),
+                )
                 async with asyncio.TaskGroup() as tasks:
                     following = tasks.create_task(watch.run())
                     await self._write(watch)
                     following.cancel()
-                self._samples.clear()
+                self._forget_samples()
             await asyncio.sleep(min(CHECK_SECONDS, self._interval))
 
     def begin(self) -> None:
@@ -117,7 +126,8 @@ class AnnotationWriter:
     def _read(self, found: GpuNode) -> _Node:
         metadata = found.metadata
         annotations = {key.removeprefix(self._prefix): text for key, text in metadata.annotations.items()}
-        return _Node(metadata.uid, metadata.resource_version, annotations)
+        created = -inf if metadata.creation_timestamp is None else metadata.creation_timestamp.timestamp()
+        return _Node(metadata.uid, metadata.resource_version, created, annotations)
 
     # What the bus knows
 
@@ -126,6 +136,22 @@ class AnnotationWriter:
             self._samples[entry.key] = kept
         else:
             self._samples.pop(entry.key, None)
+
+    def _apply_table(self, entry: Entry[TableKey, Table]) -> None:
+        # Most tables have nothing that is written, and need not be decoded.
+        table = entry.readable() if any(map(entry.mentions, MEASURED)) else None
+        if table is not None and (kept := needed_of_table(table)).nodes:
+            self._tables[entry.key] = kept
+        else:
+            self._tables.pop(entry.key, None)
+
+    def _forget_samples(self) -> None:
+        self._samples.clear()
+        self._tables.clear()
+
+    def _samples_of(self, name: str, created: float) -> NodeSamples:
+        rows = (table.scrapes(name, created) for key, table in self._tables.items() if key.part.has(name))
+        return combined_samples(self._samples.get(name, ()), rows)
 
     # Writing
 
@@ -149,7 +175,7 @@ class AnnotationWriter:
         node, allocation = self._nodes.get(name), self._allocation(name)
         if node is None or allocation is None or allocation.uid != node.uid or not self._is_active():
             return
-        wanted = amounts(allocation, self._samples.get(name, ()), time.time())
+        wanted = amounts(allocation, self._samples_of(name, node.created), time.time())
         texts = to_write(node.annotations, wanted)
         if not texts:
             return

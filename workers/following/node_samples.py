@@ -6,6 +6,7 @@ flight share the reads of the list and of each table.
 
 import asyncio
 from functools import partial
+from math import inf
 from typing import NamedTuple
 
 from bus.connection import Bus
@@ -13,7 +14,7 @@ from bus.kinds import NODE_FACTS, NODE_SAMPLES, NODE_TABLES
 from bus.record_kind import Entry, Unreadable
 from tas.errors import InvalidInputError
 from tas.samples.sample import NodeSamples
-from tas.samples.table import Table, TableKey, combined_samples, without_earlier
+from tas.samples.table import Table, TableKey, combined_samples
 from workers.following.next_call import NextCall
 
 
@@ -51,8 +52,8 @@ class NodeSamplesReads:
         if not of_node:
             return ReadSamples(own or (), revision)
         facts = (await NODE_FACTS.get(self._bus, node)).readable()
-        created = {} if facts is None or facts.created is None else {node: facts.created.timestamp()}
-        rows = [without_earlier(table, created).scrapes(node) for _, table in of_node]
+        created = -inf if facts is None or facts.created is None else facts.created.timestamp()
+        rows = [table.scrapes(node, created) for _, table in of_node]
         return ReadSamples(combined_samples(own or (), rows), revision)
 
     async def _table(self, key: TableKey) -> tuple[int, Table | Unreadable | None]:

@@ -1,21 +1,41 @@
 """Finds out which metrics have a fresh sample of at least one node.
 
-The records of nodes are kept encoded, and decoded only to find metrics without a known fresh sample. For a reported
-metric a few nodes suffice. For a missing metric all nodes must be searched: one search finds all such metrics, and lets
-other tasks run in between.
+The records of nodes and the tables are kept encoded, and decoded only to find metrics without a known fresh sample. For
+a reported metric one table or a few nodes suffice. For a missing metric all must be searched: one search finds all such
+metrics, and lets other tasks run in between. Of a table only the readings of columns matter, not its nodes.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
+from typing import NamedTuple, TypeVar
 
 from bus.record_kind import Entry
-from tas.samples.freshness import is_fresh
+from tas.samples.freshness import stale_time
 from tas.samples.sample import NodeSamples, Scrape, newest
+from tas.samples.table import Reading, Table, TableKey
 from tas.verdict.status import MetricUse
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 NODE_BATCH = 32
 """After so many nodes other tasks may run (a millisecond, at 20 metrics a node)."""
+
+
+class _Seen(NamedTuple):
+    """A sample that was found. In this order: the newest one is fresh for the longest time, if it has no end."""
+
+    is_endless: bool
+    time: float
+    ends: float | None
+
+    @classmethod
+    def of(cls, sample: Scrape | Reading) -> "_Seen":
+        return cls(sample.ends is None, sample.time, sample.ends)
+
+    def is_fresh(self, stale_after: float, now: float) -> bool:
+        return stale_time(self.time, stale_after, self.ends) > now
 
 
 class SeenMetrics:
@@ -23,7 +43,8 @@ class SeenMetrics:
 
     def __init__(self) -> None:
         self._nodes: dict[str, Entry[str, NodeSamples]] = {}
-        self._newest: dict[MetricUse, Scrape] = {}
+        self._tables: dict[TableKey, Entry[TableKey, Table]] = {}
+        self._newest: dict[MetricUse, _Seen] = {}
         self._at = -inf
 
     def take(self, entry: Entry[str, NodeSamples]) -> None:
@@ -33,19 +54,34 @@ class SeenMetrics:
         else:
             self._nodes.pop(entry.key, None)
 
+    def take_table(self, entry: Entry[TableKey, Table]) -> None:
+        """Applies a table's entry, or its deletion."""
+        if entry.present:
+            self._tables[entry.key] = entry
+        else:
+            self._tables.pop(entry.key, None)
+
     def clear(self) -> None:
-        """Removes all nodes; found samples stay."""
+        """Removes all nodes and tables; found samples stay."""
         self._nodes.clear()
+        self._tables.clear()
 
     async def search(self, uses: Mapping[MetricUse, float], now: float) -> None:
         """Searches fresh samples of metrics, each with the seconds after which a sample is stale."""
         self._at = now
         missing = self._missing(uses)
         self._newest = {use: self._newest[use] for use in uses.keys() & self._newest.keys()}
+        for table in list(self._tables.values()):
+            if not missing:
+                return
+            of_source = [use for use in missing if use.source in ("", table.key.source)]
+            if self._find(of_source, table, _seen_in_table):
+                missing = self._missing(missing)
+            await asyncio.sleep(0)
         for number, entry in enumerate(list(self._nodes.values()), 1):
             if not missing:
                 return
-            if self._find(missing, entry):
+            if self._find(missing, entry, _seen_of_node):
                 missing = self._missing(missing)
             if number % NODE_BATCH == 0:
                 await asyncio.sleep(0)
@@ -58,22 +94,29 @@ class SeenMetrics:
         return {use: stale_after for use, stale_after in uses.items() if not self._is_fresh(use, stale_after)}
 
     def _is_fresh(self, use: MetricUse, stale_after: float) -> bool:
-        scrape = self._newest.get(use)
-        return scrape is not None and is_fresh(scrape, stale_after, self._at)
+        seen = self._newest.get(use)
+        return seen is not None and seen.is_fresh(stale_after, self._at)
 
-    def _find(self, uses: Iterable[MetricUse], entry: Entry[str, NodeSamples]) -> bool:
-        """Notes the node's samples of `uses`; returns whether the node has any."""
+    def _find(
+        self, uses: Iterable[MetricUse], entry: Entry[K, V], seen_in: Callable[[V, MetricUse], _Seen | None]
+    ) -> bool:
+        """Notes the samples of `uses` in a record; returns whether the record may have any."""
         named = [use for use in uses if entry.mentions(use.metric)]
-        samples = entry.readable() if named else None
-        if samples is None:
+        record = entry.readable() if named else None
+        if record is None:
             return False
         for use in named:
-            scrape = newest(samples, use.metric, use.source or None)
-            if scrape is not None:
-                self._newest[use] = max(scrape, self._newest.get(use, scrape), key=_preference)
+            seen = seen_in(record, use)
+            if seen is not None:
+                self._newest[use] = max(seen, self._newest.get(use, seen))
         return True
 
 
-def _preference(scrape: Scrape) -> tuple[bool, float]:
-    """The newest sample is fresh for the longest time, if its series has not ended."""
-    return (scrape.ends is None, scrape.time)
+def _seen_of_node(samples: NodeSamples, use: MetricUse) -> _Seen | None:
+    scrape = newest(samples, use.metric, use.source or None)
+    return None if scrape is None else _Seen.of(scrape)
+
+
+def _seen_in_table(table: Table, use: MetricUse) -> _Seen | None:
+    column = table.columns.get(use.metric)
+    return None if column is None else max(map(_Seen.of, column.different))

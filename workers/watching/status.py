@@ -22,6 +22,7 @@ from bus.kinds import (
     LEASE_RECORDS,
     NODE_FACTS,
     NODE_SAMPLES,
+    NODE_TABLES,
     NODE_VERDICTS,
     PAUSE_RECORDS,
     REFUSED_LABELS,
@@ -266,6 +267,7 @@ class _Following:
         self._nodes = SyncedWatch(
             bus,
             NODE_SAMPLES.to(self._seen.take),
+            NODE_TABLES.to(self._seen.take_table),
             NODE_FACTS.to(self._take_facts),
             on_epoch=lambda _: self._nodes_epoch_began(),
             on_complete=self._complete,

@@ -196,10 +196,11 @@ class WatchWorker:
                 tasks.create_task(mirror.run())
 
     async def _forget_samples(self, node: str) -> bool:
-        """Purges the tombstone of the samples of a deleted node. Returns whether the bus has nothing of its samples.
+        """Purges the tombstone of the samples of a deleted node. Returns whether the bus has no record of its samples.
 
         `materialize` deletes the samples. Until then the tombstone of the node's facts stays, since only this tombstone
-        says whose samples are to be forgotten. Raises BusError.
+        says whose samples are to be forgotten. A row of a table leaves no tombstone: `materialize` finds it in the
+        table. Raises BusError.
         """
         samples = await NODE_SAMPLES.get(self._bus, node)
         if samples.revision == 0:

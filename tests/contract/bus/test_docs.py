@@ -20,6 +20,7 @@ from bus.connection import Bus
 from bus.errors import RefusedError
 from bus.events import Expected, publish_events
 from bus.records.samples import MAX_SAMPLES_BYTES, MAX_SAMPLES_METRICS, decode_samples
+from bus.records.tables import MAX_TABLE_BYTES, MAX_TABLE_METRICS, decode_table
 from bus.server import MINIMUM_VERSION, EmbeddedServer
 from bus.subjects import policy_key
 from bus.subscription import Subscription
@@ -27,13 +28,15 @@ from tas.events.data import EndReason, ViolationEnded, ViolationStarted
 from tas.events.event import Cause, event_of
 from tas.policy.policy import PolicyKey
 from tas.samples.capacity import NODE_LIMIT, SOURCE_LIMIT
+from tas.samples.parts import MAX_PARTS, MAX_ROWS
 from tas.values.quantity import parse_quantity
 from tests.integration.servers import eventually
+from workers.ingest.stored_tables import MAX_SOURCES
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "contract" / "golden" / "bus"
 PAGE = (ROOT / "docs" / "bus.md").read_text()
-PUBLISH, WATCH, LOG = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+PUBLISH, PUBLISH_TABLES, WATCH, LOG = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture
@@ -105,6 +108,20 @@ async def test_the_program_that_publishes_stores_a_valid_sample(server: Embedded
     assert scrape is not None
     assert scrape.source == "my-program"
     assert scrape.metrics == {"health_metric": parse_quantity("2"), "load1": parse_quantity("0.5")}
+
+
+async def test_the_program_that_publishes_tables_stores_each_node_in_its_part(server: EmbeddedServer, bus: Bus) -> None:
+    async with running(PUBLISH_TABLES, server.url) as output:
+        printed = [(await line(output)).split() for _ in range(4)]
+    stored: dict[str, Any] = {}
+    for _, _, sequence, _, count in printed:
+        message = (await bus.api("STREAM.MSG.GET.TABLES", {"seq": int(sequence)}))["message"]
+        key, table, refused = decode_table(message["subject"], data_of(message), arrived=time.time(), sequence=1)
+        assert (key.source, key.part.of, refused.counts) == ("my-program", 4, {})
+        assert table is not None
+        assert len(table.nodes) == int(count)
+        stored |= {node: table.scrapes(node)[0].metrics for node in table.nodes}
+    assert stored == {f"node-{number}.example": {"load1": parse_quantity(f"0.{number}")} for number in range(1, 9)}
 
 
 def data_of(message: dict[str, Any]) -> bytes:
@@ -268,6 +285,8 @@ def test_every_message_on_the_page_is_a_sample_file() -> None:
 
 def test_the_limits_on_the_page_are_those_of_the_code() -> None:
     assert f"{MAX_SAMPLES_BYTES >> 10} KiB, {MAX_SAMPLES_METRICS:,} metrics" in PAGE
+    assert f"{MAX_TABLE_BYTES >> 10} KiB, {MAX_ROWS:,} nodes, {MAX_TABLE_METRICS:,} metrics" in PAGE
+    assert f"{MAX_PARTS} parts of a source, {MAX_SOURCES} sources" in PAGE
     assert f"{NODE_LIMIT.pairs:,} pairs of source and metric, {SOURCE_LIMIT.pairs:,} from one source" in PAGE
     assert f"{NODE_LIMIT.size:,} bytes, {SOURCE_LIMIT.size:,} from one source" in PAGE
     assert f"{SAMPLES.max_age_seconds / 60:g} minutes, {SAMPLES.max_bytes >> 30} GiB" in PAGE

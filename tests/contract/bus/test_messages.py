@@ -29,7 +29,6 @@ from bus.records.refusals import (
 from bus.records.samples import decode_samples, encode_samples
 from bus.records.sources import decode_source_state, encode_source_state
 from bus.records.synced import Synced, decode_synced, encode_synced
-from bus.records.tables import decode_stored_table, decode_table, encode_stored_table, encode_table
 from bus.records.verdicts import decode_verdict, encode_verdict
 from bus.records.windows import decode_series
 from bus.subjects import parse_window_key
@@ -45,9 +44,7 @@ from tas.outcomes.outcome import Outcome, Placed, Result
 from tas.policy.directory import FileProblem, FileProblems
 from tas.policy.policy import OnStale, Operator, Policy, PolicyKey, Problem, Rule, Strategy, StrategyType
 from tas.policy.rules import State
-from tas.samples.parts import Part
 from tas.samples.sample import Scrape
-from tas.samples.table import Column, Reading, Table, TableKey
 from tas.sources.result import RefusalReason
 from tas.sources.state import RefusedValues, SourceMetric, SourceState, as_stored
 from tas.values.quantity import parse_quantity
@@ -98,28 +95,6 @@ SCRAPES = (
         window=60,
         metrics={"health_metric": parse_quantity("2"), "memory_available_bytes": parse_quantity("2Gi")},
     ),
-)
-TABLE_KEY = TableKey("my-program", Part(2, 1))
-_AT = Reading(measured=YEAR, arrived=YEAR + 1, sequence=1767225600000043, window=60)
-_CELSIUS = Column((parse_quantity("61.5"), None), _AT)
-TABLE = Table(
-    source="my-program",
-    nodes=("ip-10-0-0-1.ec2.internal", "node-1"),
-    columns={
-        "health_metric": Column((parse_quantity("2"), parse_quantity("0")), _AT),
-        "load1": Column((parse_quantity("0.5"), parse_quantity("0.73")), _AT),
-        "gpu_celsius": _CELSIUS,
-    },
-)
-_BEFORE = Reading(YEAR - 15, YEAR - 14.5, 1767225600000017, ends=YEAR + 60)
-STORED_TABLE = Table(
-    source="my-program",
-    nodes=TABLE.nodes,
-    columns={
-        "load1": TABLE.columns["load1"],
-        "health_metric": Column(TABLE.columns["health_metric"].values, (_BEFORE, _AT)),
-        "gpu_celsius": Column(_CELSIUS.values, _BEFORE),
-    },
 )
 FACTS = NodeFacts(
     uid="0f9b7a2e-6f0e-4e43-9d0c-3f6d3f8d9a11",
@@ -399,7 +374,6 @@ RECORDS: list[tuple[str, Any, Callable[[Any], bytes], Callable[[bytes], Any]]] =
     ("breaker.json", BREAKER, encode_breaker, decode_breaker),
     ("pause.json", PAUSE, encode_pause, decode_pause),
     ("node-metrics.json", SCRAPES, encode_node_samples, decode_node_samples),
-    ("node-table.json", STORED_TABLE, encode_stored_table, lambda data: decode_stored_table(TABLE_KEY, data)),
     ("node-facts.json", FACTS, encode, decode_node_facts),
     ("node-hold.json", NODE_HOLD, encode, decode_hold),
     ("node-allocation.json", ALLOCATION, encode, decode_allocation),
@@ -540,31 +514,6 @@ def test_a_verdict_contains_whether_filter_rejects(state: State, rejects: bool, 
 def test_a_sample_is_read_as_in_its_file() -> None:
     assert decode_sample((GOLDEN / "sample.json").read_bytes()) == SAMPLE
     assert decode_sample(json.dumps(golden("sample.json") | {"later": 1}).encode()) == SAMPLE
-
-
-def decode_message(document: dict[str, Any]) -> Table | None:
-    key, table, refused = decode_table(
-        "tas.tables.my-program.2-1", json.dumps(document).encode(), arrived=YEAR + 1, sequence=SAMPLE.sequence
-    )
-    assert (key, refused) == (TABLE_KEY, ((), {}))
-    return table
-
-
-def test_a_table_is_read_as_in_its_file_and_what_is_written_is_read_as_well() -> None:
-    assert decode_message(golden("table.json")) == TABLE
-    assert decode_message(golden("table.json") | {"later": 1}) == TABLE
-    assert decode_message(json.loads(encode_table(TABLE))) == TABLE
-    assert b"\n" not in encode_table(TABLE)
-
-
-def test_a_table_needs_only_nodes_and_metrics() -> None:
-    document = golden("table.json")
-    found = decode_message({"nodes": document["nodes"], "metrics": document["metrics"]})
-    assert found is not None
-    assert {column.reading for column in found.columns.values()} == {Reading(YEAR + 1, YEAR + 1, SAMPLE.sequence)}
-    assert {metric: column.values for metric, column in found.columns.items()} == {
-        metric: column.values for metric, column in TABLE.columns.items()
-    }
 
 
 def test_a_sample_needs_only_metrics() -> None:

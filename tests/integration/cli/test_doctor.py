@@ -5,12 +5,16 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from bus.connection import Bus
+from cli.doctor.bus_facts import Stored, read_bus
 from sandbox import Sandbox
 from sandbox.resources import PODS, TASPOLICIES
 from sandbox.server import extender_entry
 from tas.policy.policy import API_VERSION, KIND
+from tas.samples.sample import newest
 from tests.integration.cli.tas import FREE, Done, Tas
 from tests.integration.servers import Server, eventually
+from tests.integration.tables import put_tables
 
 SKIPPED = "bus.sync,clocks.nodes,rights,scheduler.alike,workloads.daemonset"
 """The simulated cluster has no accounts, leases of nodes, DaemonSets, and no kube-scheduler that runs as a pod."""
@@ -67,6 +71,15 @@ async def found(doctor: Callable[[], Awaitable[Done]], checks: set[str]) -> dict
     except AssertionError as error:
         raise AssertionError(last) from error
     return last
+
+
+async def test_the_samples_of_tables_are_those_of_their_nodes(bus: Bus) -> None:
+    nodes = {f"node-{number}": {"health_metric": "0"} for number in range(8)}
+    await put_tables(bus, nodes)
+    read = await read_bus(bus, monitors=(), embedded=True)
+    assert isinstance(read.stored, Stored)
+    assert read.stored.samples.keys() == read.stored.nodes.keys() == nodes.keys()
+    assert all(newest(samples, "health_metric") is not None for samples in read.stored.samples.values())
 
 
 async def test_a_healthy_installation_has_no_finding_and_each_fault_is_named(

@@ -18,6 +18,7 @@ from structlog.testing import capture_logs
 from bus.buckets import FORGET_SECONDS, NODES, PODS, POLICIES, SYNCED, Bucket
 from bus.connection import Bus, Epoch, RawEntry
 from bus.errors import BusError
+from bus.kinds import NODE_TABLES
 from bus.records.policies import decode_policy
 from bus.subjects import node_facts_key, node_metrics_key, parse_policy_key, pod_key, policy_key
 from sandbox import Sandbox
@@ -26,9 +27,11 @@ from tas.enforcing.pod import PodKey
 from tas.policy.policy import PolicyKey, StrategyType
 from tests.integration.bus.followers import raw_watch
 from tests.integration.servers import Server, answered, eventually
+from tests.integration.tables import put_tables
 from tests.integration.workers.running import put, running, synced_on
 from tests.kubernetes.admin import Admin, AdminError
 from tests.kubernetes.watch_scenarios import Watched, WatchScenarios, strategies, watched, watching
+from workers.ingest.materialize import Materialize
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.reflectors import Reflectors
 from workers.watching.observation import agree
@@ -422,6 +425,33 @@ async def test_deleted_nodes_leave_no_entry_but_their_deletion_is_known_while_th
                 await eventually(partial(has_keys, node_facts_key("gone"), node_metrics_key("gone")))
             await put(bus, NODES, node_metrics_key("gone"), None)
             await eventually(has_keys)
+
+
+async def test_rows_of_a_deleted_node_do_not_keep_its_deletion_and_are_found_without_it(admin: Admin, bus: Bus) -> None:
+    await admin.create_node("stays")
+    async with replica(bus, admin, "watch", forget_seconds=0.05) as watched:
+        await watched.ready()
+        await put_tables(bus, {"gone": {"load": "1"}, "stays": {"load": "1"}})
+        before = await keys_of(bus, NODES)
+        await admin.create_node("gone")
+        await watched.has_facts("gone")
+        await admin.delete_node("gone")
+
+        async def is_forgotten() -> bool:
+            return await keys_of(bus, NODES) == before
+
+        async def rows() -> set[str]:
+            tables = [await NODE_TABLES.get(bus, key) for key in await NODE_TABLES.listed(bus)]
+            return {node for each in tables if (table := each.readable()) is not None for node in table.nodes}
+
+        async def are_removed() -> bool:
+            return await rows() == {"stays"}
+
+        await watched.lacks_facts("gone")
+        await eventually(is_forgotten)
+        assert await rows() == {"gone", "stays"}
+        async with running(Materialize(bus, registry=CollectorRegistry())):  # it did not run until now
+            await eventually(are_removed)
 
 
 async def test_deleted_pods_leave_no_entry(admin: Admin, bus: Bus, namespace: str) -> None:

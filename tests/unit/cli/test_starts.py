@@ -61,45 +61,45 @@ STARTS = {
     "bus init --help": Start(SETTINGS | {"cryptography"}, 180),
     "bus check --help": Start(BUS | HTTP | {"cryptography", "workers.kubernetes", "yaml"}, 370),
     "publish --help": Start(SETTINGS | {"orjson"}, 115),
-    "publish node-1 a=1": Start(BUS, 230),
-    "get nodes": Start(TABLES, 315),
-    "events": Start(BUS, 230),
-    "explain --help": Start(EXPLAIN, 345),
-    "explain node node-1": Start(EXPLAIN, 345),
-    "explain pod pod-1": Start(EXPLAIN | HTTP, 415),
-    "trace node-1 a": Start(TABLES, 315),
+    "publish node-1 a=1": Start(BUS, 235),
+    "get nodes": Start(TABLES, 320),
+    "events": Start(BUS, 235),
+    "explain --help": Start(EXPLAIN, 350),
+    "explain node node-1": Start(EXPLAIN, 350),
+    "explain pod pod-1": Start(EXPLAIN | HTTP, 420),
+    "trace node-1 a": Start(TABLES, 320),
     "pause": Start(BUS, 230),
     "doctor --help": Start(BUS | HTTP | {"cryptography", "prometheus_client", "workers.kubernetes", "yaml"}, 450),
     "certs --help": Start(TERMINAL | {"cryptography", "orjson"}, 95),
     "configure --help": Start(TERMINAL | RECORDS | {"cryptography", "orjson", "yaml"}, 160),
-    "top --help": Start(EXPLAIN | HTTP | {"prometheus_client"}, 450),
+    "top --help": Start(EXPLAIN | HTTP | {"prometheus_client"}, 455),
 }
 
 WORKERS = {
-    "materialize": Start(WORKER | {"workers.following"}, 360),
+    "materialize": Start(WORKER | {"workers.following"}, 370),
     "policies --policies DIR": Start(
-        WORKER | {"anyio", "watchfiles", "workers.following", "workers.watching", "yaml"}, 415
+        WORKER | {"anyio", "watchfiles", "workers.following", "workers.watching", "yaml"}, 420
     ),
-    "evaluate": Start(WORKER | {"workers.enforcing", "workers.following"}, 375),
+    "evaluate": Start(WORKER | {"workers.enforcing", "workers.following"}, 380),
     "events": Start(WORKER | {"workers.following", "workers.publishing"}, 370),
     "keeper": Start(WORKER, 330),
     "machine --node node-1": Start(WORKER | {"psutil"}, 340),
-    "windows": Start(WORKER | {"fastdigest", "numpy", "workers.following"}, 465),
-    "extender --listen 127.0.0.1:0": Start(WORKER | {"workers.following", "workers.serving"}, 390),
-    "agents --listen 127.0.0.1:0": Start(WORKER | {"numpy", "workers.following", "workers.serving", "yaml"}, 525),
-    "collect --source prometheus=http://127.0.0.1:1": Start(WORKER | {"workers.following", "yaml"}, 400),
+    "windows": Start(WORKER | {"fastdigest", "numpy", "workers.following"}, 470),
+    "extender --listen 127.0.0.1:0": Start(WORKER | {"workers.following", "workers.serving"}, 395),
+    "agents --listen 127.0.0.1:0": Start(WORKER | {"numpy", "workers.following", "workers.serving", "yaml"}, 530),
+    "collect --source prometheus=http://127.0.0.1:1": Start(WORKER | {"workers.following", "yaml"}, 405),
     "collect --source metrics-server --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.following"}, 448),
     "notify --sinks DIR/sinks": Start(WORKER | {"workers.publishing", "yaml"}, 400),
-    "watch --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.following", "workers.watching"}, 436),
-    "labels --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing", "workers.following"}, 448),
-    "marks --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing", "workers.following"}, 442),
+    "watch --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.following", "workers.watching"}, 440),
+    "labels --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing", "workers.following"}, 452),
+    "marks --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing", "workers.following"}, 446),
     "resources --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing"}, 436),
     "inventory --kubeconfig DIR/kubeconfig": Start(
         CLUSTER | {"workers.enforcing", "workers.following", "workers.watching"}, 465
     ),
     "evictions --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing", "workers.following"}, 436),
     "gpu --kubeconfig DIR/kubeconfig --listen 127.0.0.1:0": Start(
-        CLUSTER | {"workers.following", "workers.serving"}, 455
+        CLUSTER | {"workers.following", "workers.serving"}, 460
     ),
 }
 """Each worker with the flags that it demands, until it works without the bus that it waits for."""

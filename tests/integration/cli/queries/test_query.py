@@ -7,6 +7,7 @@ import re
 import subprocess
 import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,7 @@ import pytest
 
 from bus.buckets import NODES, POLICIES, REFUSALS, SAMPLES, SOURCES, VERDICTS
 from bus.connection import Bus
+from bus.kinds import NODE_TABLES
 from bus.records.codec import encode
 from bus.records.nodes import NodeFacts, encode_node_samples
 from bus.records.policies import PolicyRecord, encode_policy
@@ -36,6 +38,7 @@ from tas.verdict.verdict import DesiredKind, DesiredLabel, LabelVerdict, NodeVer
 from tests.e2e.processes import free_ports
 from tests.integration.cli.tas import COMMAND, COMMAND_SECONDS, HEALTH, SHORT, Tas
 from tests.integration.servers import Server, eventually
+from tests.integration.tables import put_tables
 from workers.following.synced import write_file_problems, write_synced
 
 
@@ -107,6 +110,8 @@ async def test_publish_reports_what_became_of_the_samples(tas: Tas, bus: Bus) ->
     assert done.code == 0
     assert "m=1 of node-1 published (tas.samples.node-1.cli at " in done.out
     assert "but not stored within" in done.out
+    await put_tables(bus, {"node-1": {"m": "1"}}, source="cli", sequence=2**60)  # a sequence of another stream
+    assert "but not stored within" in (await tas("publish", "node-1", "m=1")).out
     now = time.time()
     stored = Scrape(source="cli", measured=now, arrived=now, sequence=2**60, metrics={"m": parse_quantity("1")})
     record = encode_node_samples((stored,))
@@ -170,6 +175,46 @@ async def test_get_nodes_shows_every_sample_and_nodes_without_samples(tas: Tas, 
     assert lines[0].split() == ["NODE", "METRIC", "VALUE", "AGE", "SOURCE"]
     assert re.fullmatch(r"node-1 +load1 +1\.5 +\dm\d\ds +test *", lines[1])
     assert lines[3].split() == ["node-2", "-", "-", "-", "-"]
+
+
+async def test_get_nodes_shows_rows_of_tables_as_it_shows_records_of_nodes(tas: Tas, bus: Bus) -> None:
+    numbers = range(1, 9)
+    for number in numbers:
+        await put_samples(bus, f"record-{number}.example", {"load1": str(number), "free": "2Gi"}, ago=100)
+    await put_tables(
+        bus, {f"row-{number}.example": {"load1": str(number), "free": "2Gi"} for number in numbers}, ago=100
+    )
+    assert len(await NODE_TABLES.listed(bus)) > 1
+    documents = (await tas("get", "nodes", "--json")).json
+    assert [each["node"] for each in documents] == [
+        f"{kind}-{n}.example" for kind in ("record", "row") for n in numbers
+    ]
+    shown = [[(each["metric"], each["value"], each["source"]) for each in node["samples"]] for node in documents]
+    assert shown[:8] == shown[8:]
+    assert shown[8] == [("free", "2147483648", "test"), ("load1", "1", "test")]
+    assert all(99 < sample["age_seconds"] < 130 for node in documents for sample in node["samples"])
+    assert re.search(r"^row-8\.example +load1 +8 +1m\d\ds +test *$", (await tas("get", "nodes")).out, re.MULTILINE)
+
+
+async def test_of_a_record_and_a_table_the_newest_value_counts_and_no_row_of_an_earlier_node(
+    tas: Tas, bus: Bus
+) -> None:
+    await put_tables(bus, {f"node-{number}": {"load1": "1", "free": "1"} for number in (1, 2, 3)}, ago=100)
+    await put_samples(bus, "node-1", {"load1": "7"}, ago=50)
+    await put_samples(bus, "node-3", {"load1": "7"}, ago=150)
+    facts = encode(NodeFacts(uid="u", labels={}, created=datetime.fromtimestamp(time.time() - 60, UTC)))
+    await bus.put(NODES, node_facts_key("node-2"), facts, revision=0, read_at=time.monotonic())
+    documents = {each["node"]: each for each in (await tas("get", "nodes", "--json")).json}
+    values = {name: {each["metric"]: each["value"] for each in node["samples"]} for name, node in documents.items()}
+    assert values == {"node-1": {"load1": "7", "free": "1"}, "node-2": {}, "node-3": {"load1": "1", "free": "1"}}
+    await put_policy(bus, "p", {"strategies": {"dontschedule": rules("load1 GreaterThan 5")}})
+    for node, value, state in (("node-1", "7", "violated"), ("node-2", None, "unknown"), ("node-3", "1", "met")):
+        (policy,) = (await tas("explain", "node", node, "--json")).json["policies"]
+        (rule,) = policy["strategies"][0]["rules"]
+        assert (rule["value"], rule["state"]) == (value, state)
+    explained = (await tas("explain", "policy", "p", "--json")).json["nodes"]
+    states = {node: each["strategies"][0]["state"] for node, each in explained.items()}
+    assert states == {"node-1": "violated", "node-2": "unknown", "node-3": "met"}
 
 
 async def test_get_policies_shows_rules_and_problems(tas: Tas, bus: Bus) -> None:
@@ -443,10 +488,12 @@ async def test_explain_of_an_unknown_node_is_an_error(tas: Tas, bus: Bus) -> Non
 async def test_unreadable_entries_are_reported_and_left_out(tas: Tas, bus: Bus) -> None:
     await put_samples(bus, "node-1", {"load1": "1"})
     await bus.put(NODES, "node-2.metrics", b"{", revision=0, read_at=time.monotonic())
+    await bus.put(NODES, "_table.broken.1-0", b"{", revision=0, read_at=time.monotonic())
     await bus.put(POLICIES, "default.p", b"{", revision=0, read_at=time.monotonic())
     done = await tas("get", "nodes", "--json")
     assert [node["node"] for node in done.json] == ["node-1"]
     assert "left out: NODES/node-2.metrics: " in done.err
+    assert "left out: NODES/_table.broken.1-0: " in done.err
     for arguments in (("get", "policies"), ("explain", "node", "node-1")):
         done = await tas(*arguments)
         assert done.code == 0

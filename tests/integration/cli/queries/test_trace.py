@@ -1,15 +1,19 @@
 """`tas trace`: a value stops at the stage whose worker does not run."""
 
+import json
+import re
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
-from bus.buckets import NODES, SOURCES, VERDICTS
+from bus.buckets import NODES, SOURCES, TABLES, VERDICTS
 from bus.connection import Bus
+from tas.samples.parts import parts_with
 from tests.integration.cli.tas import HEALTH, Done, Tas, demo_policy, policy_folder
 from tests.integration.servers import Server, eventually
+from tests.integration.tables import PARTS, publish
 
 POLICY = demo_policy("""\
     deschedule:
@@ -66,8 +70,67 @@ async def test_a_value_stops_at_the_first_stage_without_its_worker(tas: Tas, tmp
         )
 
 
+async def test_a_value_of_a_table_is_followed_as_that_of_a_scrape(tas: Tas, bus: Bus, tmp_path: Path) -> None:
+    folder = policy_folder(tmp_path, POLICY)
+    nodes = [f"node-{number}" for number in range(1, 9)]
+
+    async def stages(node: str) -> dict[str, list[str]]:
+        done = (await tas("trace", "health_metric", node, "--json")).json
+        return {each["stage"]: each["details"] for each in done["stages"]}
+
+    async with AsyncExitStack() as stack:
+        policies = ("run", "policies", "--policies", str(folder), *HEALTH)
+        await (await stack.enter_async_context(tas.running(*policies))).ready()
+        await publish(bus, {node: {"health_metric": "2"} for node in nodes}, source="prober")
+        assert len(await bus.last_messages(TABLES, "tas.tables.>")) > 1
+        found = await stages("node-1")
+        assert list(found) == ["source", "sample", "view"]
+        assert found["source"] == ["prober: publishes by itself"]
+        assert re.fullmatch(r"2 from prober, sequence \d+ of TABLES", found["sample"][0])
+        assert found["view"] == [
+            "materialize has stored no health_metric of node-1: is it running? has it refused the value?"
+        ]
+        assert list(await stages("node-9")) == ["source"]
+        for worker in ("materialize", "evaluate"):
+            await (await stack.enter_async_context(tas.running("run", worker, *HEALTH))).ready()
+        for node in nodes:
+
+            async def has_passed(node: str = node) -> bool:
+                return "label" in await stages(node)
+
+            await eventually(has_passed, every=0.2)
+
+        # Another table of the same moment, as for values with another window: the last message has nothing of node-1.
+        part = next(part for part in parts_with("node-1") if part.of == PARTS)
+        other = next(f"other-{number}" for number in range(100) if part.has(f"other-{number}"))
+        await publish(bus, {other: {"health_metric": "2"}}, source="prober")
+        found = await stages("node-1")
+        assert "label" in found
+        assert found["source"] == ["prober: publishes by itself; its newest message has no health_metric"]
+
+
+async def test_what_is_refused_of_the_row_of_the_node_is_shown_and_nothing_of_other_rows(tas: Tas, bus: Bus) -> None:
+    nodes = [f"node-{number}" for number in range(100)]
+    body = {"nodes": nodes, "metrics": {"load": ["x"] * 99 + ["NaN"], "free": ["1"]}}
+    for subject in ("tas.tables.prober.1-0", "tas.tables.No.1-0"):
+        await bus.publish(TABLES, subject, json.dumps(body).encode())
+    done = await tas("trace", "load", "node-99")
+    assert (done.code, "Traceback" in done.err) == (1, False)
+    assert done.err.splitlines() == [
+        "refused: table: subject = 'tas.tables.No.1-0': must be tas.tables.<source>.<parts>-<number>",
+        "refused: table prober/1-0: metrics.load.node-99 = 'NaN': 'NaN' is no Kubernetes quantity",
+        "refused: table prober/1-0: metrics.free = '1 values': must be one for each of 100 nodes",
+    ]
+
+
 async def test_unreadable_entries_are_reported_and_left_out(tas: Tas, bus: Bus) -> None:
-    places = ((SOURCES, "strange"), (NODES, "node-1.metrics"), (NODES, "node-1.facts"), (VERDICTS, "node-1"))
+    places = (
+        (SOURCES, "strange"),
+        (NODES, "node-1.metrics"),
+        (NODES, "node-1.facts"),
+        (NODES, "_table.x.1-0"),
+        (VERDICTS, "node-1"),
+    )
     for bucket, key in places:
         await bus.put(bucket, key, b"?", revision=0, read_at=time.monotonic())
     done = await tas("trace", "load", "node-1")

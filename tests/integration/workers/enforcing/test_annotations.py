@@ -17,6 +17,7 @@ from tas.enforcing.managers import ANNOTATIONS_MANAGER
 from tas.samples.sample import Scrape
 from tas.values.quantity import parse_quantity
 from tests.integration.servers import answered, eventually
+from tests.integration.tables import put_tables
 from tests.integration.workers.running import running
 from workers.enforcing.annotations import AnnotationWriter
 from workers.ingest.materialize import Materialize
@@ -110,6 +111,50 @@ async def test_defect_a1_known_values_are_written_and_only_what_differs_enough_a
                 await eventually(lambda: patches("conflict") > conflicts)
                 await eventually(lambda: annotations("a")["mean-free-cpu"] == str(allocatable - 3000))
                 assert "congestion-factor" not in annotations("a")
+
+
+async def test_of_tables_what_was_measured_since_the_node_was_created_is_written(bus: Bus, tmp_path: Path) -> None:
+    nodes = [f"node-{number}" for number in range(4)]
+    async with Sandbox.start(nodes=nodes) as sandbox:
+
+        def free(node: str) -> str | None:
+            found: dict[str, str] = sandbox.cluster.get(NODES, "", node)["metadata"].get("annotations", {})
+            return found.get(f"{PREFIX}mean-free-cpu")
+
+        def patches_of(node: str) -> int:
+            return sum((call.verb, call.name) == ("patch", node) for call in sandbox.calls)
+
+        async with KubernetesClient.connect(sandbox.kubeconfig(tmp_path / "kubeconfig"), worker="inventory") as client:
+            registry = CollectorRegistry()
+            worker = Inventory(
+                bus,
+                client,
+                registry=registry,
+                card_metrics=0,
+                cards=False,
+                allocations=True,
+                more=[partial(AnnotationWriter, bus, client, registry, prefix=PREFIX, interval=0.2)],
+                nodes=annotated_nodes(PREFIX + name for name in WRITTEN),
+            )
+            allocatable = int(sandbox.cluster.get(NODES, "", "node-0")["status"]["allocatable"]["cpu"]) * 1000
+
+            def are_written(used: int) -> bool:
+                return [free(node) for node in nodes[1:]] == [str(allocatable - used)] * 3
+
+            async with running(worker):
+                measured = {"cpu:mean:5m": "1", "load1": "1"}
+                await put_tables(bus, {"node-0": measured}, source="early", ago=90)
+                await put_tables(bus, dict.fromkeys(nodes[1:], measured))
+                await eventually(lambda: are_written(1000))
+                # The newest value counts, also one that is in no table.
+                now, metrics = time.time(), {"cpu:mean:5m": parse_quantity("2")}
+                own = (Scrape(source="test", measured=now, arrived=now, sequence=1, metrics=metrics),)
+                await NODE_SAMPLES.put(bus, "node-1", own, revision=0, read_at=time.monotonic())
+                await eventually(lambda: free("node-1") == str(allocatable - 2000))
+                await put_tables(bus, {node: {"cpu:mean:5m": "3"} for node in nodes[1:]})
+                await eventually(lambda: are_written(3000))
+                assert patches_of("node-0") > 0  # its requests
+                assert free("node-0") is None
 
 
 async def test_on_standby_it_follows_nothing_and_active_it_keeps_only_what_it_writes(bus: Bus, tmp_path: Path) -> None:

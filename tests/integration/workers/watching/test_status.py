@@ -11,9 +11,10 @@ from prometheus_client import CollectorRegistry
 from bus.connection import Bus
 from sandbox import Sandbox
 from tests.integration.servers import eventually
+from tests.integration.tables import put_tables
 from tests.integration.workers.running import running
 from tests.kubernetes.label_fixtures import world
-from tests.kubernetes.status_scenarios import StatusScenarios, status, wait_for_status
+from tests.kubernetes.status_scenarios import Checking, StatusScenarios, status, wait_for_status
 from tests.kubernetes.world import STALE_SECONDS, World, deschedule
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.reflectors import Reflectors
@@ -74,3 +75,10 @@ async def test_an_edit_that_the_watch_delivers_before_the_answer_to_a_patch_is_i
             await eventually(lambda: 2 in client.delivered)
             client.may.set()
             await wait_for_status(world, key, Ready=("False", "Suspended"))
+
+
+async def test_a_metric_of_a_table_is_seen(world: World, status: Checking, bus: Bus) -> None:
+    key = await world.policy(await world.namespace(), world.name(), deschedule())
+    await wait_for_status(world, key, MetricsSeen=("False", "NoFreshSample"))
+    await put_tables(bus, {await world.node("one"): {"health": "0"}})
+    await wait_for_status(world, key, MetricsSeen=("True", "Fresh"))

@@ -3,10 +3,11 @@
 import msgspec
 import pytest
 
-from tas.allocation.annotations import MEASURED, STEP, WRITTEN, Amount, amounts, needed, to_write
+from tas.allocation.annotations import MEASURED, STEP, WRITTEN, Amount, amounts, needed, needed_of_table, to_write
 from tas.allocation.node import NodeAllocation
 from tas.samples.freshness import DEFAULT_STALE_AFTER
 from tas.samples.sample import Scrape
+from tas.samples.table import Column, Reading, Table
 from tas.sources.annotations import NAMES
 from tas.values.quantity import parse_quantity
 
@@ -102,3 +103,15 @@ def test_every_written_name_is_one_that_is_read() -> None:
     assert set(WRITTEN) <= set(NAMES)
     everything = scrape(cpu_mean_5m="1", cpu_std_5m="1", memory_mean_5m="1", memory_std_5m="1")
     assert values(everything).keys() <= set(WRITTEN)
+
+
+def test_of_a_table_only_rows_and_columns_that_are_written_are_kept() -> None:
+    columns = {
+        metric: Column(tuple(None if text is None else parse_quantity(text) for text in texts), Reading(NOW, NOW, 1))
+        for metric, texts in {"cpu:mean:5m": ("1.5", None), "load1": ("1", "2")}.items()
+    }
+    kept = needed_of_table(Table("prometheus", ("a", "b"), columns))
+    assert (kept.nodes, set(kept.columns)) == (("a",), {"cpu:mean:5m"})
+    assert values(*kept.scrapes("a")) == SUMS | {"mean-free-cpu": 2500}
+    assert needed_of_table(Table("annotations", ("a", "b"), columns)).nodes == ()
+    assert needed_of_table(Table("prometheus", ("a", "b"), {"load1": columns["load1"]})).nodes == ()

@@ -426,3 +426,51 @@ def test_a_metric_that_is_almost_a_statistic_is_no_metric_that_nobody_uses() -> 
         "windows (h): cpu:mean:30s is the name of an ordinary metric, not of a statistic: 30s is no duration from 1m "
         "to 24h (units: s, m, h, d)"
     )
+
+
+def test_a_value_of_a_table_passes_all_stages() -> None:
+    found = traced(whole(published={}, tables={"push": (scrape(),)}))
+    assert found.stopped_at is None
+    assert found.stages[1].details == ("7 from push, sequence 10 of TABLES",)
+
+
+def test_of_a_scrape_and_a_table_the_newest_value_counts() -> None:
+    newer = scrape("9", ago=0.5, sequence=3)
+    found = traced(whole(tables={"push": (newer,)}, known=(newer,)))
+    assert found.stages[1].details == ("9 from push, sequence 3 of TABLES",)
+    found = traced(whole(published={"push": newer}, tables={"push": (scrape(sequence=10),)}, known=(newer,)))
+    assert found.stages[1].details == ("9 from push, sequence 3 of SAMPLES",)
+
+
+@pytest.mark.parametrize(("ago", "passes"), [(1.0, True), (1.5, False)])
+def test_sequences_of_two_streams_are_not_compared(ago: float, passes: bool) -> None:
+    """The last table is of the same time as the stored scrape, or newer."""
+    known = (scrape(ago=ago, sequence=3),)
+    found = traced(
+        whole(published={"push": known[0]}, tables={"other": (scrape(source="other", sequence=90),)}, known=known)
+    )
+    assert (found.stopped_at is not Stage.VIEW) is passes
+
+
+def test_a_table_that_lacks_the_metric_may_be_one_of_several_of_a_poll() -> None:
+    polled: dict[str, Any] = {"sources": {"prometheus": state()}, "known": (scrape(source="prometheus"),)}
+    found = traced(whole(published={}, tables={"prometheus": ()}, **polled))
+    assert found.stopped_at is None
+    assert found.stages[1].details == ("7 from prometheus, sequence 10 of TABLES",)
+    found = traced(whole(published={"prometheus": scrape(metric="other", source="prometheus")}, **polled))
+    assert found.stopped_at is Stage.SAMPLE
+
+
+def test_without_the_metric_in_tables_the_others_with_values_of_the_node_are_named() -> None:
+    states = {"prometheus": state()}
+    tables = {"prometheus": (), "push": (scrape(metric="other"),)}
+    found = traced(whole(published={}, tables=tables, known=(), sources=states))
+    assert found.stages[-1].stage is Stage.SAMPLE
+    assert found.stages[-1].details == ("SAMPLES and TABLES have no load of node-1, only of push",)
+
+
+def test_a_row_of_an_earlier_node_of_this_name_stops_before_the_view() -> None:
+    found = traced(whole(published={}, tables={"push": (scrape(),)}, known=(), created=NOW))
+    assert found.stages[-1].details == ("it was measured before node-1 was created: another node had the name",)
+    assert found.stopped_at is Stage.VIEW
+    assert traced(whole(published={"push": scrape()}, created=NOW)).stopped_at is None

@@ -7,10 +7,12 @@ import pytest
 
 from bus.entry import RawEntry
 from bus.invalid import InvalidEntries
-from bus.kinds import NODE_SAMPLES
+from bus.kinds import NODE_SAMPLES, NODE_TABLES
 from bus.record_kind import Entry
 from bus.records.nodes import encode_node_samples
+from tas.samples.parts import Part
 from tas.samples.sample import NodeSamples, Scrape
+from tas.samples.table import Column, Reading, Table, TableKey
 from tas.values.quantity import Quantity
 from tas.verdict.status import MetricUse
 from workers.watching.seen_metrics import NODE_BATCH, SeenMetrics
@@ -59,6 +61,69 @@ def of(**nodes: bytes) -> SeenMetrics:
 )
 async def test_a_metric_is_seen_if_a_node_has_a_fresh_sample(value: bytes, use: MetricUse, is_seen: bool) -> None:
     assert await unseen(of(other=node_samples("x"), node=value), use) == ([] if is_seen else [use])
+
+
+def table_entry(
+    *metrics: str, ages: tuple[float, ...] = (0.0,), source: str = "a", ends: float | None = None, part: int = 0
+) -> Entry[TableKey, Table]:
+    """The entry of a table with a row for each age."""
+    readings = tuple(Reading(NOW - age, NOW - age, 1, ends=ends) for age in ages)
+    nodes = tuple(f"node-{row}" for row in range(len(ages)))
+    columns = {metric: Column((Quantity(1),) * len(ages), readings) for metric in metrics}
+    key = TableKey(source, Part(64, part))
+    value = NODE_TABLES.encode(Table(source, nodes, columns))
+    return Entry(NODE_TABLES, key, RawEntry(NODE_TABLES.key(key), value, 1, NOW), InvalidEntries())
+
+
+@pytest.mark.parametrize(
+    ("entry", "use", "is_seen"),
+    [
+        pytest.param(table_entry("load"), LOAD, True, id="fresh"),
+        pytest.param(table_entry("load", ages=(STALE, STALE - 1, STALE + 1)), LOAD, True, id="one-fresh-row"),
+        pytest.param(table_entry("load", ages=(STALE, STALE + 1)), LOAD, False, id="stale"),
+        pytest.param(table_entry("load", ends=NOW), LOAD, False, id="ended"),
+        pytest.param(table_entry("load5"), LOAD, False, id="another-metric"),
+        pytest.param(table_entry("load", source="b"), MetricUse("load", "b"), True, id="of-this-source"),
+        pytest.param(table_entry("load", source="b"), MetricUse("load", "a"), False, id="of-another-source"),
+    ],
+)
+async def test_a_metric_is_seen_if_a_column_has_a_fresh_reading(
+    entry: Entry[TableKey, Table], use: MetricUse, is_seen: bool
+) -> None:
+    seen = of(other=node_samples("x"))
+    seen.take_table(entry)
+    assert await unseen(seen, use) == ([] if is_seen else [use])
+    seen.clear()
+    assert await unseen(seen, use) == ([] if is_seen else [use])  # what was found counts until it is stale
+    assert await unseen(seen, use, after=STALE) == [use]
+
+
+async def test_a_deleted_table_is_not_searched() -> None:
+    seen, entry = of(), table_entry("load")
+    seen.take_table(entry)
+    seen.take_table(Entry(NODE_TABLES, entry.key, None, InvalidEntries()))
+    assert await unseen(seen, LOAD) == [LOAD]
+
+
+async def test_a_table_is_decoded_only_for_what_it_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decoding a table of 1,000 nodes takes some hundredths of a second; its rows are never looked at one by one."""
+    decoded: list[TableKey] = []
+    read = Entry.read
+
+    def counted(entry: Entry[TableKey, Table]) -> object:
+        decoded.append(entry.key)
+        return read(entry)
+
+    monkeypatch.setattr(Entry, "read", counted)
+    monkeypatch.setattr(Table, "scrapes", None)
+    seen = of()
+    for part in range(8):
+        seen.take_table(table_entry("load", part=part))
+        seen.take_table(table_entry("other", part=part, source="b"))
+    assert await unseen(seen, LOAD) == []
+    assert len(decoded) == 1
+    assert await unseen(seen, MetricUse("other", "a")) == [MetricUse("other", "a")]
+    assert len(decoded) == 1
 
 
 async def test_a_new_node_counts_at_the_next_search() -> None:
