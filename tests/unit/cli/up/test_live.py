@@ -17,7 +17,9 @@ from cli.up.live import LiveView, answer_cells, cluster_rows, event_line, fit, s
 from tas.policy.directory import FileProblem, FileProblems
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey
+from tas.samples.parts import Part
 from tas.samples.sample import Scrape
+from tas.samples.table import Column, Reading, Table, TableKey
 from tas.values.quantity import parse_quantity
 from tas.view.view import View
 from workers.following.followed_view import FollowedView
@@ -118,6 +120,14 @@ def test_cards_have_a_section_if_there_are_any(width: int, height: int) -> None:
     for section in ("nodes", "cluster", "policies", "answers", "events"):
         assert any(line.startswith(section) for line in lines), section
     assert not any(line.startswith("cards") for line in rendered(live(width, height, BROKEN)))
+
+
+def test_a_node_that_is_only_in_a_table_is_shown_like_the_others() -> None:
+    shown, now = live(160, 50), time.time()
+    columns = {"load1": Column((parse_quantity("3"),), Reading(now, now, 1))}
+    shown._view.set_table(TableKey("t", Part(1, 0)), Table("t", ("node-5",), columns), now)
+    (line,) = (line for line in rendered(shown) if line.startswith("node-5"))
+    assert line.split()[-3:] == ["load1", "3", "0s"]
 
 
 def test_metrics_are_not_cut_but_counted() -> None:
