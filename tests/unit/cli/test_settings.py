@@ -12,6 +12,7 @@ from cli.settings import EMBEDDED, FailedNodes, Settings, SettingsError, Unknown
 from cli.workers.registry import with_commands
 from tas.enforcing.limits import IN_FLIGHT_SECONDS, DefaultLimit
 from tas.scoring.cards import CardScore
+from tas.sources.tables import Publish
 from workers.process.address import Address
 from workers.process.log_form import LogFormat, LogLevel
 
@@ -133,6 +134,7 @@ def test_each_given_value_is_read_with_its_unit(tmp_path: Path) -> None:
         "extender_health": ("127.0.0.1:9012", Address("127.0.0.1", 9012)),
         "node": ("node-1.example", "node-1.example"),
         "period": ("250ms", 0.25),
+        "publish": ("tables", Publish.TABLES),
         "log_format": ("json", LogFormat.JSON),
         "log_level": ("error", LogLevel.ERROR),
         "wait_for_files": ("on", True),
