@@ -290,16 +290,22 @@ class Windows:
         self._filling = filling = self._table.beside(self._new)
         start = Start(time=time.time() - SAMPLES.max_age_seconds)
         past = {stream: StreamReader(self._bus, stream, start) for stream in READ}
-        behind = dict.fromkeys(READ, 1)
+        taken: dict[Stream, int | None] = {}  # up to where, of each stream that has been read
+        behind: dict[Stream, int] = {}
         is_filled = asyncio.Event()
 
         async def read(stream: Stream) -> None:
             async with aclosing(past[stream].batches()) as batches:
                 async for batch in batches:
                     await self._take(batch.messages, filling)
-                    behind[stream] = batch.behind
-                    if self._caught_up and all(
-                        has_read_as_far(past[each].applied, readers[each].applied, behind=behind[each]) for each in READ
+                    # Not that of the reader, which is ahead while its next messages wait to be taken.
+                    taken[stream], behind[stream] = past[stream].applied, batch.behind
+                    if (
+                        self._caught_up
+                        and len(taken) == len(READ)
+                        and all(
+                            has_read_as_far(taken[each], readers[each].applied, behind=behind[each]) for each in READ
+                        )
                     ):
                         # Before a reader is closed, which takes a while: no value may come in between.
                         self._take_over(filling)

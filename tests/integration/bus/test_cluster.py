@@ -47,7 +47,7 @@ class Cluster:
         config = f"""
             listen: "127.0.0.1:{self._ports[number]}"
             server_name: "server-{number}"
-            jetstream {{ store_dir: "{store}", max_file_store: {4 << 30} }}
+            jetstream {{ store_dir: "{store}", max_file_store: {8 << 30} }}
             cluster {{ name: "test", listen: "127.0.0.1:{self._ports[3 + number]}", routes: [{routes}] }}
         """
         lock = await embedded._lock(store)

@@ -1,6 +1,7 @@
 """Statistics of windows, from samples on a real nats-server to samples."""
 
 import asyncio
+import json
 import re
 import time
 from base64 import b64decode
@@ -36,7 +37,7 @@ from tas.values.quantity import NANO, Quantity
 from tas.windows.admission import MAX_NAMES, Admission
 from tas.windows.table import WindowTable
 from tests.integration.bus.limits import long_limits
-from tests.integration.servers import eventually
+from tests.integration.servers import answered, eventually
 from tests.integration.workers.collecting import World, polled
 from tests.integration.workers.running import epoch_on, put, running
 from workers.ingest.collect import ReceivingSource, SourceMetrics
@@ -147,6 +148,7 @@ class Readers:
         complete: How many batches with nothing behind them the bus has given to those of the past.
         is_held: Whether such a batch is given to the worker only when it is `allowed`.
         first_batch: How many messages the first reader may read together; after the first batch it waits for `begin`.
+        of_tables: The readers of TABLES.
     """
 
     def __init__(self) -> None:
@@ -156,6 +158,7 @@ class Readers:
         self.is_held = False
         self.allowed = asyncio.Semaphore(0)
         self.first_batch: int | None = None
+        self.of_tables: list[StreamReader] = []
         self.begin, self.end = asyncio.Event(), asyncio.Event()
 
     @property
@@ -165,7 +168,8 @@ class Readers:
     def make(self, bus: Bus, stream: Stream, start: Start) -> StreamReader:
         assert start.time is not None
         if stream is TABLES:
-            return StreamReader(bus, stream, start)
+            self.of_tables.append(StreamReader(bus, stream, start))
+            return self.of_tables[-1]
         self.back.append(time.time() - start.time)
         if self.count > 1:
             return HeldReader(self, bus, stream, start)
@@ -313,6 +317,11 @@ async def test_nothing_is_lost_of_what_comes_and_goes_while_the_past_is_read(
         await eventually(lambda: windows._names().keys() == {"cpu:mean:1m", "cpu:max:2m", "cpu:max:3m"})
         readers.allowed.release()
         await eventually(lambda: readers.complete == 2)  # so the first batch is taken in
+        readers.allowed.release()
+        await eventually(lambda: readers.complete == 3)  # the reader has the last value, which is not taken in yet
+        body = json.dumps({"nodes": ["a"], "metrics": {"memory": ["1"]}}).encode()
+        sequence = await answered(lambda: bus.publish(TABLES, "tas.tables.s.1-0", body))
+        await eventually(lambda: [each.applied for each in readers.of_tables] == [sequence, sequence])
         await put(bus, NODES, node_facts_key("b"), None)
         await eventually(lambda: series() == 1)
         readers.let_go()
