@@ -13,6 +13,8 @@ from math import inf
 from operator import is_not
 from typing import NamedTuple
 
+import msgspec
+
 from tas.samples.freshness import stale_time
 from tas.samples.parts import Part
 from tas.samples.sample import MAX_SAMPLE_AGE, NodeSamples, Scrape
@@ -249,17 +251,7 @@ def samples_of_nodes(
 
 
 def _with_metrics(scrape: Scrape, metrics: Mapping[str, Quantity]) -> Scrape:
-    if len(metrics) == len(scrape.metrics):
-        return scrape
-    return Scrape(
-        source=scrape.source,
-        measured=scrape.measured,
-        arrived=scrape.arrived,
-        sequence=scrape.sequence,
-        window=scrape.window,
-        ends=scrape.ends,
-        metrics=metrics,
-    )
+    return scrape if len(metrics) == len(scrape.metrics) else msgspec.structs.replace(scrape, metrics=metrics)
 
 
 def _has_values(column: Column) -> bool:

@@ -1,6 +1,6 @@
 """The tables of a view: which of them have a node, and of which nodes several have the same metric."""
 
-from collections.abc import Collection, ItemsView, KeysView, Mapping, Sequence, Set
+from collections.abc import Collection, KeysView, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from tas.samples.sample import NodeSamples
@@ -74,10 +74,6 @@ class Tables:
     def get(self, key: TableKey) -> Table | None:
         """A table, or None."""
         return self._tables.get(key)
-
-    def items(self) -> ItemsView[TableKey, Table]:
-        """All tables."""
-        return self._tables.items()
 
     @property
     def nodes(self) -> KeysView[str]:

@@ -347,11 +347,6 @@ class View:
         """A table as it counts, or None."""
         return self._tables.get(key)
 
-    @property
-    def table_keys(self) -> Collection[TableKey]:
-        """The keys of all tables."""
-        return [key for key, _ in self._tables.items()]
-
     def set_labels(self, node: str, labels: Mapping[str, str] | None, *, created: float | None = None) -> None:
         """Sets the labels of a node, as the API server reported them; None if they are too many to be known.
 
@@ -581,8 +576,9 @@ class View:
         self._created[node] = created
         for key in self._tables.holding(node):
             table = self._tables.get(key)
-            if table is not None and (left := without_earlier(table, {node: created})) is not table:
-                self._replace_table(key, left)
+            # Only the row is looked at: at the start the facts of all nodes of a table may come one after the other.
+            if table is not None and any(scrape.time < created for scrape in table.scrapes(node)):
+                self._replace_table(key, without_earlier(table, {node: created}))
 
     def _age_table(self, key: TableKey) -> None:
         """Updates the indices after values of a table have become stale."""

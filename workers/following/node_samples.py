@@ -73,6 +73,6 @@ class NodeSamplesReads:
         return entry.revision, table
 
     def _forget_all_but(self, keys: list[TableKey]) -> None:
-        for key in self._decoded.keys() - keys:
-            del self._decoded[key]
-            self._reads.pop(key, None)
+        for key in self._reads.keys() - keys:
+            del self._reads[key]
+            self._decoded.pop(key, None)

@@ -93,11 +93,6 @@ class StoredTables:
         self._consumer = SharedConsumer(bus, TABLES, TABLES_CONSUMER, self.handle, batch=BATCH)
         self._metrics = _Metrics(registry)
 
-    @property
-    def nodes(self) -> set[str]:
-        """Every node that has a row."""
-        return {node for stored in self._stored.values() if stored.table is not None for node in stored.table.nodes}
-
     async def run(self) -> None:
         """Consumes until cancelled."""
         async with asyncio.TaskGroup() as tasks:
