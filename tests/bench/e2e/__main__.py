@@ -38,6 +38,12 @@ COMPARISONS = (
         goals={ONE: 0.8, APART: 0.9},
     ),
     Comparison(
+        name="polled",
+        floor=Variant(name="fixed answer", tls=True, polled=True),
+        ours=(Variant(name=ONE, ours=True, tls=True, polled=True),),
+        goals={ONE: 0.7},
+    ),
+    Comparison(
         name="plain",
         floor=Variant(name="fixed answer"),
         ours=(

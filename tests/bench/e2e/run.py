@@ -4,17 +4,20 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from functools import partial
 from time import monotonic
 
 from tests.bench.e2e.bindings import Bindings
-from tests.bench.e2e.world import WITHIN, Served, World, scheduler_metrics
+from tests.bench.e2e.world import WITHIN, Polled, Served, World, scheduler_metrics
 from tests.bench.stand import cpu_seconds
 from tests.e2e.processes import free_ports
 from tests.integration.servers import eventually
 
 POLL_SECONDS = 0.05
 LARGEST_WAIT = 900.0
+POLLED_SECONDS = 1.0
+VIOLATING = 0.1
+"""The share of the polled nodes that violate the policy."""
+
 STALLED_SECONDS = 120.0
 """After which a scheduler that binds nothing more has failed."""
 
@@ -33,6 +36,7 @@ class Variant:
         same: Whether the fixed answer has the form and the size of the product's answers.
         cards: Whether the pods request GPU cards. Then the product is `gpu` and `inventory`, and `gpu` binds. Behind
             the fixed answer the scheduler binds.
+        polled: Whether the product itself polls the values of all nodes each second; else a source publishes them.
     """
 
     name: str
@@ -43,6 +47,7 @@ class Variant:
     names_only: bool = True
     same: bool = False
     cards: bool = False
+    polled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +69,13 @@ async def measure(world: World, variant: Variant, *, pods: int) -> Run:
     """Creates the pods, then starts the scheduler, and deletes the pods afterwards."""
     async with AsyncExitStack() as stack:
         server, source = await stack.enter_async_context(world.source())
-        extenders, served, rejected = [], None, set[str]()
+        extenders, rejected = [], set[str]()
         by_policy = variant.ours and not variant.cards
         if variant.cards:
             world.add_cards()
-        if variant.extender:
-            served = await _started(world, variant, server.url, stack)
-        reporting = source.start()
+        polled = _polled(world, stack) if variant.polled else None
+        served = await _started(world, variant, server.url, stack, polled) if variant.extender else None
+        reporting = source.start() if polled is None else polled.process
         if served is not None:
             entry = world.cards_entry(served, binds=variant.ours) if variant.cards else None
             extenders = [entry or world.entry(served, names_only=variant.names_only)]
@@ -113,14 +118,24 @@ async def measure(world: World, variant: Variant, *, pods: int) -> Run:
         )
 
 
-async def _started(world: World, variant: Variant, url: str, stack: AsyncExitStack) -> Served:
+def _polled(world: World, stack: AsyncExitStack) -> Polled:
+    """What the product polls: a server that has values of all nodes, some of which violate the policy."""
+    polled = stack.enter_context(world.polled())
+    polled.heat(world.names[:: round(1 / VIOLATING)])
+    return polled
+
+
+async def _started(world: World, variant: Variant, url: str, stack: AsyncExitStack, polled: Polled | None) -> Served:
     """What answers the scheduler, ready to do so."""
     if not variant.ours:
         served = stack.enter_context(world.floor(tls=variant.tls, same=variant.same))
         await world.listening(served)
         return served
-    start = world.cards_product if variant.cards else partial(world.product, apart=variant.apart)
-    served = stack.enter_context(start(url, tls=variant.tls))
+    if variant.cards:
+        served = stack.enter_context(world.cards_product(url, tls=variant.tls))
+    else:
+        flags = () if polled is None else polled.flags(POLLED_SECONDS)
+        served = stack.enter_context(world.product(url, *flags, tls=variant.tls, apart=variant.apart))
     await world.ready(served)
     return served
 

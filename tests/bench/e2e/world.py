@@ -3,7 +3,7 @@
 import http.client
 import json
 import ssl
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
@@ -156,6 +156,35 @@ def _get(url: str) -> str:
     return text
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Polled:
+    """A running server that `collect` polls."""
+
+    process: Process
+    port: int
+
+    @property
+    def url(self) -> str:
+        """The URL of the Prometheus."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def flags(self, seconds: float) -> list[str]:
+        """The flags of `tas run all` that polls the server every so many seconds."""
+        return ["--source", f"prometheus={self.url}", "--period", f"{seconds:g}s"]
+
+    def heat(self, names: Collection[str]) -> None:
+        """Makes these nodes exceed each target from now on, and no others."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=CALL_SECONDS)
+        try:
+            connection.request("PUT", "/hot", orjson.dumps(sorted(names)))
+            response = connection.getresponse()
+            response.read()
+        finally:
+            connection.close()
+        if response.status != http.HTTPStatus.OK:
+            raise RuntimeError(f"/hot: {response.status}")
+
+
 class World:
     """A control plane with `names` as its nodes, which run every pod at once."""
 
@@ -165,6 +194,7 @@ class World:
         self.tls = tls
         self.names: list[str] = []
         self._with_cards = 0
+        self._policies: set[str] = set()
         self._cluster = Cluster(plane)
         self._kubeconfig = plane.kubeconfig("tas", ADMIN_GROUP)
 
@@ -177,10 +207,20 @@ class World:
             world = cls(stand, plane, tls)
             world._cluster.apply(crd_manifest())
             world._cluster.kubectl("wait", "--for=condition=Established", f"crd/{CRD}", f"--timeout={WITHIN:.0f}s")
-            metadata = {"name": POLICY, "namespace": cluster.NAMESPACE}
-            policy = {"apiVersion": "telemetry.intel.com/v1alpha1", "kind": "TASPolicy", "metadata": metadata}
-            world._cluster.apply(json.dumps(policy | {"spec": cluster.policy_spec(0)}))
+            world.set_policies({POLICY: cluster.policy_spec(0)})
             yield world
+
+    def set_policies(self, specs: Mapping[str, Object]) -> None:
+        """Creates or replaces these policies, by name, and deletes all others."""
+        kind = {"apiVersion": "telemetry.intel.com/v1alpha1", "kind": "TASPolicy"}
+        items = [
+            kind | {"metadata": {"name": name, "namespace": cluster.NAMESPACE}, "spec": spec}
+            for name, spec in specs.items()
+        ]
+        self._cluster.apply(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+        for name in self._policies - set(specs):
+            self._cluster.kubectl("delete", "taspolicy", name, "--namespace", cluster.NAMESPACE)
+        self._policies = set(specs)
 
     def grow(self, count: int) -> None:
         """Adds nodes, of 5 KB each, until there are `count`."""
@@ -239,6 +279,14 @@ class World:
                 yield server, Source(self, server, stack)
 
     @contextmanager
+    def polled(self, *, crossing: float = 0.0) -> Iterator["Polled"]:
+        """A server for all nodes, of which some cross a target between two requests, as a process of its own."""
+        (port,) = free_ports(1)
+        options = ["--listen", f"127.0.0.1:{port}", "--nodes", str(len(self.names)), "--crossing", str(crossing)]
+        with self.stand.process("telemetry", [*module("tests.bench.telemetry"), *options]) as process:
+            yield Polled(process=process, port=port)
+
+    @contextmanager
     def floor(self, *, tls: bool, same: bool) -> Iterator[Served]:
         """The extender with the fixed answer."""
         (port,) = free_ports(1)
@@ -254,13 +302,13 @@ class World:
             yield Served(port=port, tls=self.tls if tls else None, processes=[process])
 
     @contextmanager
-    def product(self, url: str, *, tls: bool, apart: bool) -> Iterator[Served]:
-        """The product on the bus at `url`: all workers in one process, or each in its own."""
+    def product(self, url: str, *flags: str, tls: bool = False, apart: bool = False) -> Iterator[Served]:
+        """The product on the bus at `url`: all workers in one process, which gets `flags`, or each in its own."""
         (port,) = free_ports(1)
         listen = ["--listen", f"127.0.0.1:{port}", *(self.tls.flags() if tls else ())]
         kubeconfig = ["--kubeconfig", str(self._kubeconfig)]
         labels = [*kubeconfig, *NO_LIMIT]
-        extra = {"all": [*labels, *listen], "extender": listen, "watch": kubeconfig, "labels": labels}
+        extra = {"all": [*labels, *listen, *flags], "extender": listen, "watch": kubeconfig, "labels": labels}
         with ExitStack() as stack:
             processes = [
                 stack.enter_context(self.stand.process(worker, [*product(worker, url), *extra.get(worker, [])]))
