@@ -38,8 +38,10 @@ from tests.bench.stand import REPOSITORY, Stand
 from workers.process.log_form import LogFormat, LogLevel
 from workers.process.logs import configure_logging
 
-DOCS = REPOSITORY / "docs" / "performance.md"
-DOCS_HELP = "put the tables into docs/performance.md as well; of cards alone, or agents and beside, to their own places"
+DOCS = REPOSITORY / "docs" / "benchmark.md"
+DOCS_HELP = (
+    "put the tables into docs/benchmark.md as well; of polls or cards alone, or agents and beside, to their own places"
+)
 
 WIDTH = 160
 """Columns of an output that is no terminal: each row fits on one line."""
@@ -69,6 +71,7 @@ FAMILIES: Mapping[str, Callable[[Stand], Awaitable[Results]]] = {
 
 
 PARTS: Mapping[str, frozenset[str]] = {
+    "measured-polls": frozenset({polls.NAME}),
     "measured-cards": frozenset({cards.NAME}),
     "measured-agents": frozenset({agents.NAME, beside.NAME}),
 }
