@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("bus.watch")
 
-WATCHDOG_BEATS = 4
+WATCHDOG_BEATS = 2
 """After so many heartbeats (2 s) the last applied sequence is compared with the stream."""
 
 AWAY_SECONDS = FORGET_SECONDS / 2

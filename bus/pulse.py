@@ -6,7 +6,7 @@ from typing import Any
 from bus.errors import UnavailableError
 from bus.link import Link
 
-HEARTBEAT_SECONDS = 0.5
+HEARTBEAT_SECONDS = 1.0
 """How often an idle server sends a heartbeat; after two of these without a message the subscription has ended."""
 
 

@@ -191,6 +191,7 @@ async def test_a_slow_handler_fetches_at_most_one_batch_in_advance(bus: Bus) -> 
 async def test_a_request_without_messages_is_followed_by_the_next_one(
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("bus.requests.HEARTBEAT_SECONDS", 0.5)
     monkeypatch.setattr("bus.requests.EXPIRES_SECONDS", 1.1)  # the server requires more than twice the heartbeat
     handler = Handler()
     requests = 0
