@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +18,15 @@ import pytest
 
 from bus.buckets import NODES
 from bus.connection import Bus
+from bus.kinds import SOURCE_STATES
+from bus.rights.access import Access
+from cli.queries.query import stored_nodes
+from sandbox import Sandbox
+from sandbox.resources import TASPOLICIES
+from tas.values.quantity import NANO, Quantity
 from tests.e2e.processes import REPOSITORY
+from tests.integration.bus.operated import operated
+from tests.integration.replicas import Replica, replica, tas
 from tests.integration.servers import answered, eventually
 from tests.kubernetes.admin import Admin
 
@@ -28,6 +37,8 @@ __all__ = ["nodes"]
 
 EARLIER = "b3ccf1a2e24bee8e3a82429ea44d1b1ba9399ad5"
 """The last commit before tables."""
+
+RULE = {"metricname": "health", "operator": "GreaterThan", "target": 5}
 
 TABLES = "_table.>"
 """The keys of tables in NODES."""
@@ -109,3 +120,79 @@ async def tables_of(bus: Bus) -> list[str]:
 async def has_no_table(bus: Bus) -> bool:
     entries = [await answered(partial(bus.get, NODES, key)) for key in await tables_of(bus)]
     return all(entry is None or entry.value is None for entry in entries)
+
+
+async def test_a_closed_bus_gets_the_stream_and_its_rights_by_init_and_the_keeper(
+    earlier: Path, tmp_path: Path
+) -> None:
+    """Workers of this version with the rights of the earlier one publish and read samples by node until then."""
+    operator = tmp_path / "operator"
+
+    def init(tree: Path) -> str:
+        command = [sys.executable, "-m", "cli", "bus", "init", str(operator)]
+        subprocess.run(command, cwd=tree, check=True, capture_output=True)
+        return (operator / "auth.conf").read_text()
+
+    def reader() -> AbstractAsyncContextManager[Bus]:
+        access = Access(credentials=operator / "users" / "tas-reader.creds")
+        return Bus.connect(server.url, name="reader", streams=(), access=access)
+
+    async with (
+        operated(tmp_path, init(earlier)) as server,
+        Sandbox.start(nodes=["a"]) as sandbox,
+        AsyncExitStack() as stack,
+    ):
+        cluster = ("--kubeconfig", str(sandbox.kubeconfig(tmp_path / "kubeconfig")))
+
+        async def start(worker: str, *more: str, tree: Path = REPOSITORY) -> Replica:
+            credentials = str(operator / "users" / f"tas-{worker}.creds")
+            command = tas(worker, "--bus-credentials", credentials, *more, bus=server.url)
+            found = stack.enter_context(replica(f"{worker}-{tree.name}", command, folder=tmp_path, tree=tree))
+            await found.ready()
+            return found
+
+        keeper = await start("keeper", tree=earlier)
+        await keeper.end()
+        body = {
+            "apiVersion": "telemetry.intel.com/v1alpha1",
+            "kind": "TASPolicy",
+            "metadata": {"name": "sick"},
+            "spec": {"strategies": {"dontschedule": {"rules": [RULE]}}},
+        }
+        sandbox.cluster.create(TASPOLICIES, "default", body, manager="author")
+        sandbox.metrics.set("health", "a", 1)
+        workers = [
+            await start("watch", *cluster),
+            await start("materialize"),
+            await start("windows"),
+            await start("collect", *cluster, "--source", "custom-metrics", "--period", "200ms"),
+        ]
+        bus = await stack.enter_async_context(reader())
+
+        async def collected(words: str, value: int) -> bool:
+            """Whether NODES has a value, and the source says this of tables."""
+            samples = (await answered(lambda: stored_nodes(bus))).samples.get("a", ())
+            state = (await answered(lambda: SOURCE_STATES.get(bus, "custom-metrics"))).readable()
+            return (
+                state is not None
+                and {scrape.metrics["health"] for scrape in samples} == {Quantity(value * NANO)}
+                and (words in state.without_tables if words else not state.without_tables)
+            )
+
+        await eventually(
+            partial(collected, "TABLES cannot be read or created: $JS.API.STREAM.INFO.TABLES: the user", 1)
+        )
+        assert "tas.tables" not in server.log.read_text()
+
+        server.configuration = init(REPOSITORY)
+        server.reload()
+        sandbox.metrics.set("health", "a", 2)
+        await eventually(partial(collected, "TABLES is missing, and the user tas-collect", 2))
+        assert await tables_of(bus) == []
+
+        await start("keeper")
+        sandbox.metrics.set("health", "a", 3)
+        await eventually(partial(collected, "", 3))
+        assert await tables_of(bus) == ["_table.custom-metrics.1-0"]
+        for each in workers:
+            each.must_run()
