@@ -16,16 +16,16 @@ STABLE_SECONDS = 2.0
 
 
 async def keep_attached(
-    bus: Bus, attach: Callable[[], Awaitable[None]], *, on_failure: Callable[[BusError], None]
+    bus: Bus, stream: str, attach: Callable[[], Awaitable[None]], *, on_failure: Callable[[BusError], None]
 ) -> NoReturn:
-    """Calls `attach` whenever there is a connection, again after each end, until cancelled.
+    """Calls `attach` whenever there is a connection and the stream, again after each end, until cancelled.
 
     `on_failure` gets the BusError with which it ended; any other exception is a bug and is raised.
     """
     loop = asyncio.get_running_loop()
     failures = 0
     while True:
-        await bus.wait_connected()
+        await bus.wait_usable(stream)
         started = loop.time()
         try:
             await attach()

@@ -224,7 +224,7 @@ class BucketFeed:
                 reader.on_batch()
 
     async def _follow_on(self) -> None:
-        await keep_attached(self.bus, self._follow, on_failure=self._log_interruption)
+        await keep_attached(self.bus, self._bucket.stream, self._follow, on_failure=self._log_interruption)
 
     def _log_interruption(self, error: BusError) -> None:
         self._interruptions.note(error, applied=self._applied)

@@ -130,6 +130,8 @@ class Bus:
         self._connected = asyncio.Event()
         self._recheck = asyncio.Event()
         self._problems: dict[str, BusError] = {}
+        self._refused: Mapping[str, str] = {}
+        self._checked_again = asyncio.Event()
         self.bucket_feeds: dict[Bucket, BucketFeed] = {}
         self.readers = self
 
@@ -211,6 +213,23 @@ class Bus:
     async def wait_connected(self) -> None:
         """Waits until a server is connected, without a time limit."""
         await self._connected.wait()
+
+    def refused(self, of: Stream | Bucket) -> str | None:
+        """Why a stream of this connection cannot be had, by its last check, which is repeated; None if it can.
+
+        It is missing and cannot be created, or this user may not look at it.
+        """
+        return self._refused.get(of.stream)
+
+    async def wait_usable(self, stream: str) -> None:
+        """Waits until a server is connected and does not refuse the stream of this name, without a time limit.
+
+        So who reads a stream that the server refuses asks no more often than the streams are checked.
+        """
+        await self.wait_connected()
+        while stream in self._refused:
+            await self._checked_again.wait()
+            await self.wait_connected()
 
     async def publish(self, stream: Stream, subject: str, payload: bytes) -> int:
         """Publishes and returns the stream sequence. Raises UnavailableError, RefusedError."""
@@ -506,6 +525,9 @@ class Bus:
                 break
             self.report("connection", None)
             self.report("streams", state.problem)
+            self._refused = state.refused
+            self._checked_again.set()
+            self._checked_again = asyncio.Event()
             if state.usable and not self._connected.is_set():
                 self._link = link
                 self.max_value_bytes = link.max_payload

@@ -61,7 +61,7 @@ class SharedConsumer:
 
     async def run(self) -> None:
         """Consumes until cancelled; then first finishes the current batch, within `ack_wait_seconds`."""
-        await keep_attached(self._bus, self._consume, on_failure=self._interruptions.note)
+        await keep_attached(self._bus, self._stream.stream, self._consume, on_failure=self._interruptions.note)
 
     async def _consume(self) -> None:
         """Consumes over one attachment until it fails. Raises BusError."""

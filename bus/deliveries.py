@@ -94,7 +94,7 @@ class Deliveries:
     async def run(self) -> None:
         """Delivers until cancelled. Then the messages that are held go back to the stream."""
         try:
-            await keep_attached(self._bus, self._attached, on_failure=self._interruptions.note)
+            await keep_attached(self._bus, self._stream.stream, self._attached, on_failure=self._interruptions.note)
         finally:
             await self._send(list(self._held.values()), _NAK)  # another replica can have them at once
             self._held.clear()

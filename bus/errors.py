@@ -24,6 +24,10 @@ class NobodyListensError(UnavailableError):
     """No stream has the subject, or the server has no JetStream."""
 
 
+class MissingError(UnavailableError):
+    """A stream is missing, and this user may not create it: somebody else may do so at any time."""
+
+
 class NoMajorityError(UnavailableError):
     """Most servers with copies of a stream do not run: the stream accepts nothing until they do."""
 

@@ -125,7 +125,7 @@ class StreamReader:
         """
         failures = 0
         while True:
-            await self._bus.wait_connected()
+            await self._bus.wait_usable(self._stream)
             try:
                 async with aclosing(self._attached()) as batches:
                     async for batch in batches:

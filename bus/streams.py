@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import groupby
@@ -17,6 +17,7 @@ from bus.errors import (
     BusError,
     ForbiddenError,
     MisconfiguredError,
+    MissingError,
     NoMajorityError,
     RefusedError,
     UnavailableError,
@@ -31,11 +32,13 @@ class StreamsState:
     """The result of a check of the streams.
 
     `usable` is true if a server has answered about at least one stream. `problem` is an UnavailableError if a retry may
-    help, and a MisconfiguredError if somebody has to change a stream.
+    help, and a MisconfiguredError if somebody has to change a stream. `refused` has by name the streams that cannot be
+    had, each with the reason: one is missing and cannot be created, or this user may not look at it.
     """
 
     usable: bool
     problem: BusError | None
+    refused: Mapping[str, str]
 
 
 async def ensure(link: Link, streams: Sequence[Stream | Bucket], *, replicas: int, seconds: float) -> StreamsState:
@@ -44,6 +47,7 @@ async def ensure(link: Link, streams: Sequence[Stream | Bucket], *, replicas: in
     `seconds` limits each request; a few requests are made one after the other.
     """
     wrong: list[str] = []
+    refused: dict[str, str] = {}
     unknown: list[UnavailableError] = []
     stuck: list[str] = []
     # Sources before their copies: the server retries a missing source only after some seconds.
@@ -56,23 +60,28 @@ async def ensure(link: Link, streams: Sequence[Stream | Bucket], *, replicas: in
     for of, outcome in zip(ordered, found, strict=True):
         if isinstance(outcome, UnavailableError):
             unknown.append(outcome)
+            if isinstance(outcome, MissingError):
+                refused[of.stream] = str(outcome)
         elif isinstance(outcome, RefusedError):
-            wrong.append(f"{of.stream} cannot be read or created: {outcome}")
+            refused[of.stream] = f"{of.stream} cannot be read or created: {outcome}"
+            wrong.append(refused[of.stream])
         elif isinstance(outcome, BaseException):
             raise outcome
         else:
             if link.server.cluster and not has_majority(outcome):
                 stuck.append(of.stream)
             wrong += (f"{of.stream}: {what}" for what in differences(of, outcome["config"], replicas=replicas))
-    problem: BusError | None = None
+    problem = _problem(unknown, stuck, wrong)
+    return StreamsState(usable=len(unknown) < len(streams) or not streams, problem=problem, refused=refused)
+
+
+def _problem(unknown: Sequence[BusError], stuck: Sequence[str], wrong: Sequence[str]) -> BusError | None:
     if unknown:
-        problem = unknown[0]
-    elif stuck:
+        return unknown[0]
+    if stuck:
         others = f" and {len(stuck) - 1} other streams" if len(stuck) > 1 else ""
-        problem = NoMajorityError(f"most servers with copies of {stuck[0]}{others} do not run, or follow no leader")
-    elif wrong:
-        problem = MisconfiguredError("; ".join(wrong))
-    return StreamsState(usable=len(unknown) < len(streams) or not streams, problem=problem)
+        return NoMajorityError(f"most servers with copies of {stuck[0]}{others} do not run, or follow no leader")
+    return MisconfiguredError("; ".join(wrong)) if wrong else None
 
 
 def _copies(of: Stream | Bucket) -> bool:
@@ -107,7 +116,7 @@ async def _one_attempt(link: Link) -> AsyncIterator[None]:
 async def _create(link: Link, of: Stream | Bucket, *, replicas: int, seconds: float) -> None:
     """Creates a stream, unless somebody else has just done so. Raises BusError."""
     if link.may_create is False:
-        raise UnavailableError(f"{of.stream} is missing, and {link.who} may not create it: tas run keeper does")
+        raise MissingError(f"{of.stream} is missing, and {link.who} may not create it: tas run keeper does")
     first_sequence = time.time_ns() // 1000
     try:
         await link.api(

@@ -5,6 +5,7 @@ from typing import NamedTuple, TypeVar
 
 from bus.buckets import TABLES
 from bus.connection import Bus, StreamMessage
+from bus.errors import STREAM_NOT_FOUND, UnavailableError
 from bus.records.samples import SamplesMessage
 from bus.records.tables import MAX_TABLE_BYTES, MAX_TABLE_METRICS, Refused, decode_table, encode_table
 from bus.subjects import TABLES as SUBJECT
@@ -44,11 +45,16 @@ class EncodedTable(NamedTuple):
 def encoded_tables(
     tables: Iterable[tuple[TableKey, Table]], *, most: int
 ) -> tuple[list[EncodedTable], list[tuple[TableKey, Table]]]:
-    """The tables with their messages, each with one window and one end; and those that would take more bytes."""
+    """The tables with their messages, each with one window and one end; and those that would take more bytes.
+
+    The tables of one key are stored together, so together they may have at most so many bytes.
+    """
     encoded = [EncodedTable(key, table, encode_table(table)) for key, table in tables]
-    limit = min(most, MAX_TABLE_BYTES)
-    fits = [each for each in encoded if len(each.message) <= limit]
-    return fits, [each[:2] for each in encoded if len(each.message) > limit]
+    sizes: dict[TableKey, int] = {}
+    for each in encoded:
+        sizes[each.key] = sizes.get(each.key, 0) + len(each.message)
+    fits = [each for each in encoded if sizes[each.key] <= most and len(each.message) <= MAX_TABLE_BYTES]
+    return fits, [each[:2] for each in encoded if each not in fits]
 
 
 async def publish_tables(bus: Bus, tables: Sequence[EncodedTable]) -> None:
@@ -73,9 +79,17 @@ def is_table(message: SamplesMessage) -> bool:
 
 
 async def last_tables(bus: Bus, node: str) -> list[StreamMessage]:
-    """The last message of each source and part that may have a row of a node. Raises UnavailableError, RefusedError."""
+    """The last message of each source and part that may have a row of a node; none if the bus has no TABLES.
+
+    Raises UnavailableError, RefusedError.
+    """
     subjects = [tables_subject(TableKey("*", part)) for part in parts_with(node)]
-    return [message for subject in subjects for message in await bus.last_messages(TABLES, subject)]
+    try:
+        return [message for subject in subjects for message in await bus.last_messages(TABLES, subject)]
+    except UnavailableError as error:
+        if error.code != STREAM_NOT_FOUND:
+            raise
+        return []
 
 
 def received_row(message: SamplesMessage, node: str) -> ReceivedRow:

@@ -29,6 +29,7 @@ class _SourceState(msgspec.Struct, kw_only=True, omit_defaults=True, rename="cam
     samples: int = 0
     refused: list[_Refusal] = []
     refused_now: dict[str, dict[str, str]] = {}
+    without_tables: str = ""
     metrics_left_out: int = 0
     missing_left_out: int = 0
 

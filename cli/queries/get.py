@@ -369,6 +369,8 @@ def _problems(state: SourceState, now: float) -> list[str]:
     problems += [f"{metric}: {each.missing}" for metric, each in state.metrics.items() if each.missing]
     if state.missing_left_out:
         problems.append(f"and {state.missing_left_out} more without a fresh sample")
+    if state.without_tables:
+        problems.append(f"published by node: {state.without_tables}")
     return problems + [
         f"{each.count} refused, the last {age_text(now - each.time)} ago, as {each.example}"
         for each in state.refused.values()

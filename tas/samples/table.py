@@ -5,7 +5,7 @@ node and metric the newest value counts, in the order of `tas.samples.sample`. M
 idempotent. In the usual case a column replaces another as a whole, and costs the same for any number of nodes.
 """
 
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress, repeat
@@ -233,6 +233,20 @@ def combined_samples(single: NodeSamples, rows: Iterable[NodeSamples]) -> NodeSa
         found.setdefault(id(scrape), (scrape, {}))[1][metric] = scrape.metrics[metric]
     parts = (_with_metrics(scrape, metrics) for scrape, metrics in found.values())
     return tuple(sorted(parts, key=lambda scrape: (scrape.source, scrape.order)))
+
+
+def is_superseded(table: Table, samples: Callable[[str], NodeSamples]) -> bool:
+    """Whether no value of a table counts: the own record of each node has a value of the source that counts instead.
+
+    `samples` returns the own record of a node.
+    """
+    for row, node in enumerate(table.nodes):
+        of_source = (scrape for scrape in samples(node) if scrape.source == table.source)
+        own = {metric: scrape.time for scrape in of_source for metric in scrape.metrics}
+        for metric, column in table.columns.items():
+            if column.values[row] is not None and own.get(metric, -inf) < column.at(row).time:
+                return False
+    return True
 
 
 def samples_of_nodes(

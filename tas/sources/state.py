@@ -94,9 +94,10 @@ class SourceState(msgspec.Struct, frozen=True, kw_only=True):
     last poll failed as a whole; empty after a success, and before the first poll. `last_success` is when a fresh sample
     of a metric of policies last came. `metrics` is empty if no policy uses the source: then nothing is polled. Since
     `since` are counted: polls (or received requests), failed ones, published samples, refused values. `refused_now`
-    has what is refused at present, if the source knows that, by node and metric. `metrics_left_out` counts the metrics
-    for which a stored state has no room (`as_stored`), and `missing_left_out` those of them that are missing and not
-    warming.
+    has what is refused at present, if the source knows that, by node and metric. `without_tables` says why samples are
+    published by node although the source should publish tables; empty if it does as it should. `metrics_left_out`
+    counts the metrics for which a stored state has no room (`as_stored`), and `missing_left_out` those of them that
+    are missing and not warming.
     """
 
     kind: str
@@ -113,6 +114,7 @@ class SourceState(msgspec.Struct, frozen=True, kw_only=True):
     samples: int = 0
     refused: Mapping[RefusalReason, RefusedValues] = {}
     refused_now: Mapping[str, Mapping[str, str]] = {}
+    without_tables: str = ""
     metrics_left_out: int = 0
     missing_left_out: int = 0
 
@@ -316,7 +318,7 @@ class SourceTracker:
         self._problem = line_of(problem)
         self._last_failure = now
 
-    def state(self, *, now: float) -> SourceState:
+    def state(self, *, now: float, without_tables: str = "") -> SourceState:
         """The state at `now`."""
         return SourceState(
             kind=self._kind,
@@ -333,6 +335,7 @@ class SourceTracker:
             samples=self._samples,
             refused=dict(self._refused),
             refused_now=self._refused_now,
+            without_tables=line_of(without_tables),
         )
 
     def _states_of_metrics(self, now: float) -> dict[str, SourceMetric]:
@@ -376,5 +379,5 @@ def _significant_fields(state: SourceState) -> tuple[object, ...]:
         for name, metric in state.metrics.items()
     }
     left_out = (state.metrics_left_out, state.missing_left_out)
-    refused = (state.refused.keys(), state.refused_now)
+    refused = (state.refused.keys(), state.refused_now, state.without_tables)
     return (state.holder, state.since, state.period, state.problem, metrics, left_out, refused)

@@ -1,7 +1,6 @@
 """One value through programs that are all real: from a file on a node to a pod on another node."""
 
 import asyncio
-import json
 import random
 import statistics
 import time
@@ -12,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bus.buckets import SAMPLES
 from bus.connection import Bus
-from bus.subjects import samples_subject
+from bus.tables import last_tables, received_row
+from tas.values.quantity import format_quantity
 from tests.integration.servers import answered
 from workers.process.manifests import read_yaml
 
@@ -162,8 +161,9 @@ def values(running: Chain, bus: Bus, value: str) -> dict[str, Probe]:
     """The hops of a value of node-1 as far as the bus."""
 
     async def on_the_bus() -> bool:
-        found = await answered(partial(bus.last_messages, SAMPLES, samples_subject("node-1", SOURCE)))
-        return [json.loads(each.data)["metrics"]["health_metric"] for each in found] == [value]
+        found = [received_row(each, "node-1") for each in await answered(partial(last_tables, bus, "node-1"))]
+        scrapes = [scrape for row in found if row.source == SOURCE for scrape in row.samples]
+        return [format_quantity(each.metrics["health_metric"]) for each in scrapes] == [value]
 
     return {
         "node_exporter": in_thread(lambda: running.exported("node-1") == value),

@@ -17,16 +17,20 @@ from typing import Any
 
 import pytest
 
-from bus.buckets import SAMPLES, VERDICTS
+from bus.buckets import VERDICTS
 from bus.connection import Bus
 from bus.errors import BusError
-from bus.records.samples import encode_samples
+from bus.records.tables import MAX_TABLE_BYTES
 from bus.records.verdicts import decode_verdict
-from bus.subjects import samples_subject, verdict_key
+from bus.scrapes import publish_scrape
+from bus.subjects import verdict_key
+from bus.tables import encoded_tables, publish_tables
 from tas.policy.policy import LABEL_PREFIX, PolicyKey, StrategyType
 from tas.policy.rules import State
+from tas.samples.parts import Part
 from tas.samples.sample import Scrape
-from tas.values.quantity import parse_quantity
+from tas.samples.table import Column, Reading, TableKey, table_of
+from tas.values.quantity import Quantity, parse_quantity
 from tests.e2e.processes import REPOSITORY
 from tests.integration.replicas import Replica, replica, tas
 from tests.integration.servers import Server, answered, eventually
@@ -78,14 +82,19 @@ SPEC: dict[str, Any] = {
 
 
 class Load:
-    """Sources and users: publishes samples of every node, and creates pods."""
+    """Sources and users: publishes samples of every node, and creates pods.
+
+    Attributes:
+        as_tables: Whether samples are published as tables.
+    """
 
     def __init__(self, bus: Bus, admin: Admin, namespace: str) -> None:
         self.health: dict[str, int] = dict.fromkeys(VIOLATED, 2) | dict.fromkeys(MET, 0) | {MARKER: 0}
         self.recoveries: dict[str, int] = defaultdict(int)
         self.samples = 0
         self.pods: list[str] = []
-        self._bus = bus
+        self.as_tables = False
+        self.bus = bus
         self._admin = admin
         self._namespace = namespace
         self._chance = random.Random(7)
@@ -98,15 +107,23 @@ class Load:
 
         async def published() -> bool:
             # The newest value: another task may have changed it.
-            now, value = time.time(), parse_quantity(str(self.health[node]))
-            scrape = Scrape(source="test", measured=now, arrived=now, sequence=0, metrics={"health": value})
             with suppress(BusError):
-                await self._bus.publish(SAMPLES, samples_subject(node, "test"), encode_samples(scrape))
+                await self._publish(node, parse_quantity(str(self.health[node])))
                 self.samples += 1
                 return True
             return False
 
         await eventually(published, every=0.05)
+
+    async def _publish(self, node: str, value: Quantity) -> None:
+        now = time.time()
+        if self.as_tables:
+            table = table_of("test", (node,), {"health": Column((value,), Reading(now, now, 0))})
+            fits, _ = encoded_tables([(TableKey("test", Part(1, 0)), table)], most=MAX_TABLE_BYTES)
+            await publish_tables(self.bus, fits)
+        else:
+            scrape = Scrape(source="test", measured=now, arrived=now, sequence=0, metrics={"health": value})
+            await publish_scrape(self.bus, node, scrape)
 
     async def samples_on(self, *, changes: bool) -> None:
         """Publishes without end: the steady nodes in turn, and with `changes` every second time a changing node."""
@@ -170,7 +187,7 @@ def nodes(cluster: Cluster) -> Iterator[None]:
 async def test_each_of_two_replicas_is_killed_under_load_and_labels_status_and_placement_are_right(
     cluster: Cluster, admin: Admin, namespace: str, tmp_path: Path, measured: Callable[[str], None]
 ) -> None:
-    async def each_is_killed(replicas: Replicas, turn: Turn) -> None:
+    async def each_is_killed(replicas: Replicas, turn: Turn, _load: Load) -> None:
         for number, worker in itertools.product((0, 1), replicas):
             await turn(replicas[worker][number], replicas[worker][number].kill)
 
@@ -193,7 +210,7 @@ async def under_load(
     admin: Admin,
     namespace: str,
     tmp_path: Path,
-    play: Callable[[Replicas, Turn], Awaitable[None]],
+    play: Callable[[Replicas, Turn, Load], Awaitable[None]],
     *,
     tree: Path = REPOSITORY,
 ) -> tuple[Load, list[float]]:
@@ -240,7 +257,7 @@ async def under_load(
             waits.append(await ended(victim, end, load, cluster))
 
         async with doing(load.samples_on(changes=True), load.pods_on()):
-            await play(replicas, turn)
+            await play(replicas, turn, load)
         turns = len(waits)
         for node in CHANGING:
             await load.report(node, CHANGING.index(node) % 3)

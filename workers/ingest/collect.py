@@ -103,7 +103,7 @@ class Collect:
         default_stale_after: float,
         metrics: SourceMetrics,
         always: Collection[str] = (),
-        publish: Publish = Publish.NODES,
+        publish: Publish = Publish.TABLES,
     ) -> None:
         """In seconds: the time between polls of a source, and the age of a stale sample without `staleAfter`.
 
@@ -234,7 +234,7 @@ class _CollectedSource:
 
     def _current_state(self) -> SourceState:
         """The state now. Logs and counts the metrics without a fresh sample: they may have become stale since."""
-        state = self._tracker.state(now=time.time())
+        state = self._tracker.state(now=time.time(), without_tables=self._publisher.without_tables)
         missing = {metric: each.missing for metric, each in state.metrics.items() if each.missing and not each.warming}
         self._log_missing(missing)
         self._missing = missing

@@ -121,6 +121,7 @@ class Materialize:
         self._tables = StoredTables(
             bus,
             unknown=self._unknown_nodes,
+            samples=self._stored_samples,
             is_cluster=lambda: self._cluster is True,
             refuse=self._refuse_values,
             registry=registry,
@@ -271,6 +272,10 @@ class Materialize:
     def _unknown_nodes(self, table: Table) -> Collection[str]:
         """The nodes of a table that Kubernetes does not have."""
         return table.rows.keys() - self._facts if self._cluster else ()
+
+    def _stored_samples(self, node: str) -> NodeSamples:
+        stored = self._nodes.get(node)
+        return () if stored is None else stored.samples
 
     def _start_epoch(self, epoch: Epoch) -> None:
         self._epoch = epoch

@@ -1,11 +1,18 @@
-"""Publishes the samples of a source: one message for each node and scrape, or tables of many nodes."""
+"""Publishes the samples of a source: one message for each node and scrape, or tables of many nodes.
+
+Where the bus takes no tables, the same samples are published by node, and `without_tables` says why.
+"""
 
 import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+import structlog
+
+from bus.buckets import TABLES
 from bus.connection import Bus
+from bus.errors import BusError, NobodyListensError, RefusedError
 from bus.scrapes import publish_scrapes
 from bus.tables import EncodedTable, encoded_tables, publish_tables
 from tas.samples.parts import MAX_PARTS
@@ -26,9 +33,18 @@ STORED_TIMES = 3
 REPEAT_SECONDS = 10.0
 """After this time the same values are published again: the bus may have been wiped meanwhile."""
 
+REFUSED_SECONDS = 30.0
+"""How long no table is sent after the bus has refused one: for example, an operator has to give the right."""
+
+log = structlog.get_logger("collect")
+
 
 class SamplePublisher:
-    """Publishes for one source. What was published recently is not repeated."""
+    """Publishes for one source. What was published recently is not repeated.
+
+    Attributes:
+        without_tables: Why samples that should be tables were last published by node; empty if they were not.
+    """
 
     def __init__(self, bus: Bus, source: str, *, form: Publish = Publish.NODES) -> None:
         self._bus = bus
@@ -37,6 +53,8 @@ class SamplePublisher:
         self._parts = 1
         self._published: dict[str, tuple[list[Scrape], float]] = {}
         self._tables: dict[TableKey, tuple[list[Table], float]] = {}
+        self._refused, self._refused_until = "", 0.0
+        self.without_tables = ""
 
     async def publish(self, samples: Sequence[Sample], *, requested_at: float) -> int:
         """Publishes the samples, and returns the number of messages.
@@ -46,6 +64,30 @@ class SamplePublisher:
         """
         if self._form is Publish.NODES:
             return await self._publish_nodes(samples, requested_at)
+        why = self._bus.refused(TABLES) or (self._refused if time.monotonic() < self._refused_until else "")
+        if not why:
+            try:
+                return await self._publish_tables(samples, requested_at)
+            except (RefusedError, NobodyListensError) as error:
+                why = self._note_refusal(error)
+        published = await self._publish_nodes(samples, requested_at)
+        self._note_without_tables(why)
+        return published
+
+    def _note_refusal(self, error: BusError) -> str:
+        """Returns why no table was stored. A missing stream is created soon, or `Bus.refused` says why not."""
+        if isinstance(error, RefusedError):
+            self._refused, self._refused_until = str(error), time.monotonic() + REFUSED_SECONDS
+        return str(error)
+
+    def _note_without_tables(self, why: str) -> None:
+        if why and why != self.without_tables:
+            log.warning("source_without_tables", source=self._source, reason=why)
+        elif self.without_tables and not why:
+            log.info("source_with_tables", source=self._source)
+        self.without_tables = why
+
+    async def _publish_tables(self, samples: Sequence[Sample], requested_at: float) -> int:
         # In a thread: a whole cluster takes a while, in which the lease must be renewed.
         tables, left = await asyncio.to_thread(self._divide, samples, requested_at)
         due = list(self._due_tables(tables))
@@ -54,14 +96,22 @@ class SamplePublisher:
             await publish_tables(self._bus, due[start : start + MAX_CONCURRENT_TABLES])
         for key in {each.key for each in due}:
             self._tables[key] = [each.table for each in tables if each.key == key], now
-        return len(due) + (await self._publish_nodes(left, requested_at) if left else 0)
+        published = len(due) + (await self._publish_nodes(left, requested_at) if left else 0)
+        room = f"{MAX_PARTS} tables of {self._most_bytes} bytes each have no room for all nodes"
+        self._note_without_tables(room if left else "")
+        return published
+
+    @property
+    def _most_bytes(self) -> int:
+        """How many bytes the tables of a part may have together, so that a bucket can store them."""
+        return self._bus.max_value_bytes // STORED_TIMES
 
     def _divide(self, samples: Sequence[Sample], requested_at: float) -> tuple[list[EncodedTable], Sequence[Sample]]:
         """The messages, and the samples for which they have no room."""
         while True:
             divided = tables_of(samples, source=self._source, requested_at=requested_at, parts=self._parts)
             self._parts = divided.parts
-            encoded, too_large = encoded_tables(divided.tables, most=self._bus.max_value_bytes // STORED_TIMES)
+            encoded, too_large = encoded_tables(divided.tables, most=self._most_bytes)
             if not too_large:
                 return encoded, divided.left
             if self._parts * 2 > MAX_PARTS:

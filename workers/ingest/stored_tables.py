@@ -19,8 +19,8 @@ from bus.kinds import NODE_FACTS, NODE_TABLES
 from bus.record_kind import Entry
 from bus.tables import by_table, received_table
 from tas.errors import InvalidInputError
-from tas.samples.sample import MAX_SAMPLE_AGE
-from tas.samples.table import Table, TableKey, merge_tables, without_nodes
+from tas.samples.sample import MAX_SAMPLE_AGE, NodeSamples
+from tas.samples.table import Table, TableKey, is_superseded, merge_tables, without_nodes
 from workers.process.logs import ThrottledLog
 
 log = structlog.get_logger("materialize")
@@ -37,8 +37,8 @@ MAX_SOURCES = 32
 GATHER_SECONDS = 1.0
 """How long deletions of nodes are gathered, so that each table is written once for many of them."""
 
-EXPIRY_SECONDS = 60.0
-"""The time between checks for tables that are too old for every policy."""
+CHECK_SECONDS = 10.0
+"""The time between checks for tables without a value that counts."""
 
 Refuse = Callable[[str, InvalidInputError, int], None]
 """Called with the field or reason, the error and the number of refused values."""
@@ -77,12 +77,17 @@ class StoredTables:
         bus: Bus,
         *,
         unknown: Callable[[Table], Collection[str]],
+        samples: Callable[[str], NodeSamples],
         is_cluster: Callable[[], bool],
         refuse: Refuse,
         registry: CollectorRegistry,
     ) -> None:
-        """`unknown` returns the nodes of a table that Kubernetes does not have; `is_cluster`, whether that is known."""
+        """`unknown` returns the nodes of a table that Kubernetes does not have; `is_cluster`, whether that is known.
+
+        `samples` returns what the own record of a node has.
+        """
         self._bus = bus
+        self._samples = samples
         self._unknown = unknown
         self._is_cluster = is_cluster
         self._refuse = refuse
@@ -98,7 +103,7 @@ class StoredTables:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._consumer.run())
             tasks.create_task(self._remove_rows_of_deleted_nodes())
-            tasks.create_task(self._remove_old_tables())
+            tasks.create_task(self._remove_tables())
 
     def start_epoch(self, epoch: Epoch) -> None:
         """Begins again with an empty bucket."""
@@ -263,27 +268,31 @@ class StoredTables:
             await self._write(key, stored, left if left.nodes else None, read_at)
             log.info("table_rows_removed", table=_name(key), nodes=len(deleted), first=min(deleted))
 
-    async def _remove_old_tables(self) -> None:
-        """Deletes tables without a value that could count: those of a former layout, or of a source that is gone."""
+    async def _remove_tables(self) -> None:
+        """Deletes tables without a value that could count.
+
+        Those of a former layout, of a source that is gone, or of one that has changed to samples of single nodes.
+        """
         while True:
-            await asyncio.sleep(EXPIRY_SECONDS)
+            await asyncio.sleep(CHECK_SECONDS)
             for key in tuple(self._stored):
-                if _is_old(self._known(key).table):
+                if self._counts_no_more(self._known(key).table):
                     try:
-                        await self._remove_if_old(key)
+                        await self._remove(key)
                     except BusError as error:
                         self._throttled.warning("table_not_removed", table=_name(key), error=str(error))
 
-    async def _remove_if_old(self, key: TableKey) -> None:
+    async def _remove(self, key: TableKey) -> None:
         read_at = time.monotonic()
         stored = await self._read(key)
-        if _is_old(stored.table):
+        if self._counts_no_more(stored.table):
             await self._write(key, stored, None, read_at)
             log.info("table_removed", table=_name(key))
 
-
-def _is_old(table: Table | None) -> bool:
-    return table is not None and table.newest + MAX_SAMPLE_AGE < time.time()
+    def _counts_no_more(self, table: Table | None) -> bool:
+        if table is None:
+            return False
+        return table.newest + MAX_SAMPLE_AGE < time.time() or is_superseded(table, self._samples)
 
 
 def _name(key: TableKey) -> str:

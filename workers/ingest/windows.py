@@ -245,7 +245,11 @@ class Windows:
     @property
     def _caught_up(self) -> bool:
         """Whether all that was stored is read."""
-        return not self._behind
+        return all(map(self._is_refused, self._behind))
+
+    def _is_refused(self, stream: Stream) -> bool:
+        """Whether the bus does not have or give the stream: a full store need not have room for TABLES."""
+        return self._bus.readers.refused(stream) is not None
 
     async def _read(self, stream: Stream, reader: StreamReader, *, is_complete: bool) -> None:
         """Reads until cancelled; `is_complete`: nothing since the start of the reader should be gone."""
@@ -294,19 +298,18 @@ class Windows:
         behind: dict[Stream, int] = {}
         is_filled = asyncio.Event()
 
+        def has_read(stream: Stream) -> bool:
+            if stream not in taken:
+                return self._is_refused(stream)
+            return has_read_as_far(taken[stream], readers[stream].applied, behind=behind[stream])
+
         async def read(stream: Stream) -> None:
             async with aclosing(past[stream].batches()) as batches:
                 async for batch in batches:
                     await self._take(batch.messages, filling)
                     # Not that of the reader, which is ahead while its next messages wait to be taken.
                     taken[stream], behind[stream] = past[stream].applied, batch.behind
-                    if (
-                        self._caught_up
-                        and len(taken) == len(READ)
-                        and all(
-                            has_read_as_far(taken[each], readers[each].applied, behind=behind[each]) for each in READ
-                        )
-                    ):
+                    if self._caught_up and all(map(has_read, READ)):
                         # Before a reader is closed, which takes a while: no value may come in between.
                         self._take_over(filling)
                         is_filled.set()

@@ -237,6 +237,8 @@ SHORTENED_SOURCE = SourceState(
     period=15,
     metrics={"node_load1": SourceMetric(missing="the query has no result")},
     polls=4,
+    without_tables="TABLES cannot be read or created: STREAM.CREATE.TABLES: insufficient storage resources available "
+    "(10047)",
     metrics_left_out=2200,
     missing_left_out=2199,
 )

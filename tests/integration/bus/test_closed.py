@@ -29,6 +29,8 @@ from bus.buckets import (
     SAMPLES,
     SAMPLES_CONSUMER,
     SOURCES,
+    TABLES,
+    TABLES_CONSUMER,
     VERDICT_LOG,
     VERDICTS,
     Bucket,
@@ -267,6 +269,7 @@ async def test_the_loop_works_with_the_rights_of_each_process_also_after_a_wipe(
         async def has(subject: str, of: Any) -> bool:
             return bool(await reader.last_messages(of, subject))
 
+        await eventually(lambda: has(NODES.subject("_table.custom-metrics.1-0"), NODES))
         await eventually(lambda: has("tas.events.violation.>", EVENTS))
         await eventually(lambda: has(NODES.subject("a.allocation"), NODES))
         most = await closed.subscriptions()
@@ -333,14 +336,24 @@ def api(verb: str) -> str:
     return f"$JS.API.{verb}"
 
 
-OF_MATERIALIZE = (
-    *(api(f"CONSUMER.{verb}.SAMPLES.{SAMPLES_CONSUMER}") for verb in ("CREATE", "MSG.NEXT", "DELETE", "INFO")),
-    f"$JS.ACK.SAMPLES.{SAMPLES_CONSUMER}.1.1.1.1.1",
+OF_MATERIALIZE = tuple(
+    subject
+    for stream, durable in ((SAMPLES, SAMPLES_CONSUMER), (TABLES, TABLES_CONSUMER))
+    for subject in (
+        *(api(f"CONSUMER.{verb}.{stream.name}.{durable}") for verb in ("CREATE", "MSG.NEXT", "DELETE", "INFO")),
+        f"$JS.ACK.{stream.name}.{durable}.1.1.1.1.1",
+    )
 )
-"""What only materialize may do with its durable consumer, although others read SAMPLES too."""
+"""What only materialize may do with its durable consumers, although others read SAMPLES and TABLES too."""
 
 OTHERS = {
-    "materialize": (NODES.subject("a.facts"), POLICIES.subject("n.p"), "tas.samples.a.x", api("STREAM.PURGE.KV_NODES")),
+    "materialize": (
+        NODES.subject("a.facts"),
+        POLICIES.subject("n.p"),
+        "tas.samples.a.x",
+        "tas.tables.x.1-0",
+        api("STREAM.PURGE.KV_NODES"),
+    ),
     "watch": (NODES.subject("a.metrics"), VERDICTS.subject("a"), HOLDS.subject("a"), api("STREAM.PURGE.KV_VERDICTS")),
     "policies": (NODES.subject("a.facts"), VERDICTS.subject("a"), api("STREAM.PURGE.KV_POLICIES")),
     "evaluate": (NODES.subject("a.metrics"), LEASES.subject("labels"), api("STREAM.PURGE.KV_POLICIES")),
@@ -349,6 +362,8 @@ OTHERS = {
     "resources": ("tas.events.violation.p.a", LEASES.subject("labels")),
     "collect": (
         "tas.samples.a.other",
+        "tas.tables.other.1-0",
+        NODES.subject("_table.probe.1-0"),
         SOURCES.subject("other"),
         LEASES.subject("collect.other"),
         NODES.subject("a.facts"),
@@ -364,9 +379,20 @@ OTHERS = {
     "keeper": (NODES.subject("a.facts"), "tas.samples.a.x", api("STREAM.CREATE.OTHER"), api("STREAM.MSG.GET.SAMPLES")),
     "reader": (NODES.subject("a.metrics"), BREAKERS.subject("_paused"), "tas.samples.a.x", *OF_MATERIALIZE),
     "operator": (NODES.subject("a.metrics"), POLICIES.subject("n.p"), VERDICTS.subject("a")),
-    "publisher": (NODES.subject("a.metrics"), "tas.samples.a.other", api("STREAM.MSG.GET.SAMPLES")),
+    "publisher": (
+        NODES.subject("a.metrics"),
+        "tas.samples.a.other",
+        "tas.tables.other.1-0",
+        api("STREAM.MSG.GET.SAMPLES"),
+    ),
     "subscriber": (api("STREAM.MSG.GET.EVENTS"), api("CONSUMER.INFO.EVENTS.other"), "tas.dead_letters.other"),
-    "node": ("tas.samples.b.probe", "tas.samples.a.other", NODES.subject("a.metrics"), api("STREAM.MSG.GET.SAMPLES")),
+    "node": (
+        "tas.samples.b.probe",
+        "tas.samples.a.other",
+        "tas.tables.probe.1-0",
+        NODES.subject("a.metrics"),
+        api("STREAM.MSG.GET.SAMPLES"),
+    ),
 }
 """What each user must not do beside what nobody may do: only a neighbour may."""
 

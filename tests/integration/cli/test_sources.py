@@ -89,6 +89,7 @@ async def test_get_sources_shows_state_and_problems_of_each_source(tas: Tas, ser
     await put_state(
         bus, "many", metrics=seen | {"n": SourceMetric(missing="?")}, metrics_left_out=2200, missing_left_out=2100
     )
+    await put_state(bus, "single", metrics=seen, last_success=now, without_tables="no room")
     await bus.put(SOURCES, "strange", b"?", revision=0, read_at=time.monotonic())
     done = await tas("get", "sources", "--json", "--bus", server.url)
     assert done.code == 0
@@ -100,6 +101,7 @@ async def test_get_sources_shows_state_and_problems_of_each_source(tas: Tas, ser
         "partial": "partial",
         "healthy": "healthy",
         "many": "partial",
+        "single": "healthy",
         "written": "waiting",
     }
     done = await tas("get", "sources", "--bus", server.url)
@@ -111,6 +113,7 @@ async def test_get_sources_shows_state_and_problems_of_each_source(tas: Tas, ser
         "1h0",
         "and 2200 more",
         "and 2100 more without a fresh sample",
+        "published by node: no room",
     ):
         assert words in done.out
 

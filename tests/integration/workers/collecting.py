@@ -1,26 +1,29 @@
 """The bus around `collect`: policies that use metrics, published samples, states of sources."""
 
-import base64
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 
 from prometheus_client import CollectorRegistry
 
-from bus.buckets import POLICIES, SOURCES, SYNCED
+from bus.buckets import POLICIES, SAMPLES, SOURCES, SYNCED, TABLES
 from bus.connection import Bus
-from bus.errors import MESSAGE_NOT_FOUND, BusError, RefusedError
+from bus.errors import BusError
 from bus.records.codec import encode
 from bus.records.policies import PolicyRecord, encode_policy
-from bus.records.samples import decode_samples
 from bus.records.sources import decode_source_state
 from bus.records.synced import Synced
+from bus.scrapes import received
+from bus.stream_reader import Start, StreamReader
 from bus.subjects import policy_key, samples_subject
+from bus.tables import received_table
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey
-from tas.samples.sample import Scrape
+from tas.samples.sample import NodeSamples, Scrape
 from tas.sources.state import SourceState
+from tas.sources.tables import Publish
 from tas.values.quantity import NANO
 from tests.integration.servers import answered, eventually
 from tests.integration.workers.running import entry_on, epoch_on, put, running
@@ -45,6 +48,8 @@ class World:
 
     def __init__(self, bus: Bus) -> None:
         self.bus = bus
+        self._rows: dict[tuple[str, str], NodeSamples] = {}
+        self._rows_until = 0
 
     async def use(
         self, *metrics: str, policy: str = "p", source: str | None = None, namespace: str = "default"
@@ -72,19 +77,28 @@ class World:
         )
 
     async def scrape(self, node: str, source: str) -> Scrape | None:
-        """The last scrape of a node by a source, if there is one."""
-        subject = samples_subject(node, source)
-        try:
-            found = await answered(lambda: self.bus.api("STREAM.MSG.GET.SAMPLES", {"last_by_subj": subject}))
-        except RefusedError as error:
-            if error.code == MESSAGE_NOT_FOUND:
-                return None
-            raise
-        message = found["message"]
-        data = base64.b64decode(message["data"])
-        _, scrape, refused = decode_samples(subject, data, arrived=time.time(), sequence=message["seq"])
-        assert not refused
-        return scrape
+        """The last scrape of a node by a source, from a message of its own or from a table, if there is one."""
+        found: list[Scrape] = []
+        for message in await answered(lambda: self.bus.last_messages(SAMPLES, samples_subject(node, source))):
+            _, scrape, refused = received(message)
+            assert not refused
+            found += () if scrape is None else (scrape,)
+        if self.bus.refused(TABLES) is None:
+            await answered(self._read_tables)
+        found += self._rows.get((node, source), ())
+        return max(found, key=lambda scrape: (scrape.arrived, scrape.measured), default=None)
+
+    async def _read_tables(self) -> None:
+        """Reads what is new on TABLES: a poll may be several messages of one subject, each with other nodes."""
+        reader = StreamReader(self.bus, TABLES, Start(after=self._rows_until))
+        async with aclosing(reader.stored()) as batches:
+            async for batch in batches:
+                for message in batch.messages:
+                    key, table, refused = received_table(message)
+                    assert not refused.counts
+                    if table is not None:
+                        self._rows |= {(node, key.source): table.scrapes(node) for node in table.nodes}
+                    self._rows_until = message.sequence
 
     async def values(self, node: str, source: str) -> dict[str, float]:
         """The values of the last scrape."""
@@ -110,10 +124,9 @@ class World:
         await polled(is_published)
 
     async def published(self) -> int:
-        """The number of messages on SAMPLES."""
-        answer = await answered(lambda: self.bus.api("STREAM.INFO.SAMPLES"))
-        count: int = answer["state"]["messages"]
-        return count
+        """The number of messages on SAMPLES and TABLES."""
+        answers = [await answered(partial(self.bus.api, f"STREAM.INFO.{of}")) for of in ("SAMPLES", "TABLES")]
+        return sum(answer["state"]["messages"] for answer in answers)
 
     async def state(self, source: str) -> SourceState | None:
         """The stored state of a source."""
@@ -166,11 +179,14 @@ async def collecting(
     period: float = 0.1,
     stale_after: float = 120.0,
     always: Collection[str] = (),
+    publish: Publish = Publish.TABLES,
 ) -> AsyncIterator[CollectorRegistry]:
     """Runs `collect` with these sources while the body runs, and gives its metrics."""
     registry = CollectorRegistry()
     specs = {SourceSpec(name=source.name, kind=kind): source for source in sources}
     metrics = SourceMetrics(registry)
-    collect = Collect(bus, specs, period=period, default_stale_after=stale_after, metrics=metrics, always=always)
+    collect = Collect(
+        bus, specs, period=period, default_stale_after=stale_after, metrics=metrics, always=always, publish=publish
+    )
     async with running(collect):
         yield registry

@@ -479,14 +479,19 @@ class TestRoundTrips:
         assert table is not None
         assert decode_stored_table(KEY, encode_stored_table(table)) == table
 
-    def test_a_message_fits_or_is_left(self) -> None:
+    def test_what_is_stored_together_fits_or_is_left(self) -> None:
         small, large = (
             table_of("machine", tuple(f"n{row}" for row in range(rows)), {"x": column_of(rows)}) for rows in (1, 100)
         )
-        fits, left = encoded_tables([(KEY, small), (KEY, large)], most=400)
+        other = TableKey("machine", Part(2, 1))
+        fits, left = encoded_tables([(KEY, small), (other, large)], most=400)
         assert [(each.key, each.table) for each in fits] == [(KEY, small)]
         assert all(len(each.message) <= 400 for each in fits)
-        assert left == [(KEY, large)]
+        assert left == [(other, large)]
+        size = len(fits[0].message)
+        several = [(KEY, small), (KEY, small)]
+        assert len(encoded_tables(several, most=2 * size)[0]) == 2
+        assert encoded_tables(several, most=2 * size - 1) == ([], several)
 
     def test_no_message_is_larger_than_the_stream_takes(self) -> None:
         rows = MAX_ROWS

@@ -311,15 +311,18 @@ async def test_samples_that_the_bus_does_not_store_are_no_success(bus: Bus, worl
             return registry.get_sample_value(name, {"source": "fake"}) or 0.0
 
         await eventually(lambda: value(LAST_SUCCESS) > 0)
-        config = (await answered(lambda: bus.api("STREAM.INFO.SAMPLES")))["config"]
-        await answered(lambda: bus.api("STREAM.UPDATE.SAMPLES", config | {"max_msg_size": 1}))
+        configs = [await answered(partial(bus.api, f"STREAM.INFO.{of}")) for of in ("TABLES", "SAMPLES")]
+        for info in configs:
+            smaller = info["config"] | {"max_msg_size": 1}
+            await answered(partial(bus.api, f"STREAM.UPDATE.{smaller['name']}", smaller))
         lost = value("tas_source_polls_lost_total")
         await eventually(lambda: value("tas_source_polls_lost_total") > lost)  # so no earlier poll is on its way
         last_success = value(LAST_SUCCESS)
         await eventually(lambda: value(MISSING) == 1)
         await world.problem("fake", "the bus did not store the samples: tas.samples.node-1.fake")
         assert value(LAST_SUCCESS) == last_success
-        await answered(lambda: bus.api("STREAM.UPDATE.SAMPLES", config))
+        for info in configs:
+            await answered(partial(bus.api, f"STREAM.UPDATE.{info['config']['name']}", info["config"]))
         await eventually(lambda: value(LAST_SUCCESS) > last_success and value(MISSING) == 0)
         await world.problem("fake", "")
 

@@ -15,10 +15,14 @@ from bus.buckets import NODES, TABLES
 from bus.connection import Bus
 from bus.kinds import NODE_TABLES
 from bus.record_kind import Entry
+from bus.tables import encoded_tables, publish_tables
 from bus.watch import Watch
+from cli.queries.query import samples_of_node, stored_nodes
 from tas.samples.parts import Part
 from tas.samples.table import Table, TableKey
-from tas.values.quantity import NANO
+from tas.sources.result import Sample
+from tas.sources.tables import tables_of
+from tas.values.quantity import NANO, Quantity
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.ingest.test_materialize import (
     Materialized,
@@ -26,6 +30,7 @@ from tests.integration.workers.ingest.test_materialize import (
     list_nodes,
     materializing,
 )
+from tests.integration.workers.ingest.test_materialize import publish as publish_scrape_of
 from tests.integration.workers.running import running
 from workers.following.followed_view import FollowedView
 from workers.ingest import stored_tables
@@ -254,7 +259,7 @@ async def test_a_table_without_a_value_that_can_count_is_deleted(
     materialized: Materialized, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stored_tables, "MAX_SAMPLE_AGE", 0.0)
-    monkeypatch.setattr(stored_tables, "EXPIRY_SECONDS", 0.05)
+    monkeypatch.setattr(stored_tables, "CHECK_SECONDS", 0.05)
     bus = materialized.bus
     await publish(bus, {"a": {"load": "1"}})
     async with materializing(bus):  # with the short time from its start
@@ -264,6 +269,76 @@ async def test_a_table_without_a_value_that_can_count_is_deleted(
             return entry.revision > 0 and not entry.present
 
         await eventually(is_deleted)
+
+
+async def test_a_source_may_change_to_samples_of_nodes_and_back_and_publish_both(
+    materialized: Materialized, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each node and metric the newest value counts, and a table without one goes."""
+    monkeypatch.setattr(stored_tables, "CHECK_SECONDS", 0.05)
+    bus = materialized.bus
+
+    async def newest(node: str) -> dict[str, float]:
+        samples = await answered(lambda: samples_of_node(bus, node))
+        return {metric: value / NANO for scrape in samples for metric, value in scrape.metrics.items()}
+
+    async def is_gone() -> bool:
+        return not (await stored(bus)).present
+
+    async with materializing(bus) as other:  # with the short time from its start
+        await publish(bus, {"a": {"load": 1, "heat": 1}, "b": {"load": 1}}, ago=3)
+        await have(bus, "load", {"a": 1, "b": 1})
+        await publish_scrape_of(bus, "a", "poll", ago=2, load=2, heat=2)
+        await publish_scrape_of(bus, "b", "another", ago=2, load=9)  # not of this source
+        await other.has("b", "load", "9")
+        await other.has("a", "load", "2")
+        await publish(bus, {"a": {"load": 3}}, ago=1)  # both, in turn
+        await have(bus, "load", {"a": 3, "b": 1})
+        assert await newest("a") == {"load": 3, "heat": 2}
+        await publish_scrape_of(bus, "a", "poll", load=4, heat=4)
+        await publish_scrape_of(bus, "b", "poll", load=4)
+        await eventually(is_gone)
+        assert await newest("a") == {"load": 4, "heat": 4}
+        await publish(bus, {"a": {"load": 5}, "b": {"load": 5}})
+        await have(bus, "load", {"a": 5, "b": 5})
+        assert await newest("a") == {"load": 5, "heat": 4}
+
+
+async def test_replicas_publish_parts_in_turn_and_the_layout_changes_within_a_poll(materialized: Materialized) -> None:
+    """A replica ends in the middle of a poll, and the next one, which knows of no layout, begins with fewer parts."""
+    bus, now = materialized.bus, time.time()
+    expected: dict[str, float] = {}
+
+    async def poll(value: int, parts: int, *, only: int, to: int | None = None) -> None:
+        """Publishes the tables of a poll from number `only` to number `to`."""
+        samples = [Sample(node=node, metric="load", value=Quantity(value * NANO)) for node in NAMES[:200]]
+        divided = tables_of(samples, source="poll", requested_at=now - 60 + value, parts=parts)
+        assert len(divided.tables) == parts
+        tables, _ = encoded_tables(divided.tables[only:to], most=1 << 18)
+        await answered(lambda: publish_tables(bus, tables))
+        expected.update(dict.fromkeys((node for each in tables for node in each.table.nodes), value))
+
+    await poll(1, 4, only=0)
+    await poll(2, 4, only=0, to=2)  # it ends here
+    await poll(3, 2, only=0, to=1)
+    await poll(4, 8, only=6)  # grown meanwhile, and the first parts come last
+    await poll(4, 8, only=0, to=1)
+    assert set(expected.values()) == {1, 2, 3, 4}
+
+    async def are_newest() -> bool:
+        samples = (await answered(lambda: stored_nodes(bus))).samples
+        return {node: scrape.metrics["load"] / NANO for node, (scrape,) in samples.items()} == expected
+
+    await eventually(are_newest)
+
+
+async def test_two_programs_with_one_name_overwrite_only_what_both_have(materialized: Materialized) -> None:
+    bus = materialized.bus
+    for number in range(3):
+        await publish(bus, {"a": {"load": number}, "b": {"load": number}}, ago=9 - 2 * number)
+        await publish(bus, {"b": {"load": 10 + number}, "c": {"heat": number}}, ago=8 - 2 * number)
+    await have(bus, "load", {"a": 2, "b": 12})
+    await have(bus, "heat", {"c": 2})
 
 
 async def test_every_watch_of_a_table_gets_one_entry_for_each_poll(materialized: Materialized) -> None:

@@ -18,6 +18,7 @@ from tas.samples.table import (
     Reading,
     Table,
     combined_samples,
+    is_superseded,
     merge_tables,
     table_of,
     without_earlier,
@@ -318,6 +319,19 @@ class TestCombined:
         """Whatever the sequences are: those of two streams cannot be compared."""
         found = combined_samples((scrape(2, 5, x=1),), [(scrape(2, sequence, x=2, y=3),)])
         assert {(metric, value) for each in found for metric, value in each.metrics.items()} == {("x", 1), ("y", 3)}
+
+    @given(any_tables, any_tables, any_tables)
+    def test_a_table_is_superseded_if_the_samples_of_its_nodes_are_the_same_without_it(
+        self, own: Table, one: Table, other: Table
+    ) -> None:
+        for known in (own, merge_tables(merge_tables(own, one), other), one):
+            same = all(
+                combined_samples(known.scrapes(node), [one.scrapes(node)]) == combined_samples(known.scrapes(node), [])
+                for node in one.nodes
+            )
+            assert is_superseded(one, known.scrapes) is same
+        assert is_superseded(one, one.scrapes)
+        assert not one.nodes or not is_superseded(one, lambda _: ())
 
     def test_of_two_tables_at_equal_times_the_later_message_counts(self) -> None:
         rows = [(scrape(2, 5, x=1),), (scrape(2, 6, x=2),)]

@@ -1,0 +1,154 @@
+"""Where the bus takes no tables, or only small ones, the same samples are published by node."""
+
+import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+import bus.server as embedded
+from bus.buckets import ALL, NODES, TABLES
+from bus.connection import Bus
+from bus.kinds import NODE_SAMPLES, NODE_TABLES
+from bus.record_kind import Entry, read_entries
+from cli.queries.query import stored_nodes
+from tas.samples.parts import MAX_PARTS
+from tas.samples.sample import NodeSamples
+from tas.samples.table import Table, TableKey
+from tas.sources.result import ResultBuilder
+from tests.integration.bus.limits import long_limits
+from tests.integration.servers import Server, answered, eventually
+from tests.integration.workers.collecting import World, collecting, polled
+from tests.integration.workers.ingest.test_collect import Fake
+from tests.integration.workers.ingest.test_materialize import materializing
+from tests.integration.workers.ingest.test_windows import SOURCE, Cluster, cluster, worker
+from tests.integration.workers.running import running
+
+__all__ = ["cluster", "long_limits"]
+
+pytestmark = pytest.mark.usefixtures("long_limits")
+
+RESERVED = sum(of.max_bytes for of in ALL)
+"""What the streams take of a store."""
+
+
+async def state_says(world: World, words: str, source: str = "fake") -> None:
+    """Waits until the state of a source says this of tables; "": that it publishes them."""
+
+    async def says() -> bool:
+        state = await world.state(source)
+        return (
+            state is not None
+            and state.polls > 0
+            and (words in state.without_tables if words else not state.without_tables)
+        )
+
+    await polled(says)
+
+
+async def tables_on(connection: Bus) -> int:
+    """The number of messages on TABLES."""
+    return int((await answered(lambda: connection.api("STREAM.INFO.TABLES")))["state"]["messages"])
+
+
+class TestWithoutRoom:
+    """The store was full enough without the stream that a new version adds."""
+
+    @pytest.fixture
+    async def server(self, tmp_path: Path) -> AsyncIterator[Server]:
+        server = Server(tmp_path / "store")
+        await server.start(store_bytes=RESERVED - 1)
+        earlier = tuple(of for of in ALL if of is not TABLES)
+        async with Bus.connect(server.url, name="earlier", streams=earlier) as connection:
+            await connection.wait_connected()
+            assert connection.problem is None
+        yield server
+        await server.stop()
+
+    async def test_sources_and_statistics_go_on_with_samples_until_the_stream_can_be_had(
+        self, server: Server, bus: Bus, cluster: Cluster
+    ) -> None:
+        world = World(bus)
+        await cluster.has("a", "node-1")
+        await world.use("load", "cpu:mean:1m")
+        await world.listed()
+        for after, value in ((60, 1), (90, 2), (120, 9)):
+            await cluster.measure("a", after, value)
+        fake = Fake()
+        with capture_logs() as logs:
+            async with materializing(bus) as materialized, running(worker(bus)), collecting(bus, fake):
+                assert "insufficient storage resources available (10047)" in str(bus.problem)
+                await state_says(world, "TABLES cannot be read or created: STREAM.CREATE.TABLES: insufficient storage")
+                await materialized.has("node-1", "load", "1")
+                await world.has("a", SOURCE, {"cpu:mean:1m": 4})
+                await world.use("cpu:max:2m", policy="later")  # wanted only when its values are in the past
+                await world.has("a", SOURCE, {"cpu:max:2m": 9})
+                fake.value = "2"
+                await materialized.has("node-1", "load", "2")
+                assert bus.refused(TABLES)
+
+                await server.restart(store_bytes=RESERVED + (64 << 20))
+                await state_says(world, "")
+                await eventually(lambda: bus.problem is None)
+                assert await tables_on(bus) > 0
+                fake.value = "3"
+                await world.has("node-1", "fake", {"load": 3, "cpu": 3})
+
+                async def is_stored() -> bool:
+                    samples = (await stored_nodes(bus)).samples["node-1"]
+                    return max(scrape.metrics["load"] for scrape in samples if "load" in scrape.metrics) == 3 * 10**9
+
+                await polled(is_stored)
+                table = {"nodes": ["a"], "metrics": {"cpu": ["12"]}, "measured": _at(cluster.start + 120.5)}
+                await answered(lambda: bus.publish(TABLES, "tas.tables.t.1-0", json.dumps(table).encode()))
+                await world.has("a", SOURCE, {"cpu:mean:1m": 6, "cpu:max:2m": 12})
+        said = [each["event"] for each in logs if each["event"] in ("source_without_tables", "source_with_tables")]
+        assert said == ["source_without_tables", "source_with_tables"]
+
+
+def _at(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()
+
+
+class TestSmallMessages:
+    """A server that takes messages of 64 KiB: 64 tables of a third of that have no room for everything."""
+
+    @pytest.fixture
+    async def server(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Server]:
+        monkeypatch.setattr(embedded, "_CONFIG", embedded._CONFIG + f"max_payload: {64 << 10}\n")
+        server = Server(tmp_path / "store")
+        await server.start()
+        yield server
+        await server.stop()
+
+    async def test_what_has_no_room_in_tables_is_published_by_node_and_everything_is_stored(self, bus: Bus) -> None:
+        world = World(bus)
+        await world.listed()
+        metrics = [f"metric_{number}" for number in range(70)]
+        names = [f"host-{number}" for number in range(400)]
+
+        def add(builder: ResultBuilder) -> None:
+            for name in names:
+                for number, metric in enumerate(metrics):
+                    builder.add(node=name, metric=metric, value=str(10**39 + number))
+
+        fake = Fake()
+        fake.add_more = add
+        async with materializing(bus), collecting(bus, fake, period=1.0, always=metrics):
+            await state_says(world, f"{MAX_PARTS} tables of ")
+
+            async def are_stored() -> bool:
+                samples = (await stored_nodes(bus)).samples
+                return all(
+                    {metric for scrape in samples.get(name, ()) for metric in scrape.metrics} == set(metrics)
+                    for name in names
+                )
+
+            await polled(are_stored)
+        single: list[Entry[str, NodeSamples]] = []
+        tables: list[Entry[TableKey, Table]] = []
+        await answered(lambda: read_entries(bus, NODES, NODE_SAMPLES.to(single.append), NODE_TABLES.to(tables.append)))
+        assert single
+        assert tables
