@@ -20,7 +20,7 @@ from tests.certificates import Authority
 from tests.e2e.api import Api, ApiError, Object
 from tests.e2e.cluster import Cluster, extender
 from tests.e2e.controlplane import ADMIN_GROUP, ControlPlane, control_plane
-from tests.e2e.processes import Process, free_ports
+from tests.e2e.processes import Process, free_ports, until
 from tests.integration.servers import eventually
 from tests.unit.tas.devices import notation
 from workers.kubernetes.crd import crd_manifest
@@ -172,6 +172,14 @@ class Polled:
         """The flags of `tas run all` that polls the server every so many seconds."""
         return ["--source", f"prometheus={self.url}", "--period", f"{seconds:g}s"]
 
+    def answers(self) -> bool:
+        """Whether the server answers. Raises RuntimeError if the process has ended."""
+        self.process.must_run()
+        with suppress(OSError):
+            self.heat(())
+            return True
+        return False
+
     def heat(self, names: Collection[str]) -> None:
         """Makes these nodes exceed each target from now on, and no others."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=CALL_SECONDS)
@@ -284,7 +292,9 @@ class World:
         (port,) = free_ports(1)
         options = ["--listen", f"127.0.0.1:{port}", "--nodes", str(len(self.names)), "--crossing", str(crossing)]
         with self.stand.process("telemetry", [*module("tests.bench.telemetry"), *options]) as process:
-            yield Polled(process=process, port=port)
+            polled = Polled(process=process, port=port)
+            until(polled.answers, "telemetry answers")
+            yield polled
 
     @contextmanager
     def floor(self, *, tls: bool, same: bool) -> Iterator[Served]:
