@@ -30,6 +30,7 @@ from tests.bench import (
     start,
     verdicts,
     view,
+    writes,
 )
 from tests.bench.machine import Noise, NoiseMeter
 from tests.bench.report import print_tables, tables, write_docs, write_json
@@ -39,9 +40,7 @@ from workers.process.log_form import LogFormat, LogLevel
 from workers.process.logs import configure_logging
 
 DOCS = REPOSITORY / "docs" / "benchmark.md"
-DOCS_HELP = (
-    "put the tables into docs/benchmark.md as well; of polls or cards alone, or agents and beside, to their own places"
-)
+DOCS_HELP = "put the tables into docs/benchmark.md; those of a run of one kind alone go to their own place"
 
 WIDTH = 160
 """Columns of an output that is no terminal: each row fits on one line."""
@@ -61,6 +60,7 @@ FAMILIES: Mapping[str, Callable[[Stand], Awaitable[Results]]] = {
         agents,
         beside,
         polls,
+        writes,
         sources,
         view,
         verdicts,
@@ -71,7 +71,7 @@ FAMILIES: Mapping[str, Callable[[Stand], Awaitable[Results]]] = {
 
 
 PARTS: Mapping[str, frozenset[str]] = {
-    "measured-polls": frozenset({polls.NAME}),
+    "measured-polls": frozenset({polls.NAME, writes.NAME}),
     "measured-cards": frozenset({cards.NAME}),
     "measured-agents": frozenset({agents.NAME, beside.NAME}),
 }
