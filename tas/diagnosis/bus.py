@@ -63,6 +63,10 @@ class BusFacts(msgspec.Struct, frozen=True, kw_only=True):
     sync: bool | Missing = Missing("the server does not say")
 
 
+TABLES = "TABLES"
+"""The stream without which all works, as before there was one."""
+
+
 def check_bus(facts: BusFacts | Missing) -> Iterator[Finding]:
     """The findings about the bus."""
     if isinstance(facts, Missing):
@@ -123,7 +127,12 @@ def _streams(facts: BusFacts) -> Iterator[Finding]:
         mend += f"but {each.lost} are lost" if each.lost else "and its content is built again"
         run = command("nats", "--server", facts.address, "stream", "rm", each.name)
         yield finding("bus.streams", Severity.ERROR, f"{each.name}: {each.differences}", mend, run=run)
-    if facts.absent:
+    if facts.absent == [TABLES]:
+        what = f"without {TABLES}: sources publish their samples by node, which costs more"
+        mend = "make room for it in the store of nats-server; on a closed bus: tas bus init, the new auth.conf for the "
+        mend += "servers, and tas run keeper"
+        yield finding("bus.streams", Severity.WARNING, what, mend)
+    elif facts.absent:
         what = f"without {some(facts.absent)}: no worker has used this bus yet, or it was wiped"
         run = command("tas", "run", "all", "--bus", facts.address, "--kubeconfig", "FILE")
         mend = "start a worker; on a closed bus the keeper, with its credentials: tas run keeper. If workers run, the "

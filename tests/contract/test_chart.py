@@ -64,6 +64,14 @@ def test_each_process_has_flags_and_variables_that_exist(spec: dict[str, Any]) -
         assert f"run {name}" in variables[each["name"]].commands, each
 
 
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.stem))
+def test_an_upgrade_in_one_step_publishes_what_pods_of_an_earlier_version_read(file: Path) -> None:
+    flags = [spec["containers"][0].get("args", ()) for _, spec in pods(file)]
+    assert [[each for each in of if each.startswith("--publish")] for of in flags if {"collect", "all"} & {*of}] == [
+        ["--publish=nodes"]
+    ]
+
+
 @pytest.mark.parametrize("spec", ALL_PODS)
 def test_each_pod_may_do_little(spec: dict[str, Any]) -> None:
     assert spec["securityContext"]["runAsNonRoot"] is True

@@ -108,6 +108,7 @@ def test_a_wrong_value_is_an_error_that_names_it(helm: Path, tmp_path: Path) -> 
         "notify: {sinks: 'sinks: {}'}": "notify.sinks: needs processes.notify.enabled",
         "{processes: {collect: {enabled: false}}, collect: {remoteWritePort: 9012}}": "need processes.collect.enabled",
         "collect: {secret: some}": "collect.secret: needs collect.config",
+        "collect: {publish: table}": "/collect/publish",
         "collect: {sources: [promtheus]}": "/collect/sources/0",
         "collect: {sources: ['prometheus=localhost:9090']}": "/collect/sources/0",
         "collect: {sources: ['remote-write=0.0.0.0:9012']}": "collect.remoteWritePort = 0: must be its port",

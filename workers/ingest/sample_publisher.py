@@ -65,12 +65,16 @@ class SamplePublisher:
         if self._form is Publish.NODES:
             return await self._publish_nodes(samples, requested_at)
         why = self._bus.refused(TABLES) or (self._refused if time.monotonic() < self._refused_until else "")
+        published, left = 0, samples
         if not why:
             try:
-                return await self._publish_tables(samples, requested_at)
+                published, left = await self._publish_tables(samples, requested_at)
             except (RefusedError, NobodyListensError) as error:
                 why = self._note_refusal(error)
-        published = await self._publish_nodes(samples, requested_at)
+            else:
+                why = f"{MAX_PARTS} tables of {self._most_bytes} bytes each have no room for all nodes" if left else ""
+        if left:
+            published += await self._publish_nodes(left, requested_at)
         self._note_without_tables(why)
         return published
 
@@ -87,7 +91,8 @@ class SamplePublisher:
             log.info("source_with_tables", source=self._source)
         self.without_tables = why
 
-    async def _publish_tables(self, samples: Sequence[Sample], requested_at: float) -> int:
+    async def _publish_tables(self, samples: Sequence[Sample], requested_at: float) -> tuple[int, Sequence[Sample]]:
+        """Returns the number of messages, and the samples for which tables have no room. Raises BusError."""
         # In a thread: a whole cluster takes a while, in which the lease must be renewed.
         tables, left = await asyncio.to_thread(self._divide, samples, requested_at)
         due = list(self._due_tables(tables))
@@ -96,10 +101,7 @@ class SamplePublisher:
             await publish_tables(self._bus, due[start : start + MAX_CONCURRENT_TABLES])
         for key in {each.key for each in due}:
             self._tables[key] = [each.table for each in tables if each.key == key], now
-        published = len(due) + (await self._publish_nodes(left, requested_at) if left else 0)
-        room = f"{MAX_PARTS} tables of {self._most_bytes} bytes each have no room for all nodes"
-        self._note_without_tables(room if left else "")
-        return published
+        return len(due), left
 
     @property
     def _most_bytes(self) -> int:

@@ -20,7 +20,7 @@ from bus.record_kind import Entry
 from bus.tables import by_table, received_table
 from tas.errors import InvalidInputError
 from tas.samples.sample import MAX_SAMPLE_AGE, NodeSamples
-from tas.samples.table import Table, TableKey, is_superseded, merge_tables, without_nodes
+from tas.samples.table import Table, TableKey, is_superseded, merge_tables, with_metrics, without_nodes
 from workers.process.logs import ThrottledLog
 
 log = structlog.get_logger("materialize")
@@ -188,7 +188,7 @@ class StoredTables:
             if merged is stored.table or not merged.nodes:
                 return
             try:
-                await self._write(key, stored, merged, read_at)
+                await self._write_fitting(key, stored, merged, read_at)
             except (ConflictError, ExpiredError) as error:
                 if time.monotonic() - received_at > BATCH_SECONDS:
                     raise
@@ -213,6 +213,31 @@ class StoredTables:
 
     def _known(self, key: TableKey) -> _Stored:
         return self._stored.get(key) or _Stored(0)
+
+    async def _write_fitting(self, key: TableKey, stored: _Stored, table: Table, read_at: float) -> None:
+        """Writes a table, without the oldest of its metrics if there is no room for all.
+
+        For an hour a table has the metrics of former policies, too: they must not keep the present ones away.
+        """
+        try:
+            await self._write(key, stored, table, read_at)
+        except RefusedError:
+            smaller = await self._fitting(table)
+            if smaller is table:
+                raise
+            await self._write(key, stored, smaller, read_at)
+            left_out = len(table.columns) - len(smaller.columns)
+            self._throttled.warning("table_shortened", table=_name(key), metrics=len(table.columns), left_out=left_out)
+
+    async def _fitting(self, table: Table) -> Table:
+        """The table without so many of its oldest metrics that it fits into the bucket; the newest one stays."""
+        newest = {metric: max(each.time for each in column.different) for metric, column in table.columns.items()}
+        oldest_last = sorted(newest, key=lambda metric: (newest[metric], metric), reverse=True)
+        while len(oldest_last) > 1 and NODE_TABLES.size(table) > self._bus.max_value_bytes:
+            oldest_last.pop()
+            table = with_metrics(table, oldest_last)
+            await asyncio.sleep(0)
+        return table
 
     async def _write(self, key: TableKey, stored: _Stored, table: Table | None, read_at: float) -> None:
         """Writes or deletes a table on the condition that it is still as `stored`."""

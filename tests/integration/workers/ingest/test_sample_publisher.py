@@ -129,3 +129,40 @@ async def test_what_does_not_fit_into_tables_is_published_by_node(bus: Bus) -> N
     by_node = (await stored(bus))["num_subjects"]
     assert by_node > 0
     assert by_node + sum(await table_nodes(bus)) == len(long_names)
+
+
+@pytest.mark.usefixtures("long_limits")
+async def test_a_poll_that_tables_refuse_is_published_by_node_and_tables_are_tried_again(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time()
+    publisher = SamplePublisher(bus, "s", form=Publish.TABLES)
+
+    async def poll(value: int) -> int:
+        return await answered(
+            lambda: publisher.publish(samples(value, measured=now + value, nodes=3), requested_at=now)
+        )
+
+    config = (await answered(lambda: bus.api("STREAM.INFO.TABLES")))["config"]
+    await answered(lambda: bus.api("STREAM.UPDATE.TABLES", config | {"max_msg_size": 1}))
+    assert await poll(1) == 3
+    assert "message size exceeds maximum allowed" in publisher.without_tables
+    await answered(lambda: bus.api("STREAM.UPDATE.TABLES", config))
+    assert await poll(2) == 3  # not asked again with each poll
+    monkeypatch.setattr(publisher, "_refused_until", time.monotonic())
+    assert await poll(3) == 1
+    assert publisher.without_tables == ""
+
+    await answered(lambda: bus.api("STREAM.DELETE.TABLES"))
+    assert await poll(4) == 3
+    assert "tas.tables.s.1-0: nobody listens" in publisher.without_tables
+    await eventually(partial(_exists, bus))  # this connection has created it again
+    assert await poll(5) == 1
+    assert publisher.without_tables == ""
+
+
+async def _exists(bus: Bus) -> bool:
+    with suppress(BusError):
+        await bus.api("STREAM.INFO.TABLES")
+        return True
+    return False

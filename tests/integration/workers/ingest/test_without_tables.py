@@ -1,9 +1,12 @@
 """Where the bus takes no tables, or only small ones, the same samples are published by node."""
 
 import json
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Awaitable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -13,6 +16,7 @@ from bus.buckets import ALL, NODES, TABLES
 from bus.connection import Bus
 from bus.kinds import NODE_SAMPLES, NODE_TABLES
 from bus.record_kind import Entry, read_entries
+from bus.tables import last_tables
 from cli.queries.query import stored_nodes
 from tas.samples.parts import MAX_PARTS
 from tas.samples.sample import NodeSamples
@@ -68,7 +72,7 @@ class TestWithoutRoom:
         await server.stop()
 
     async def test_sources_and_statistics_go_on_with_samples_until_the_stream_can_be_had(
-        self, server: Server, bus: Bus, cluster: Cluster
+        self, server: Server, bus: Bus, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         world = World(bus)
         await cluster.has("a", "node-1")
@@ -76,7 +80,13 @@ class TestWithoutRoom:
         await world.listed()
         for after, value in ((60, 1), (90, 2), (120, 9)):
             await cluster.measure("a", after, value)
-        fake = Fake()
+        fake, asked, api = Fake(), list[str](), bus.api
+
+        def recorded(verb: str, body: dict[str, Any] | None = None) -> Awaitable[dict[str, Any]]:
+            asked.append(verb)
+            return api(verb, body)
+
+        monkeypatch.setattr(bus, "api", recorded)
         with capture_logs() as logs:
             async with materializing(bus) as materialized, running(worker(bus)), collecting(bus, fake):
                 assert "insufficient storage resources available (10047)" in str(bus.problem)
@@ -88,6 +98,9 @@ class TestWithoutRoom:
                 fake.value = "2"
                 await materialized.has("node-1", "load", "2")
                 assert bus.refused(TABLES)
+                assert asked
+                assert not [verb for verb in asked if ".TABLES" in verb], "who waits for the stream asks for it"
+                assert await answered(lambda: last_tables(bus, "node-1")) == []  # tas trace goes on, too
 
                 await server.restart(store_bytes=RESERVED + (64 << 20))
                 await state_says(world, "")
@@ -122,6 +135,28 @@ class TestSmallMessages:
         await server.start()
         yield server
         await server.stop()
+
+    async def test_metrics_of_former_policies_do_not_keep_the_present_ones_away(self, bus: Bus) -> None:
+        """In a stored table, which has them for an hour; the oldest go first."""
+        async with materializing(bus) as materialized:
+            names = [f"host-{number}" for number in range(100)]
+            metrics = [f"metric_{number}" for number in range(12)]
+            for number, metric in enumerate(metrics):
+                at = time.time() - 60 + number
+                table = {
+                    "nodes": names,
+                    "measured": [_at(at + row / 1000) for row in range(len(names))],
+                    "metrics": {metric: [str(row) for row in range(len(names))]},
+                }
+                await answered(partial(bus.publish, TABLES, "tas.tables.t.1-0", json.dumps(table).encode()))
+
+            async def has_newest() -> bool:
+                samples = (await answered(partial(stored_nodes, bus))).samples.get("host-99", ())
+                known = {metric for scrape in samples for metric in scrape.metrics}
+                return known == set(metrics[-len(known) :]) and 1 < len(known) < len(metrics)
+
+            await polled(has_newest)
+            assert materialized.refusals() == {}
 
     async def test_what_has_no_room_in_tables_is_published_by_node_and_everything_is_stored(self, bus: Bus) -> None:
         world = World(bus)

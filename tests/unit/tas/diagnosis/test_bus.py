@@ -30,6 +30,8 @@ def test_a_good_bus_has_no_finding() -> None:
         ({"sync": False, "embedded": True}, {"bus.sync": Severity.HINT}),
         ({"wrong": [WrongStream("KV_NODES", "history is 1")]}, {"bus.streams": Severity.ERROR}),
         ({"absent": ["SAMPLES"]}, {"bus.streams": Severity.ERROR}),
+        ({"absent": ["SAMPLES", "TABLES"]}, {"bus.streams": Severity.ERROR}),
+        ({"absent": ["TABLES"]}, {"bus.streams": Severity.WARNING}),
         ({"cluster": "c"}, {"bus.replicas": Severity.WARNING}),
         ({"cluster": "c", "copies": {"SAMPLES": 2}}, {"bus.replicas": Severity.WARNING}),
         ({"cluster": "c", "copies": {"SAMPLES": 3}}, {}),
