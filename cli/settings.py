@@ -482,9 +482,9 @@ class Settings:
     publish: Publish = _setting(
         group="Sources",
         form=_choices(Publish),
-        help="The form in which polled samples are published: tables, one message for up to 1,000 nodes, or nodes, one "
-        "message for each node, as long as a worker of a version before tables runs. Where the bus takes no tables, "
-        "samples are published by node.",
+        help="The form in which samples of many nodes are published: tables, one message for up to 1,000 nodes, or "
+        "nodes, one message for each node, as long as a worker of a version before tables runs. Where the bus takes no "
+        "tables, samples are published by node.",
         parse=_choice(Publish),
         default=Publish.TABLES.value,
     )

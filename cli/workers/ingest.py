@@ -25,6 +25,7 @@ async def windows(context: "Context") -> "Worker":
         registry=context.registry,
         metrics=context.source_metrics,
         always=context.settings.metrics or (),
+        publish=context.settings.publish,
     )
 
 

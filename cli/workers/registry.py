@@ -121,7 +121,7 @@ WORKERS: dict[str, WorkerSpec] = {
             help="Compute statistics over time, such as `cpu:p95:5m`, from samples, for policies and agents.",
             port=9021,
             build=ingest.windows,
-            settings=("metrics", "stale_after"),
+            settings=("metrics", "stale_after", "publish"),
             in_all=_always,
         ),
         WorkerSpec(
@@ -277,6 +277,7 @@ Of the pods, only those that name a policy are stored. One replica at a time als
                 "annotation_names",
                 "annotation_prefix",
                 "annotation_lifetime",
+                "publish",
             ),
             defaults={"new_bus_wait": f"{RESERVED_SECONDS:g}s"},
             needs_kubernetes=True,

@@ -61,7 +61,14 @@ async def inventory(context: "Context") -> "Worker":
     more: list[MakePart] = []
     if settings.annotations:
         more.append(
-            lambda is_active, _: Annotations(bus, registry, is_active, keys=keys, lifetime=settings.annotation_lifetime)
+            lambda is_active, _: Annotations(
+                bus,
+                registry,
+                is_active,
+                keys=keys,
+                lifetime=settings.annotation_lifetime,
+                publish=settings.publish,
+            )
         )
     if settings.write_annotations:
         more.append(partial(AnnotationWriter, bus, client, registry, prefix=prefix))

@@ -4,6 +4,7 @@ A source with many nodes has a power of two of parts, and the part of a node fol
 grows changes to more parts; for a while the tables of both layouts are stored.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 from zlib import crc32
@@ -13,6 +14,9 @@ MAX_PARTS = 64
 
 MAX_ROWS = 1000
 """The most rows of a table."""
+
+FORGET_SECONDS = 3600.0
+"""A node that a source has not named for so long, or twice as long, needs no row any more."""
 
 
 class Part(NamedTuple):
@@ -59,3 +63,37 @@ def divided(nodes: Iterable[str], parts: int) -> dict[Part, list[str]]:
     for node in nodes:
         found.setdefault(every[part_number(node, parts)], []).append(node)
     return found
+
+
+class Layout:
+    """How many parts a source needs whose nodes become known little by little.
+
+    Of each node only the hash is kept, and of at most as many as all parts have rows.
+
+    Attributes:
+        parts: So many, a power of two; never fewer than before.
+    """
+
+    def __init__(self) -> None:
+        self.parts = 1
+        self._since = float("-inf")
+        self._recent: set[int] = set()
+        self._earlier: set[int] = set()
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes the source has named lately."""
+        return len(self._recent | self._earlier)
+
+    def add(self, nodes: Iterable[str], now: float) -> None:
+        """Takes in nodes that the source has named `now`, in seconds of a clock that is not set back."""
+        if now - self._since >= FORGET_SECONDS:
+            self._since = now
+            self._earlier, self._recent = self._recent, set()
+        named = {crc32(node.encode()) for node in nodes} - self._recent
+        new = named - self._earlier
+        self._recent.update(sorted(named)[: MAX_PARTS * MAX_ROWS - len(self._recent)])
+        if new:
+            known = self._recent | self._earlier
+            while self.parts < MAX_PARTS and max(Counter(each % self.parts for each in known).values()) > MAX_ROWS:
+                self.parts *= 2

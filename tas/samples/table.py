@@ -232,7 +232,7 @@ def combined_samples(single: NodeSamples, rows: Iterable[NodeSamples]) -> NodeSa
     for (_, metric), scrape in best.items():
         found.setdefault(id(scrape), (scrape, {}))[1][metric] = scrape.metrics[metric]
     parts = (_with_metrics(scrape, metrics) for scrape, metrics in found.values())
-    return tuple(sorted(parts, key=lambda scrape: (scrape.source, scrape.order)))
+    return tuple(sorted(parts, key=lambda scrape: (scrape.source, scrape.order, min(scrape.metrics))))
 
 
 def is_superseded(table: Table, samples: Callable[[str], NodeSamples]) -> bool:

@@ -18,6 +18,7 @@ from bus.errors import BusError
 from tas.samples.freshness import DEFAULT_STALE_AFTER
 from tas.sources.annotations import SOURCE, Annotation, annotation_samples
 from tas.sources.result import ResultBuilder, SourceResult
+from tas.sources.tables import Publish
 from workers.ingest.collect import ReceivingSource, SourceMetrics
 from workers.ingest.sample_publisher import REPEAT_SECONDS
 from workers.kubernetes.client import Change, ChangeType
@@ -51,6 +52,7 @@ class Annotations:
         *,
         keys: Mapping[str, str],
         lifetime: float,
+        publish: Publish = Publish.TABLES,
     ) -> None:
         """`keys` are the metrics by annotation. `lifetime` is as in `annotation_samples`."""
         self.nodes: Gathered[GpuNode, Mapping[str, Annotation]] = Gathered(
@@ -64,7 +66,7 @@ class Annotations:
         self._changed: set[str] = set()
         self._wake = asyncio.Event()
         self._all_at = -inf
-        self._source = ReceivingSource(bus, self, self, SourceMetrics(registry), kind=SOURCE)
+        self._source = ReceivingSource(bus, self, self, SourceMetrics(registry), kind=SOURCE, publish=publish)
 
     async def run(self) -> None:
         """Publishes, and writes the state of the source, until cancelled."""

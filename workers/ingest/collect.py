@@ -17,10 +17,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from bus.connection import Bus
 from bus.errors import BusError
 from bus.lease import Lease, process_identity
-from tas.sources.result import SourceResult, with_valid_times
+from tas.sources.result import Sample, SourceResult, with_valid_times
 from tas.sources.state import PollResult, SourceState, SourceTracker
 from tas.sources.tables import Publish
 from tas.values.backoff import Backoff
+from workers.ingest.gathered_publisher import GatheredPublisher
 from workers.ingest.sample_publisher import SamplePublisher
 from workers.ingest.source_states import SourceStates
 from workers.ingest.sources.base import Listener, Source, SourceError
@@ -107,13 +108,13 @@ class Collect:
     ) -> None:
         """In seconds: the time between polls of a source, and the age of a stale sample without `staleAfter`.
 
-        The metrics `always` are collected, too, although no policy uses them. Samples of polls are published in the
-        form `publish`.
+        The metrics `always` are collected, too, although no policy uses them. Samples are published in the form
+        `publish`.
         """
         computing = [spec.name for spec in sources if spec.kind in COMPUTING]
         self._wanted = WantedMetrics(bus, default_stale_after=default_stale_after, always=always, computing=computing)
         self._runs: list[_PolledSource | ReceivingSource] = [
-            ReceivingSource(bus, source, self._wanted, metrics, kind=spec.kind.value)
+            ReceivingSource(bus, source, self._wanted, metrics, kind=spec.kind.value, publish=publish)
             if isinstance(source, Listener)
             else _PolledSource(bus, spec, source, self._wanted, metrics, period=period, publish=publish)
             for spec, source in sources.items()
@@ -131,6 +132,13 @@ class Collect:
             tasks.create_task(self._wanted.run())
             for run in self._runs:
                 tasks.create_task(run.run(), name=f"source {run.name}")
+
+
+class Send(Protocol):
+    """Publishes samples; returns the number of messages, once the bus has stored them. Raises BusError."""
+
+    async def __call__(self, samples: Sequence[Sample], *, requested_at: float) -> int:  # noqa: D102 - that of the class
+        ...
 
 
 class Wanted(Protocol):
@@ -171,6 +179,7 @@ class _CollectedSource:
         self._period = period
         self._holder = process_identity()
         self._publisher = SamplePublisher(bus, name, form=publish)
+        self._send: Send = self._publisher.publish
         self._throttled = ThrottledLog(log, source=name)
         self._missing_log = ThrottledLog(log, keys=MAX_MISSING_LOGGED, source=name)
         self.others: Sequence[_CollectedSource] = ()
@@ -192,7 +201,7 @@ class _CollectedSource:
         result = with_valid_times(result, now=time.time())
         samples = tuple(sample for sample in result.samples if sample.metric in metrics)
         try:
-            messages = await self._publisher.publish(samples, requested_at=requested_at)
+            messages = await self._send(samples, requested_at=requested_at)
         except BusError as error:
             self._metrics.lost.labels(self.name).inc()
             self._throttled.warning("source_samples_lost", error=str(error))
@@ -366,9 +375,21 @@ class _PolledSource(_CollectedSource):
 class ReceivingSource(_CollectedSource):
     """A source that writes to `collect`: every replica listens, and publishes what it receives."""
 
-    def __init__(self, bus: Bus, listener: Listener, wanted: Wanted, metrics: SourceMetrics, *, kind: str) -> None:
-        super().__init__(bus, listener.name, wanted, metrics, kind=kind, period=None)
+    def __init__(
+        self,
+        bus: Bus,
+        listener: Listener,
+        wanted: Wanted,
+        metrics: SourceMetrics,
+        *,
+        kind: str,
+        publish: Publish,
+    ) -> None:
+        super().__init__(bus, listener.name, wanted, metrics, kind=kind, period=None, publish=publish)
         self._listener = listener
+        self._gathering = GatheredPublisher(self._publisher)
+        if publish is Publish.TABLES:
+            self._send = self._gathering.publish
         self._written_polls = 0
 
     async def run(self) -> None:
@@ -377,6 +398,7 @@ class ReceivingSource(_CollectedSource):
         self._metrics.lease_held.labels(self.name).set(1)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._listen())
+            tasks.create_task(self._gathering.run())
             tasks.create_task(self._write_states())
 
     async def _listen(self) -> None:

@@ -56,6 +56,10 @@ class SamplePublisher:
         self._refused, self._refused_until = "", 0.0
         self.without_tables = ""
 
+    def need_parts(self, parts: int) -> None:
+        """Divides the nodes of a table into at least so many parts: `publish` gets only some of the nodes at a time."""
+        self._parts = max(self._parts, parts)
+
     async def publish(self, samples: Sequence[Sample], *, requested_at: float) -> int:
         """Publishes the samples, and returns the number of messages.
 

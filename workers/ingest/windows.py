@@ -32,6 +32,7 @@ from tas.samples.sample import Scrape
 from tas.samples.table import with_metrics
 from tas.samples.unknown_node import is_unknown_node
 from tas.sources.result import ResultBuilder, SourceResult
+from tas.sources.tables import Publish
 from tas.values.window import window_of
 from tas.windows.admission import MAX_NAMES, Admission, Names
 from tas.windows.key import SeriesKey, series_key
@@ -97,11 +98,12 @@ class Windows:
         registry: CollectorRegistry,
         metrics: SourceMetrics,
         always: Collection[str] = (),
+        publish: Publish = Publish.TABLES,
         store_seconds: float = STORE_SECONDS,
     ) -> None:
         """`default_stale_after` is in seconds. Statistics in `always` are computed although no policy uses them.
 
-        Within `store_seconds` each series is stored again.
+        They are published in the form `publish`. Within `store_seconds` each series is stored again.
         """
         self._store_seconds = store_seconds
         self._bus = bus
@@ -124,6 +126,7 @@ class Windows:
             bus, NODE_FACTS.to(self._apply_facts), on_epoch=lambda _: self._uids.clear(), on_complete=self._complete
         )
         self._of_sources = metrics
+        self._form = publish
         self._metrics = _Metrics(registry)
         self._metrics.series.set_function(lambda: float(self._table.count))
 
@@ -148,7 +151,7 @@ class Windows:
             if self._wanted_names():
                 break
             await self._wanted.wait_for_change(after=version, seconds=IDLE_SECONDS)
-        await ReceivingSource(self._bus, self, self, self._of_sources, kind=WINDOWS).run()
+        await ReceivingSource(self._bus, self, self, self._of_sources, kind=WINDOWS, publish=self._form).run()
 
     # What the source needs
 

@@ -25,6 +25,8 @@ from workers.following.followed_view import FollowedView
 FEW, MANY = 100, 1000
 POLLS = 3
 STALE_AFTER = 120.0
+SETTLED_SECONDS = 2.0
+"""After so long without a verdict all are stored."""
 METRIC = "node_load"
 MEAN = f"{METRIC}:mean:1m"
 POLICY = {
@@ -103,6 +105,7 @@ async def cost(server: Server, bus: Bus, nodes: int, policies: Path, monkeypatch
     prometheus = Prometheus(nodes)
     async with prometheus.serving() as url, running(server, url, policies) as view:
         await eventually(lambda: len(counted(view, MEAN)) == nodes and len(counted(view, METRIC)) == nodes)
+        await settled(bus)
         await after_next_poll(prometheus, view, nodes)
         before = await messages(bus)
         with monkeypatch.context() as patch:
@@ -153,6 +156,19 @@ async def after_next_poll(prometheus: Prometheus, view: FollowedView, nodes: int
         return len(values) == nodes and min(values) >= number * NANO
 
     await eventually(is_applied, every=0.1)
+
+
+async def settled(bus: Bus) -> None:
+    """Waits until the first verdicts of all nodes are stored."""
+    stored, since = -1, 0.0
+
+    async def is_settled() -> bool:
+        nonlocal stored, since
+        before, stored = stored, (await messages(bus))[VERDICTS.name]
+        since = time.monotonic() if stored != before else since
+        return time.monotonic() - since > SETTLED_SECONDS
+
+    await eventually(is_settled, every=0.1)
 
 
 def count_wakeups(patch: pytest.MonkeyPatch) -> Callable[[], int]:

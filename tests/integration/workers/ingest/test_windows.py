@@ -42,7 +42,7 @@ from tests.integration.workers.collecting import World, polled
 from tests.integration.workers.running import epoch_on, put, running
 from workers.ingest.collect import ReceivingSource, SourceMetrics
 from workers.ingest.wanted_metrics import WantedMetrics
-from workers.ingest.windows import Windows
+from workers.ingest.windows import READ, Windows
 
 __all__ = ["long_limits"]
 
@@ -707,7 +707,9 @@ async def test_another_replica_goes_on_with_what_is_stored(bus: Bus, cluster: Cl
         await polled(are_stored)
         async with running(standby := worker(bus)):
             await eventually(lambda: standby.unready() is None)
-    await bus.api("STREAM.PURGE.SAMPLES", {})
+    for stream in READ:
+        await bus.api(f"STREAM.PURGE.{stream.name}", {})
+    world = World(bus)
     await put(bus, NODES, node_facts_key("b"), encode(NodeFacts(uid="new", labels={}, created=datetime.now(UTC))))
     async with running(worker(bus)):
         for node in ("a", "b"):

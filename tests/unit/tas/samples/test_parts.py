@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tas.samples.parts import MAX_PARTS, Part, divided, parse_part, part_number
+from tas.samples.parts import (
+    FORGET_SECONDS,
+    MAX_PARTS,
+    MAX_ROWS,
+    Layout,
+    Part,
+    divided,
+    parse_part,
+    part_number,
+)
 
 PARTS = [1, 2, 4, 8, 16, 32, 64]
 names = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,9}[a-z0-9])?", fullmatch=True)
@@ -63,3 +72,31 @@ def test_many_nodes_are_divided_evenly() -> None:
     found = divided((f"node-{number}" for number in range(6400)), MAX_PARTS)
     assert len(found) == MAX_PARTS
     assert max(map(len, found.values())) <= 150
+
+
+class TestLayout:
+    def test_it_has_as_many_parts_as_all_nodes_need_however_they_become_known(self) -> None:
+        names = [f"node-{number}" for number in range(5000)]
+        at_once, by_ten = Layout(), Layout()
+        at_once.add(names, 0.0)
+        for start in range(0, len(names), 10):
+            by_ten.add(names[start : start + 10], float(start))
+        assert by_ten.parts == at_once.parts == 8
+        assert max(map(len, divided(names, 8).values())) <= MAX_ROWS < max(map(len, divided(names, 4).values()))
+        assert by_ten.nodes == len(names)
+
+    def test_nodes_that_are_gone_are_forgotten_and_the_parts_stay(self) -> None:
+        layout = Layout()
+        layout.add([f"node-{number}" for number in range(1200)], 0.0)
+        assert layout.parts == 2
+        for hour in range(1, 10):
+            layout.add([f"new-{hour}-{number}" for number in range(300)], hour * FORGET_SECONDS)
+        assert layout.nodes == 600
+        assert layout.parts == 2
+
+    def test_it_keeps_no_more_than_all_parts_have_rows(self) -> None:
+        layout = Layout()
+        for start in range(0, 3 * MAX_PARTS * MAX_ROWS, 10_000):
+            layout.add((f"invented-{start + number}" for number in range(10_000)), 1.0)
+        assert layout.parts == MAX_PARTS
+        assert layout.nodes == MAX_PARTS * MAX_ROWS
