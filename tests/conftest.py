@@ -12,8 +12,8 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
-WORKERS_PER_CORE = 4
-"""Most tests mainly wait: for the start of a server, a deadline, a process."""
+WORKERS_PER_CORE = 3
+"""Many tests mainly wait: for the start of a server, a deadline, a process. A worker costs 6 s of processor time."""
 
 WORKER_BYTES = 1 << 30
 """The most that one worker of pytest needs, with the processes of its test."""
