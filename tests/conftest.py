@@ -35,7 +35,7 @@ def keeps_files_in_memory() -> bool:
     return not found.f_flag & os.ST_NOEXEC and found.f_bavail * found.f_frsize >= SHARED_MEMORY_BYTES
 
 
-# A third of the processor time of most tests with a bus is the writing of the files of its streams.
+# On a disk, a third of the processor time of a server that creates its streams is the writing of their files.
 if "TMPDIR" not in os.environ and keeps_files_in_memory():
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(SHARED_MEMORY))
 
