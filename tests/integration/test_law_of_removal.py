@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from tests.integration.lateness import Lateness
 from tests.integration.removal.cases import REMOVALS, SANDBOX, WHOLE, Case, added, late
 from tests.integration.removal.clocks import clocks_may_be_wrong  # noqa: F401  # a fixture
 from tests.integration.removal.play import AS_PROCESSES, ON_ONE_LOOP, Turns, played
@@ -80,10 +81,11 @@ async def play_all(
 ) -> dict[int, Counter[str]]:
     """Plays a batch, the first history of each kind with a pause; returns how often each case occurred, by seed."""
     kinds = [is_whole(seed, as_processes=as_processes) for seed in batch]
-    turns = Turns()
+    lateness = Lateness()
+    turns = Turns(lateness)
     again = "TAS_REMOVAL_SEEDS={0}-{0} python -m pytest tests/integration/test_law_of_removal.py"
     with capture_logs():
-        async with meanwhile(turns.run()):
+        async with meanwhile(lateness.run()):
             results = await asyncio.gather(
                 *(
                     played(

@@ -63,15 +63,12 @@ class Turns:
     the model. So a history begins only while the loop keeps up with those that play, and they settle one at a time.
     """
 
-    def __init__(self) -> None:
-        self._lateness = Lateness()
+    def __init__(self, lateness: Callable[[], float]) -> None:
+        """`lateness` of the loop, in seconds."""
+        self._lateness = lateness
         self._beginning = asyncio.Lock()
         self._settling = asyncio.Lock()
         self._playing = 0
-
-    async def run(self) -> None:
-        """Measures how late the loop is, until cancelled."""
-        await self._lateness.run()
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator["Turn"]:
@@ -332,7 +329,7 @@ async def played(
     journal = Journal(again)
     own = await asyncio.to_thread(tempfile.mkdtemp, prefix=f"seed-{seed}-", dir=folder)
     try:
-        async with (turns or Turns()).turn() as turn:
+        async with (turns or Turns(Lateness())).turn() as turn:
             return await play(
                 seed,
                 Path(own),
