@@ -29,7 +29,7 @@ test: $(VENV)/.ready    ## every test this machine can run, against a real nats-
 	$(BIN)/pytest $(SPREAD)
 
 removal: $(VENV)/.ready ## only the histories of the law of removal: TAS_REMOVAL_SEEDS=200 make removal
-	$(BIN)/pytest tests/integration/test_law_of_removal.py $(FEW) 3
+	$(BIN)/pytest tests/integration/test_law_of_removal.py $(SPREAD)
 
 fuzz: $(VENV)/.ready    ## hostile bytes for every decoder, 6 minutes: TAS_FUZZ_SECONDS=60 make fuzz, for each decoder
 	$(BIN)/python -m tests.fuzz
@@ -59,7 +59,7 @@ nightly-properties: $(VENV)/.ready ## 1,000 examples of each property
 	TAS_EXAMPLES=1000 $(BIN)/pytest tests/unit tests/contract $(SPREAD)
 
 nightly-removal: $(VENV)/.ready ## 1,000 histories of the law of removal
-	TAS_REMOVAL_SEEDS=1000 TAS_REMOVAL_PAUSE=60 $(BIN)/pytest tests/integration/test_law_of_removal.py $(FEW) 3
+	TAS_REMOVAL_SEEDS=1000 TAS_REMOVAL_PAUSE=60 $(BIN)/pytest tests/integration/test_law_of_removal.py $(SPREAD)
 
 nightly-chaos: $(VENV)/.ready ## 60 seeds of each chaos test
 	TAS_CHAOS_SEEDS=60 $(BIN)/pytest tests/integration/test_chaos.py $(FEW) 3

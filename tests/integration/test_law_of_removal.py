@@ -19,10 +19,12 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from tests.integration.lateness import Lateness
 from tests.integration.removal.cases import REMOVALS, SANDBOX, WHOLE, Case, added, late
 from tests.integration.removal.clocks import clocks_may_be_wrong  # noqa: F401  # a fixture
-from tests.integration.removal.play import AS_PROCESSES, ON_ONE_LOOP, played
+from tests.integration.removal.play import AS_PROCESSES, ON_ONE_LOOP, Turns, played
 from tests.integration.removal.tally import RecordProperty, record
+from tests.integration.watched import meanwhile
 
 DEFAULT_SEEDS = "1-8"
 AT_ONCE = int(os.environ.get("TAS_REMOVAL_AT_ONCE", "8"))
@@ -79,22 +81,27 @@ async def play_all(
 ) -> dict[int, Counter[str]]:
     """Plays a batch, the first history of each kind with a pause; returns how often each case occurred, by seed."""
     kinds = [is_whole(seed, as_processes=as_processes) for seed in batch]
+    lateness = Lateness()
+    turns = Turns(lateness)
+    again = "TAS_REMOVAL_SEEDS={0}-{0} python -m pytest tests/integration/test_law_of_removal.py"
     with capture_logs():
-        results = await asyncio.gather(
-            *(
-                played(
-                    seed,
-                    folder,
-                    again=f"TAS_REMOVAL_SEEDS={seed}-{seed} python -m pytest tests/integration/test_law_of_removal.py",
-                    as_processes=as_processes,
-                    limited=is_limited(seed, as_processes=as_processes),
-                    whole=kinds[number],
-                    pause_seconds=0.0 if kinds[number] in kinds[:number] else pause,
-                )
-                for number, seed in enumerate(batch)
-            ),
-            return_exceptions=True,
-        )
+        async with meanwhile(lateness.run()):
+            results = await asyncio.gather(
+                *(
+                    played(
+                        seed,
+                        folder,
+                        again=again.format(seed),
+                        as_processes=as_processes,
+                        limited=is_limited(seed, as_processes=as_processes),
+                        whole=kinds[number],
+                        pause_seconds=0.0 if kinds[number] in kinds[:number] else pause,
+                        turns=turns,
+                    )
+                    for number, seed in enumerate(batch)
+                ),
+                return_exceptions=True,
+            )
     failures = [
         f"seed {seed}: {result!r}"
         for seed, result in zip(batch, results, strict=True)

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from re import findall
+from re import findall, search
 
 import pytest
 
@@ -25,8 +25,9 @@ OUR_ANSWERS = (
 
 
 def named(path: Path) -> Iterator[str]:
-    """The names of a file's tests, and of their cases."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    """The names of a file's tests, and of their cases; none of a file in which nothing looks like a fact."""
+    text = path.read_text()
+    for node in ast.walk(ast.parse(text)) if search(r"c[0-9]", text) else ():
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
             yield node.name
         elif isinstance(node, ast.keyword) and node.arg == "id" and isinstance(node.value, ast.Constant):

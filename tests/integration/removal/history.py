@@ -45,6 +45,9 @@ CONTRADICT_SECONDS = 3.5
 MOST_AHEAD_SECONDS = 5.0
 """By how much the clock of a source is ahead: less than would be refused."""
 
+SILENT_SECONDS = 3.5
+"""For how long no node has samples in the end: longer than they are fresh, and than `clearFor` afterwards."""
+
 LIE_SECONDS = 1.6
 """Longer than a limit must be exceeded before its breaker trips."""
 
@@ -329,6 +332,12 @@ class History:
             await one.start()
 
     # Quiet
+
+    async def fall_silent(self) -> None:
+        """Ends all faults and has no samples, until every sample is stale: labels with `onStale: clear` are removed."""
+        self._api.calm()
+        self._log("no node has samples")
+        await asyncio.sleep(SILENT_SECONDS)
 
     async def settle(self, is_done: Callable[[Sequence[str]], Awaitable[bool]], *, what: str) -> None:
         """Ends all faults and publishes the same values of every node until `is_done`, called with the differences.

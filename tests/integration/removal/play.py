@@ -6,8 +6,9 @@ import random
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from bus.connection import Bus
@@ -49,6 +50,52 @@ PAUSES_SECONDS = (0.5, 5.0)
 
 ON_ONE_LOOP, AS_PROCESSES = "on one loop", "as processes"
 """How a history is played."""
+
+
+MOST_LATE_SECONDS = 0.1
+"""No other history begins while the loop is later."""
+
+
+class Turns:
+    """The turns of the histories of one loop, so that a scarce processor has few of them at a time.
+
+    With too many, the samples of a round are stale before they have an effect, and no history ever gets the labels of
+    the model. So a history begins only while the loop keeps up with those that play, and they settle one at a time.
+    """
+
+    def __init__(self, lateness: Callable[[], float]) -> None:
+        """`lateness` of the loop, in seconds."""
+        self._lateness = lateness
+        self._beginning = asyncio.Lock()
+        self._settling = asyncio.Lock()
+        self._playing = 0
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator["Turn"]:
+        """A history begins and plays in the body."""
+        async with AsyncExitStack() as first:
+            await first.enter_async_context(self._beginning)
+            while self._playing and self._lateness() > MOST_LATE_SECONDS:  # noqa: ASYNC110 - a measurement, no event
+                await asyncio.sleep(LOOK_SECONDS)
+            await first.enter_async_context(self._settling)
+            self._playing += 1
+            try:
+                yield Turn(begun=first.aclose, settling=self._settling)
+            finally:
+                self._playing -= 1
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The turn of one history.
+
+    Attributes:
+        begun: Called once the labels are those of the model for the first time: others may begin or settle.
+        settling: Held while the history waits for the labels of the model at its end.
+    """
+
+    begun: Callable[[], Awaitable[None]]
+    settling: asyncio.Lock
 
 
 class Journal:
@@ -129,6 +176,7 @@ async def play(
     whole: bool,
     pause_seconds: float = 0.0,
     stage: Stage = in_sandbox,
+    turn: Turn,
 ) -> Counter[str]:
     """Plays one history, and returns how often it met each case.
 
@@ -182,7 +230,7 @@ async def play(
             operators=operators,
             log=journal.log,
         )
-        await live(history, judge, journal, seconds=seconds, pause_seconds=pause_seconds)
+        await live(history, judge, journal, seconds=seconds, pause_seconds=pause_seconds, turn=turn)
         for worker in workers:
             worker.must_run()
         met = added(
@@ -195,18 +243,29 @@ async def play(
         return met
 
 
-async def live(history: History, judge: Judge, journal: Journal, *, seconds: float, pause_seconds: float) -> None:
+async def live(
+    history: History, judge: Judge, journal: Journal, *, seconds: float, pause_seconds: float, turn: Turn
+) -> None:
     """Plays all events. Fails if the labels do not become those of the model, or a removal had no reason."""
     await history.begin()
     await history.settle(Quiet(journal.log, judge, steady=0.0), what="all works at first")
+    await turn.begun()
     await history.limit()
     async with asyncio.TaskGroup() as happening:
-        for happens in (history.publish, history.lie, history.edit, history.disturb, history.break_bus):
+        for happens in (
+            history.publish,
+            history.lie,
+            history.edit,
+            history.disturb,
+            history.break_bus,
+        ):
             happening.create_task(happens(seconds))
         happening.create_task(history.kill_and_stop(seconds, PAUSES_SECONDS))
         if pause_seconds:
             happening.create_task(history.sleep(pause_seconds))
-    await history.settle(Quiet(journal.log, judge, steady=STEADY_SECONDS), what="quiet")
+    await history.fall_silent()
+    async with turn.settling:
+        await history.settle(Quiet(journal.log, judge, steady=STEADY_SECONDS), what="quiet")
     await eventually(lambda: not judge.is_behind)
     judge.judge(all_of_them=True)
     judge.must_have_no_faults()
@@ -261,21 +320,27 @@ async def played(
     whole: bool = False,
     pause_seconds: float = 0.0,
     stage: Stage = in_sandbox,
+    turns: Turns | None = None,
 ) -> Counter[str]:
-    """Plays one history in its own folder; if it fails, prints its journal and the command to play it `again`."""
+    """Plays one history in its own folder; if it fails, prints its journal and the command to play it `again`.
+
+    `turns` of all histories that are played at the same time; None: there is no other.
+    """
     journal = Journal(again)
     own = await asyncio.to_thread(tempfile.mkdtemp, prefix=f"seed-{seed}-", dir=folder)
     try:
-        return await play(
-            seed,
-            Path(own),
-            journal,
-            as_processes=as_processes,
-            limited=limited,
-            whole=whole,
-            pause_seconds=pause_seconds,
-            stage=stage,
-        )
+        async with (turns or Turns(Lateness())).turn() as turn:
+            return await play(
+                seed,
+                Path(own),
+                journal,
+                as_processes=as_processes,
+                limited=limited,
+                whole=whole,
+                pause_seconds=pause_seconds,
+                stage=stage,
+                turn=turn,
+            )
     except BaseException:
         print("\n".join(journal.lines))
         raise

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from kubernetes_asyncio import client
 
 from bus.buckets import PAUSED
 from bus.connection import Bus
@@ -18,8 +17,8 @@ from tests.integration.servers import eventually
 from .running import publish, running, store
 
 
-def owner(kind: str, *, controller: bool = True) -> client.V1OwnerReference:
-    return client.V1OwnerReference(api_version="apps/v1", kind=kind, name="o", uid="1", controller=controller)
+def owner(kind: str, *, controller: bool = True) -> dict[str, Any]:
+    return {"api_version": "apps/v1", "kind": kind, "name": "o", "uid": "1", "controller": controller}
 
 
 @pytest.fixture
@@ -46,7 +45,11 @@ def drain(example: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, caplog
 def test_the_pods_that_kubectl_drain_leaves_stay(
     drain: Any, metadata: dict[str, Any], phase: str, *, expected: bool
 ) -> None:
-    pod = client.V1Pod(metadata=client.V1ObjectMeta(**metadata), status=client.V1PodStatus(phase=phase))
+    from kubernetes_asyncio import client  # its import takes a quarter of a second, in each worker of pytest
+
+    owners = [client.V1OwnerReference(**each) for each in metadata.get("owner_references", ())]
+    made = client.V1ObjectMeta(**metadata | {"owner_references": owners or None})
+    pod = client.V1Pod(metadata=made, status=client.V1PodStatus(phase=phase))
     assert drain.must_move(pod) is expected
 
 
