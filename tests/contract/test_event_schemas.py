@@ -1,4 +1,4 @@
-"""The published schemas of events, and the AsyncAPI document: they only grow, and say what is published."""
+"""The published schemas, and the AsyncAPI document: they only grow, and say what is published and read."""
 
 import copy
 import json
@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 
 from bus.asyncapi import asyncapi, compatible, schemas
-from bus.subjects import event_subject
+from bus.records.tables import decode_table
+from bus.subjects import event_subject, samples_subject, tables_subject
 from tas.events.cloudevents import body, headers
 from tas.events.data import EventData
 from tas.events.event import DATA_TYPES, Cause, event_of
+from tas.samples.parts import MAX_ROWS, Part
+from tas.samples.table import TableKey
 from tests.unit.tas.events.examples import EXAMPLES
 
 ROOT = Path(__file__).parents[2]
@@ -101,3 +104,49 @@ def test_the_page_has_a_row_for_each_type() -> None:
         assert row, data.TYPE
         (address,) = (each["address"] for each in CHANNELS.values() if type(data).__name__ in each["messages"])
         assert row[1] == re.sub(r"\{(\w+)\}", r"<\1>", address.removeprefix("tas.events."))
+
+
+class TestSamples:
+    """The document describes what programs may write: the examples of the contract have only fields of the schemas."""
+
+    SCHEMAS: dict[str, Any] = asyncapi()["components"]["schemas"]
+
+    @pytest.mark.parametrize(
+        ("example", "schema"), [("sample", "Sample"), ("table", "Table"), ("table-times", "Table")]
+    )
+    def test_a_message_that_is_read_has_the_fields_of_the_schema(self, example: str, schema: str) -> None:
+        message = json.loads((ROOT / f"tests/contract/golden/bus/{example}.json").read_bytes())
+        described = self.SCHEMAS[schema]
+        assert set(described["required"]) <= message.keys() <= described["properties"].keys()
+        for field, value in message.items():
+            assert self._has_type(described["properties"][field], value), field
+        metrics = described["properties"]["metrics"]
+        for metric, value in message["metrics"].items():
+            assert re.fullmatch(metrics["propertyNames"]["pattern"], metric)
+            assert self._has_type(metrics["additionalProperties"], value)
+
+    @staticmethod
+    def _has_type(schema: dict[str, Any], value: Any) -> bool:
+        """Whether the value has one of the types of a schema, and each element of a list that of its items."""
+        if "anyOf" in schema:
+            return any(TestSamples._has_type(each, value) for each in schema["anyOf"])
+        names = {str: "string", int: "number", float: "number", list: "array", dict: "object", type(None): "null"}
+        found, types = names[type(value)], schema["type"]
+        if found not in (types if isinstance(types, list) else [types]):
+            return False
+        return found != "array" or all(TestSamples._has_type(schema["items"], each) for each in value)
+
+    @pytest.mark.parametrize(
+        ("name", "subject"), [("samples", samples_subject("a.b", "s")), ("tables", "tas.tables.s.2-1")]
+    )
+    def test_the_subjects_are_those_of_the_bus(self, name: str, subject: str) -> None:
+        pattern = re.sub(r"\\\{\w+\\\}", r"[^.]+", re.escape(CHANNELS[name]["address"]))
+        assert re.fullmatch(pattern, subject)
+        assert set(re.findall(r"{(\w+)}", CHANNELS[name]["address"])) == CHANNELS[name]["parameters"].keys()
+
+    def test_the_limits_are_those_of_the_decoders(self) -> None:
+        subject = tables_subject(TableKey("s", Part(1, 0)))
+        for rows, refused in ((MAX_ROWS, {}), (MAX_ROWS + 1, {"nodes": 1})):
+            body = json.dumps({"nodes": [f"n{row}" for row in range(rows)], "metrics": {}}).encode()
+            assert decode_table(subject, body, arrived=0.0, sequence=1)[2].counts == refused
+        assert self.SCHEMAS["Table"]["properties"]["nodes"]["maxItems"] == MAX_ROWS

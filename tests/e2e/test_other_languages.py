@@ -1,4 +1,4 @@
-"""A program in another language gets events by the AsyncAPI document alone."""
+"""Programs in another language get events and publish samples by the AsyncAPI document alone."""
 
 import json
 import shutil
@@ -21,13 +21,14 @@ NODE = "node-of-events"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with the program, and with the packages that it needs from the registry."""
+    """A folder with the programs, and with the packages that they need from the registry."""
     for program in ("node", "npm"):
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed")
     folder = tmp_path / "node"
     folder.mkdir()
-    shutil.copy(EXAMPLES / "subscribers" / "consumer.mjs", folder)
+    for program in ("subscribers/consumer.mjs", "publishers/publish_table.mjs"):
+        shutil.copy(EXAMPLES / program, folder)
     command = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error", *PACKAGES]
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
@@ -66,3 +67,21 @@ def test_a_program_in_node_js_gets_events_by_the_asyncapi_document_alone(
         assert each["missing"] == []
         assert (each["data"]["node"], each["data"]["namespace"], each["data"]["policy"]) == (NODE, namespace, "demo")
     assert first["id"] != second["id"]
+
+
+def test_a_program_in_node_js_publishes_a_table_by_the_asyncapi_document_alone(
+    cluster: Cluster, namespace: str, folder: Path, tmp_path: Path
+) -> None:
+    rules = [{"metricname": "load1", "operator": "GreaterThan", "target": 1}]
+    nodes = [f"node-of-a-table-{number}" for number in range(1200)]
+    with product(cluster, tmp_path) as tas, tas.policy(namespace, "demo", {"dontschedule": {"rules": rules}}):
+        document = str(ROOT / "docs" / "events" / "asyncapi.json")
+        pairs = [f"{node}={number % 3}" for number, node in enumerate(nodes)]
+        command = ["node", "publish_table.mjs", document, tas.bus, "load1", *pairs]
+        done = subprocess.run(
+            command, cwd=folder, env=clean_environment(), capture_output=True, text=True, timeout=100, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert len(done.stdout.splitlines()) == 2  # more than 1,000 nodes take two parts
+        passing = {node for number, node in enumerate(nodes) if number % 3 != 2}
+        until(lambda: tas.passes(namespace, "demo", nodes) == passing, "the values of all nodes count")
