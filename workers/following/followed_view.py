@@ -72,6 +72,7 @@ class FollowedView:
         self.nodes_since: dict[str, float] = {}
         self.node_revisions: dict[str, int] = {}
         self.completed = asyncio.Event()
+        self._newest: dict[TableKey, float] = {}
         self._last_update_at = time.monotonic()
         self._policy_keys: EpochKeys[PolicyKey] = EpochKeys()
         self._node_keys: EpochKeys[str] = EpochKeys()
@@ -110,6 +111,14 @@ class FollowedView:
     def file_problems(self) -> FileProblems:
         """The problems of policy files, as stored with the list of policies."""
         return FileProblems() if self._policies.synced is None else self._policies.synced.file_problems
+
+    @property
+    def newest_tables(self) -> dict[str, float]:
+        """When the newest value of the tables of each source was measured, in seconds since 1970."""
+        found: dict[str, float] = {}
+        for key, newest in self._newest.items():
+            found[key.source] = max(newest, found.get(key.source, newest))
+        return found
 
     @property
     def idle_seconds(self) -> float:
@@ -196,8 +205,10 @@ class FollowedView:
             now = time.time()
             self.view.advance(now)
             self.view.set_table(entry.key, table, now)
+            self._newest[entry.key] = table.newest
         elif not entry.present:
             self.view.drop_table(entry.key)
+            self._newest.pop(entry.key, None)
         rows = self._rows_of(entry.key)
         self.node_revisions.update(dict.fromkeys(before | rows, entry.revision))
         for node in before - rows:
