@@ -104,7 +104,7 @@ class Context:
                 pods="extender" in self.workers,
             )
             view = self._view
-            self.registry.register(TableAges(lambda: view.newest_tables))
+            self.registry.register(TableAges(lambda: view.table_times))
         return self._view
 
     async def connect(self, name: str, *, workers: Sequence[str] = ()) -> Bus:

@@ -18,6 +18,7 @@ from tests.bench import (
     cards,
     change,
     enforcement,
+    hold,
     limit,
     load,
     machine,
@@ -62,6 +63,7 @@ FAMILIES: Mapping[str, Callable[[Stand], Awaitable[Results]]] = {
         verdicts,
         memory,
         start,
+        hold,
     )
 }
 

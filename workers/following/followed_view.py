@@ -126,12 +126,15 @@ class FollowedView:
         return FileProblems() if self._policies.synced is None else self._policies.synced.file_problems
 
     @property
-    def newest_tables(self) -> dict[str, float]:
-        """When the newest value of the tables of each source was measured, in seconds since 1970."""
-        found: dict[str, float] = {}
+    def table_times(self) -> dict[str, float]:
+        """For each source with tables, the time of the newest value of the part that is most behind, since 1970.
+
+        In seconds. The parts of another number of parts than the newest one are those of before the source had grown.
+        """
+        parts: dict[str, dict[int, list[float]]] = {}
         for key, newest in self._newest.items():
-            found[key.source] = max(newest, found.get(key.source, newest))
-        return found
+            parts.setdefault(key.source, {}).setdefault(key.part.of, []).append(newest)
+        return {source: min(max(by_count.values(), key=max)) for source, by_count in parts.items()}
 
     @property
     def idle_seconds(self) -> float:
