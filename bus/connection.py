@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from bus.buckets import ALL, HEADER_BYTES, Bucket, Stream
-from bus.entry import Epoch, RawEntry, StreamMessage, is_tombstone
+from bus.entry import EXPECTED_REVISION, Epoch, RawEntry, StreamMessage, is_tombstone, replaced_revision
 from bus.errors import (
     MESSAGE_NOT_FOUND,
     AccessError,
@@ -397,7 +397,7 @@ class Bus:
     ) -> int:
         _check_key(bucket, key)
         link, seconds = await self._writable()
-        headers["Nats-Expected-Last-Subject-Sequence"] = str(revision)
+        headers[EXPECTED_REVISION] = str(revision)
         # There is no await between this check and the send, so the age is still the same when the write is sent.
         age = time.monotonic() - read_at
         if age > WRITE_SECONDS:
@@ -625,4 +625,5 @@ def _entry(bucket: Bucket, message: dict[str, Any]) -> RawEntry:
         value=None if is_tombstone(headers) else base64.b64decode(message.get("data", "")),
         revision=message["seq"],
         created=datetime.fromisoformat(message["time"]).timestamp(),
+        previous=replaced_revision(headers),
     )

@@ -13,7 +13,7 @@ from bus.buckets import NANOSECONDS, Stream
 from bus.connection import Bus
 from bus.errors import CONSUMER_NOT_FOUND, BusError, MisconfiguredError, RefusedError
 from bus.interruptions import Interruptions
-from bus.pull import Message, Pull
+from bus.pull import BATCH_BYTES, Message, Pull
 from tas.values.backoff import Backoff
 from tas.values.throttle import Throttle
 
@@ -34,7 +34,8 @@ _NAK = b"-NAK"
 class SharedConsumer:
     """A durable pull consumer with explicit acknowledgement, created whenever it is missing.
 
-    `handler` gets messages as soon as they arrive: at least one, at most `batch`. When `handler` returns, its effects
+    `handler` gets messages as soon as they arrive: at least one, at most `batch`, or fewer of about
+    `batch_bytes`. When `handler` returns, its effects
     must be stored: then the batch is acknowledged. If `handler` raises a BusError, the batch is delivered again after
     a delay; any other exception is a bug and ends `run`. A message that can never be handled must be reported by
     `handler`, and is acknowledged.
@@ -48,6 +49,7 @@ class SharedConsumer:
         handler: Callable[[Sequence[Message]], Awaitable[None]],
         *,
         batch: int = 256,
+        batch_bytes: int = BATCH_BYTES,
         ack_wait_seconds: float = 10.0,
     ) -> None:
         self._bus = bus
@@ -55,6 +57,7 @@ class SharedConsumer:
         self._durable = durable
         self._handler = handler
         self._batch = batch
+        self._batch_bytes = batch_bytes
         self._ack_wait_seconds = ack_wait_seconds
         self._interruptions = Interruptions(log, "consumer_interrupted", durable=durable)
         self._nacks = Throttle()
@@ -66,7 +69,9 @@ class SharedConsumer:
     async def _consume(self) -> None:
         """Consumes over one attachment until it fails. Raises BusError."""
         await self._ensure()
-        pull = Pull(self._bus.link, self._stream.stream, self._durable, batch=self._batch)
+        pull = Pull(
+            self._bus.link, self._stream.stream, self._durable, batch=self._batch, batch_bytes=self._batch_bytes
+        )
         try:
             await pull.open()
             while True:

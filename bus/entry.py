@@ -6,6 +6,9 @@ from datetime import datetime
 from math import inf
 from typing import Any
 
+EXPECTED_REVISION = "Nats-Expected-Last-Subject-Sequence"
+"""The header of a conditional write."""
+
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
@@ -34,12 +37,14 @@ class RawEntry:
     """One revision of a key with its stored bytes, for the modules of this package.
 
     `value` is None for a deletion, an expiry or a purge. `created` is when the server stored it, seconds since 1970.
+    `previous` is the revision of the key that it replaced, 0 for none; None if its writer named none.
     """
 
     key: str
     value: bytes | None
     revision: int
     created: float
+    previous: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,12 @@ class StreamMessage:
     data: bytes
     sequence: int
     arrived: float
+
+
+def replaced_revision(headers: Mapping[str, str] | None) -> int | None:
+    """The revision that a conditional write has replaced: the server keeps the condition with the message."""
+    written = (headers or {}).get(EXPECTED_REVISION, "")
+    return int(written) if written.isascii() and written.isdigit() else None
 
 
 def is_tombstone(headers: Mapping[str, str] | None) -> bool:

@@ -13,7 +13,7 @@ from math import inf
 
 from bus.buckets import NANOSECONDS, Bucket
 from bus.client import Msg, Subscription
-from bus.entry import Epoch, RawEntry, is_tombstone
+from bus.entry import Epoch, RawEntry, is_tombstone, replaced_revision
 from bus.errors import BusError, UnavailableError
 from bus.link import CALL_SECONDS, Delivery, Link, status
 from bus.pulse import HEARTBEAT_SECONDS, Pulse
@@ -252,6 +252,7 @@ class Feed:
                 value=None if is_tombstone(message.headers) else message.data,
                 revision=delivery.sequence,
                 created=delivery.nanoseconds / NANOSECONDS,
+                previous=replaced_revision(message.headers),
             )
         )
         self.applied = delivery.sequence

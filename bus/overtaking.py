@@ -1,8 +1,9 @@
 """Overtakes the backlog of a shared consumer: a burst of messages must not delay the messages behind the burst.
 
 A second consumer, without acknowledgements, receives the messages ahead of the shared one, and hands them on with the
-smallest first: a message of 16 kB is received in microseconds, but it takes a millisecond to handle. It may leave out
-any message, since the shared consumer delivers every message. So what it keeps in memory has limits.
+smallest first (samples of a node), or the newest of each subject and of each source in turn (tables): a message of
+16 kB is received in microseconds, but it takes a millisecond to handle. It may leave out any message, since the shared
+consumer delivers every message. So what it keeps in memory has limits.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
@@ -46,6 +47,9 @@ CHUNK_MESSAGES = 64
 SMALL_CHUNK_BYTES = 8 << 10
 """The same while messages arrive: small messages are handled at once, and receiving continues."""
 
+TURN_BYTES = 256 << 10
+"""At least so much of the newest messages is handled at once: of each subject only one waits."""
+
 HELD_BYTES = 32 << 20
 """The most bytes that wait: beyond this, the largest messages are left out."""
 
@@ -68,7 +72,18 @@ class Overtaking:
     `handler` gets messages that the shared consumer delivers as well, earlier or later. Its BusError is ignored.
     """
 
-    def __init__(self, bus: Bus, stream: Stream, handler: Callable[[Sequence[Message]], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        stream: Stream,
+        handler: Callable[[Sequence[Message]], Awaitable[None]],
+        *,
+        held: "Callable[[], Held]",
+        batch: int = BATCH,
+    ) -> None:
+        """`held` returns what keeps the messages that wait; at most `batch` others wait in the client."""
+        self._held = held
+        self._batch = batch
         self._bus = bus
         self._stream = stream
         self._handler = handler
@@ -107,9 +122,9 @@ class Overtaking:
     async def _overtake(self) -> None:
         """Hands on messages over one consumer until the backlog has ended. Raises BusError."""
         name = f"overtaking-{secrets.token_hex(6)}"
-        pull = Pull(self._bus.link, self._stream.stream, name, batch=BATCH)
-        held = HeldMessages()
-        bound = await self._create(name)
+        pull = Pull(self._bus.link, self._stream.stream, name, batch=self._batch)
+        held = self._held()
+        bound = await self._create(name, far=held.far)
         try:
             await pull.open()
             pending, handled_at = 1, time.monotonic()
@@ -133,7 +148,7 @@ class Overtaking:
             await pull.close()
             await self._delete(name)
 
-    async def _create(self, name: str) -> int:
+    async def _create(self, name: str, *, far: int) -> int:
         """Creates the consumer; returns how many messages it may be behind. Raises BusError."""
         (subject,) = self._stream.subjects
         config: dict[str, Any] = {
@@ -146,13 +161,13 @@ class Overtaking:
             "num_replicas": 1,
         }
         last = self._last
-        if last is not None and last.pending <= FAR_BEHIND_MESSAGES:
+        if last is not None and last.pending <= far:
             config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": last.sequence + 1}
         created = await self._bus.api(
             f"CONSUMER.CREATE.{self._stream.stream}.{name}.{subject}",
             {"stream_name": self._stream.stream, "config": config},
         )
-        return int(created["num_pending"]) + FAR_BEHIND_MESSAGES
+        return int(created["num_pending"]) + max(far, self._batch)
 
     async def _delete(self, name: str) -> None:
         with suppress(BusError):  # the server deletes it after a while
@@ -171,10 +186,31 @@ def is_overtaken(messages: Sequence[Message]) -> bool:
     )
 
 
+class Held(Protocol):
+    """Messages that wait.
+
+    Attributes:
+        far: A larger backlog is overtaken beginning with the last message of each subject.
+    """
+
+    far: int
+
+    def __len__(self) -> int: ...
+
+    def add(self, message: Message) -> None:
+        """Adds a message, and may leave out others."""
+        ...
+
+    def take(self, limit: int = CHUNK_BYTES) -> list[Message]:
+        """Removes and returns those that are handled next, of about `limit` bytes."""
+        ...
+
+
 class HeldMessages:
     """Messages that wait, to be taken with the smallest first; of one size, the oldest first."""
 
     def __init__(self) -> None:
+        self.far = FAR_BEHIND_MESSAGES
         self._messages: dict[int, Message] = {}
         self._subjects: dict[str, deque[int]] = {}
         self._order: list[tuple[int, int]] = []  # also of messages that have been left out since
@@ -222,3 +258,51 @@ class HeldMessages:
         self.bytes -= size
         if not self._subjects[subject]:
             del self._subjects[subject], self._bytes[subject]
+
+
+class NewestMessages:
+    """The newest message of each subject, to be taken one of each source in turn: all but the subject's last token.
+
+    A source with many subjects, or with many messages, delays no other one by more than one message in each turn. The
+    subject that has waited longest comes first, so each of a source's subjects has its turn, too.
+    """
+
+    def __init__(self) -> None:
+        self.far = 0
+        self._sources: dict[str, dict[str, Message]] = {}
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return sum(map(len, self._sources.values()))
+
+    def add(self, message: Message) -> None:
+        """Adds a message in place of that of its subject; beyond the limit leaves out some of the largest source."""
+        source = message.subject.rpartition(".")[0]
+        waiting = self._sources.setdefault(source, {})
+        before = waiting.get(message.subject)
+        waiting[message.subject] = message  # at the place of the one before
+        self.bytes += len(message.data) - (0 if before is None else len(before.data))
+        while self.bytes > HELD_BYTES and len(self) > 1:
+            largest = max(self._sources, key=lambda each: sum(len(m.data) for m in self._sources[each].values()))
+            self._take_first(largest)
+
+    def take(self, limit: int = CHUNK_BYTES) -> list[Message]:
+        """Removes and returns one message of each source, or less: about `limit` or `TURN_BYTES`. Others come next."""
+        taken: list[Message] = []
+        size = 0
+        for source in tuple(self._sources):
+            if len(taken) == CHUNK_MESSAGES or size >= max(limit, TURN_BYTES):
+                break
+            taken.append(self._take_first(source))
+            size += len(taken[-1].data)
+            if source in self._sources:  # it is the last one of the next turn
+                self._sources[source] = self._sources.pop(source)
+        return taken
+
+    def _take_first(self, source: str) -> Message:
+        waiting = self._sources[source]
+        message = waiting.pop(next(iter(waiting)))
+        self.bytes -= len(message.data)
+        if not waiting:
+            del self._sources[source]
+        return message

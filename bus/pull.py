@@ -56,14 +56,15 @@ class Message:
 class Pull:
     """One attachment to a durable: at most `batch` messages wait here, while as many are being handled.
 
-    A batch of large messages ends after `BATCH_BYTES`: handling is proportional to bytes, and between two batches the
+    A batch of large messages ends after `batch_bytes`: handling is proportional to bytes, and between two batches the
     caller learns how many messages are behind them.
     """
 
-    def __init__(self, link: Link, stream: str, durable: str, *, batch: int) -> None:
+    def __init__(self, link: Link, stream: str, durable: str, *, batch: int, batch_bytes: int = BATCH_BYTES) -> None:
         self._link = link
         self._inbox = f"{link.inbox}.{durable}-{secrets.token_hex(6)}"
         self._batch = batch
+        self._batch_bytes = batch_bytes
         self._pulse = Pulse(link, f"the consumer {durable}")
         self._requests = Requests(
             link,
@@ -103,7 +104,7 @@ class Pull:
         """The messages that have arrived, at most a batch."""
         messages: list[Message] = []
         size = 0
-        while self._waiting and len(messages) < self._batch and size < BATCH_BYTES:
+        while self._waiting and len(messages) < self._batch and size < self._batch_bytes:
             messages.append(self._waiting.popleft())
             size += len(messages[-1].data)
         if self._waiting:

@@ -51,14 +51,16 @@ class Entry(Generic[K, V]):
         key: The decoded key.
         revision: 0 if there is no such key and no tombstone.
         created: When the server stored it, seconds since 1970.
+        previous: The revision of the key that it replaced, 0 for none; None if that is not known.
     """
 
-    __slots__ = ("_decoded", "_keeps", "_kind", "_on_invalid", "_value", "created", "key", "revision")
+    __slots__ = ("_decoded", "_keeps", "_kind", "_on_invalid", "_value", "created", "key", "previous", "revision")
 
     def __init__(self, kind: "RecordKind[K, V]", key: K, raw: RawEntry | None, on_invalid: OnInvalid) -> None:
         self.key = key
         self.revision = 0 if raw is None else raw.revision
         self.created = 0.0 if raw is None else raw.created
+        self.previous = None if raw is None else raw.previous
         self._value = None if raw is None else raw.value
         self._kind = kind
         self._on_invalid = on_invalid

@@ -1,6 +1,6 @@
 """Tables on TABLES: publishers and readers of tables see no bytes and no subjects."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from bus.buckets import TABLES
@@ -9,7 +9,7 @@ from bus.errors import STREAM_NOT_FOUND, UnavailableError
 from bus.records.samples import SamplesMessage
 from bus.records.tables import MAX_TABLE_BYTES, MAX_TABLE_METRICS, Refused, decode_table, encode_table
 from bus.subjects import TABLES as SUBJECT
-from bus.subjects import tables_subject
+from bus.subjects import parse_tables_subject, tables_subject
 from tas.errors import InvalidInputError
 from tas.samples.parts import MAX_ROWS, parts_with
 from tas.samples.sample import NodeSamples
@@ -62,14 +62,17 @@ async def publish_tables(bus: Bus, tables: Sequence[EncodedTable]) -> None:
     await bus.publish_all(TABLES, [(tables_subject(each.key), each.message) for each in tables])
 
 
-def received_table(message: SamplesMessage, known: Table | None = None) -> ReceivedTable:
-    """The table of a message; with the names of the nodes of `known`, which are not checked again.
+def received_table(
+    message: SamplesMessage, newer: Callable[[TableKey], Iterable[Table | None]] = lambda _: ()
+) -> ReceivedTable:
+    """The table of a message, without the cells of which a table of `newer` has a newer value.
 
+    These cells are not even decoded; the table names their columns in `left_out`. `newer` returns tables of the key.
     Raises InvalidInputError if the subject names no source and part.
     """
-    nodes = () if known is None else known.nodes
+    known = [table for table in newer(parse_tables_subject(message.subject)) if table is not None]
     return ReceivedTable(
-        *decode_table(message.subject, message.data, arrived=message.arrived, sequence=message.sequence, nodes=nodes)
+        *decode_table(message.subject, message.data, arrived=message.arrived, sequence=message.sequence, newer=known)
     )
 
 

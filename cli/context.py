@@ -94,6 +94,7 @@ class Context:
     async def view(self) -> "FollowedView":
         """The view that all workers share; built only if one needs it, since it needs all of NODES."""
         from workers.following.followed_view import FollowedView
+        from workers.following.table_ages import TableAges
 
         if self._view is None:
             self._view = FollowedView(
@@ -102,6 +103,8 @@ class Context:
                 verdicts="evaluate" in self.workers,
                 pods="extender" in self.workers,
             )
+            view = self._view
+            self.registry.register(TableAges(lambda: view.table_times))
         return self._view
 
     async def connect(self, name: str, *, workers: Sequence[str] = ()) -> Bus:

@@ -30,6 +30,7 @@ class _SourceState(msgspec.Struct, kw_only=True, omit_defaults=True, rename="cam
     refused: list[_Refusal] = []
     refused_now: dict[str, dict[str, str]] = {}
     without_tables: str = ""
+    behind: float | None = msgspec.field(default=None, name="behindSeconds")
     metrics_left_out: int = 0
     missing_left_out: int = 0
 
@@ -47,6 +48,7 @@ def encode_source_state(state: SourceState) -> bytes:
         _Refusal(reason=why.value, count=values.count, example=values.example, time=time_of(values.time))
         for why, values in sorted(state.refused.items())
     ]
+    fields["behind"] = state.behind or None
     return encode(_SourceState(**fields))
 
 
@@ -60,4 +62,5 @@ def decode_source_state(data: bytes) -> SourceState:
         for each in written.refused
         if each.reason in set(RefusalReason)
     }
+    fields["behind"] = written.behind or 0.0
     return SourceState(**fields)

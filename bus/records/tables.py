@@ -5,7 +5,8 @@ only its own cell, and an invalid row or column only itself.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, NamedTuple, TypeVar
 
@@ -123,11 +124,18 @@ _window_decoder: msgspec.json.Decoder[float] = msgspec.json.Decoder(Annotated[fl
 
 
 def decode_table(
-    subject: str, data: bytes, *, arrived: float, sequence: int, nodes: tuple[str, ...] = (), named: int = MAX_NAMED
+    subject: str,
+    data: bytes,
+    *,
+    arrived: float,
+    sequence: int,
+    newer: Sequence[Table] = (),
+    named: int = MAX_NAMED,
 ) -> tuple[TableKey, Table | None, Refused]:
     """The key of a message on TABLES, its table with all valid values (None if there are none), and what is refused.
 
-    `nodes` are those of an earlier table of this key: if the message has the same ones, they are not checked again.
+    Cells that have a newer valid value in one of the tables `newer`, of the same key, are not decoded: the table names
+    their columns in `left_out`. Names of nodes that one of these has in the same order are not checked again.
     At most so many errors are `named`, and one for each field. Raises InvalidInputError if the subject is invalid.
     """
     key = parse_tables_subject(subject)
@@ -135,18 +143,24 @@ def decode_table(
     arrived = round(arrived, 6)  # the precision of the JSON, so that a table equals its stored copy
     try:
         body = _body(refusals.subject, data)
-        rows = _Rows(refusals, key, body.nodes, nodes)
+        rows = _Rows(refusals, key, body.nodes, [table.nodes for table in newer])
         readings = _Readings(refusals, body, rows, arrived=arrived, sequence=sequence)
         columns: dict[str, Column] = {}
+        left_out: set[str] = set()
         for metric, written in body.metrics.items():
-            if (values := _values(refusals, rows, metric, written)) is None:
+            superseded = readings.superseded(metric, newer)
+            if superseded:
+                left_out.add(metric)
+            if len(superseded) == len(rows.names) > 0:
+                continue
+            if (values := _values(refusals, rows, metric, written, superseded)) is None:
                 continue
             if (column := readings.column(metric, values)) is not None:
                 columns[metric] = column
     except InvalidInputError as error:
         return key, None, Refused((error,), {error.field: 1})
-    table = table_of(key.source, rows.names, columns)
-    return key, table if table.nodes else None, refusals.result()
+    table = replace(table_of(key.source, rows.names, columns), left_out=frozenset(left_out))
+    return key, table if table.nodes or left_out else None, refusals.result()
 
 
 def encode_table(table: Table) -> bytes:
@@ -189,12 +203,13 @@ def _body(subject: str, data: bytes) -> _Message:
 class _Rows:
     """The rows of a message: `names` has all of them, and those in `refused` have no values."""
 
-    def __init__(self, refusals: _Refusals, key: TableKey, nodes: list[str], known: tuple[str, ...]) -> None:
+    def __init__(self, refusals: _Refusals, key: TableKey, nodes: list[str], known: Iterable[tuple[str, ...]]) -> None:
         self.names = tuple(nodes)
         self.refused: set[int] = set()
-        if self.names == known:
-            self.names = known
-            return
+        for names in known:
+            if self.names == names:
+                self.names = names
+                return
         times = Counter(nodes)
         for row, node in enumerate(nodes):
             if not is_subdomain(node):
@@ -224,6 +239,10 @@ class _Fault(NamedTuple):
     reason: str
 
 
+_Found = tuple[Reading | tuple[Reading, ...], Mapping[int, _Fault]]
+"""One reading for all rows, or one for each; and the rows in which a field has a fault."""
+
+
 class _Readings:
     """The readings of a message. Each of its three fields has one value, or one for each row, or either by metric."""
 
@@ -242,17 +261,58 @@ class _Readings:
                 self._by_metric[field] = self._decoded(field, _by_metric_decoder, written)
             else:  # decoded once, not again for each metric
                 self._for_all[field] = self._field(field, "", written)
+        self._found: dict[str, _Found | InvalidInputError] = {}
         self._same = None if any(self._by_metric.values()) else self._readings(**self._for_all)
+
+    def superseded(self, metric: str, newer: Sequence[Table]) -> Collection[int]:
+        """The rows of a metric that have a newer value in one of these tables.
+
+        Not looked for in tables without a later message: usually there is none, and the comparison of rows has a price.
+        """
+        columns = [
+            (table, column)
+            for table in newer
+            if table.last_sequence > self._sequence and (column := table.columns.get(metric)) is not None
+        ]
+        if not columns or isinstance(found := self._of_metric(metric), InvalidInputError):
+            return ()
+        reading, names = found[0], self._rows.names
+        rows: set[int] = set()
+        for table, column in columns:
+            if (
+                isinstance(reading, Reading)
+                and isinstance(column.reading, Reading)
+                and reading.rank >= column.reading.rank
+            ):
+                continue
+            is_whole = isinstance(reading, Reading) and isinstance(column.reading, Reading)
+            if is_whole and table.nodes is names and None not in column.values:
+                return range(len(names))
+            for row, name in enumerate(names):
+                at = row if table.nodes is names else table.rows.get(name)
+                if at is not None and column.values[at] is not None:
+                    own = reading if isinstance(reading, Reading) else reading[row]
+                    if own.rank < column.at(at).rank:
+                        rows.add(row)
+        return rows
+
+    def _of_metric(self, metric: str) -> _Found | InvalidInputError:
+        """The readings of a metric, or why none of them is valid."""
+        if self._same is not None:
+            return self._same
+        if metric not in self._found:
+            try:
+                self._found[metric] = self._readings(**{field: self._of(field, metric) for field in self._for_all})
+            except InvalidInputError as error:
+                self._found[metric] = error
+        return self._found[metric]
 
     def column(self, metric: str, values: Values) -> Column | None:
         """A column, without the values whose time is refused; None if all are."""
-        found = self._same
-        if found is None:
-            try:
-                found = self._readings(**{field: self._of(field, metric) for field in self._for_all})
-            except InvalidInputError as error:
-                self._refusals.add_error(error)
-                return None
+        found = self._of_metric(metric)
+        if isinstance(found, InvalidInputError):
+            self._refusals.add_error(found)
+            return None
         reading, faults = found
         if not faults:
             return Column(values, reading)
@@ -262,10 +322,7 @@ class _Readings:
                 self._refusals.add(fault.field, name, _written(fault.written), fault.reason)
         return Column(tuple(None if row in faults else value for row, value in enumerate(values)), reading)
 
-    def _readings(
-        self, measured: _Field, window: _Field, ends: _Field
-    ) -> tuple[Reading | tuple[Reading, ...], Mapping[int, _Fault]]:
-        """One reading for all rows, or one for each; and the rows in which a field has a fault."""
+    def _readings(self, measured: _Field, window: _Field, ends: _Field) -> _Found:
         fields = (measured.value, window.value, ends.value)
         if not any(isinstance(each, list) for each in fields):
             return self._reading(*fields), {}
@@ -334,8 +391,10 @@ def _written(value: msgspec.Raw) -> str:
     return bytes(value).decode(errors="replace")
 
 
-def _values(refusals: _Refusals, rows: _Rows, metric: str, written: msgspec.Raw) -> Values | None:
-    """The values of a column; None if it is refused as a whole."""
+def _values(
+    refusals: _Refusals, rows: _Rows, metric: str, written: msgspec.Raw, superseded: Collection[int]
+) -> Values | None:
+    """The values of a column, None for those of superseded rows; None if it is refused as a whole."""
     if not is_metric_name(metric):
         refusals.add("metrics", "", metric, "must be a metric's name of letters, digits, _, - and :")
         return None
@@ -351,7 +410,7 @@ def _values(refusals: _Refusals, rows: _Rows, metric: str, written: msgspec.Raw)
     if len(texts) != len(rows.names):
         refusals.add("metrics", metric, f"{len(texts)} values", f"must be one for each of {len(rows.names)} nodes")
         return None
-    for row in rows.refused:
+    for row in (*rows.refused, *superseded):
         texts[row] = None
     try:
         return tuple(None if text is None else parse_quantity(text) for text in texts)
@@ -400,10 +459,11 @@ class _Column(msgspec.Struct, kw_only=True):
     reading: int | list[int]
 
 
-class _Table(msgspec.Struct, kw_only=True):
+class _Table(msgspec.Struct, kw_only=True, omit_defaults=True):
     nodes: Sequence[str]
     readings: list[_Reading]
     metrics: dict[str, _Column]
+    left_out: Sequence[str] = ()
 
 
 _read_table = reader("table of a part", _Table)
@@ -432,7 +492,8 @@ def encode_stored_table(table: Table) -> bytes:
         )
         for each in numbers
     ]
-    return encode(_Table(nodes=table.nodes, readings=readings, metrics=columns))
+    left_out = tuple(sorted(table.left_out))
+    return encode(_Table(nodes=table.nodes, readings=readings, metrics=columns, left_out=left_out))
 
 
 def decode_stored_table(key: TableKey, data: bytes) -> Table:
@@ -451,11 +512,12 @@ def decode_stored_table(key: TableKey, data: bytes) -> Table:
     nodes = tuple(found.nodes)
     if len(set(nodes)) != len(nodes):
         raise InvalidInputError("table of a part", "nodes", f"{len(nodes)} nodes", "must be different ones")
-    return table_of(
+    table = table_of(
         key.source,
         nodes,
         {metric: _column(metric, each, readings, len(nodes)) for metric, each in found.metrics.items()},
     )
+    return replace(table, left_out=frozenset(found.left_out)) if found.left_out else table
 
 
 def _column(metric: str, written: _Column, readings: tuple[Reading, ...], rows: int) -> Column:

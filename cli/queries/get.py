@@ -366,6 +366,8 @@ def _metrics(state: SourceState) -> list[str]:
 
 def _problems(state: SourceState, now: float) -> list[str]:
     problems = [state.problem] if state.problem else []
+    if state.is_behind:
+        problems.append(f"{state.behind:g} s behind: its values come later than every {state.period:g} s")
     problems += [f"{metric}: {each.missing}" for metric, each in state.metrics.items() if each.missing]
     if state.missing_left_out:
         problems.append(f"and {state.missing_left_out} more without a fresh sample")

@@ -6,7 +6,7 @@ idempotent. In the usual case a column replaces another as a whole, and costs th
 """
 
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import compress, repeat
 from math import inf
@@ -82,11 +82,17 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """What one source measured of many nodes. Each node occurs once; each column has a value for at least one node."""
+    """What one source measured of many nodes. Each node occurs once; each column has a value for at least one node.
+
+    `left_out` names the metrics of which a reader of each version of a table has still not seen each value: values
+    that came between this version and the one before were never in a version, as newer ones were known. It is about
+    the way to this version, so it does not make two tables different, and merging drops it.
+    """
 
     source: str
     nodes: tuple[str, ...]
     columns: Mapping[str, Column]
+    left_out: frozenset[str] = field(default=frozenset(), compare=False)
 
     @cached_property
     def rows(self) -> Mapping[str, int]:
@@ -97,6 +103,11 @@ class Table:
     def newest(self) -> float:
         """The time of its newest value, in seconds since 1970; minus infinity without values."""
         return max((reading.time for column in self.columns.values() for reading in column.different), default=-inf)
+
+    @cached_property
+    def last_sequence(self) -> int:
+        """The highest sequence of its values; 0 without values."""
+        return max((reading.sequence for column in self.columns.values() for reading in column.different), default=0)
 
     def scrapes(self, node: str, since: float = -inf) -> NodeSamples:
         """The samples of one node, as `NodeSamples`, without those from before `since`, in seconds since 1970."""
@@ -170,7 +181,9 @@ def table_of(source: str, nodes: tuple[str, ...], columns: Mapping[str, Column])
 def with_metrics(table: Table, metrics: Container[str]) -> Table:
     """The table with some metrics alone."""
     columns = {metric: column for metric, column in table.columns.items() if metric in metrics}
-    return table if len(columns) == len(table.columns) else table_of(table.source, table.nodes, columns)
+    if len(columns) == len(table.columns):
+        return table
+    return replace(table_of(table.source, table.nodes, columns), left_out=table.left_out)
 
 
 def without_nodes(table: Table, nodes: Container[str]) -> Table:

@@ -93,8 +93,9 @@ class SourceState(msgspec.Struct, frozen=True, kw_only=True):
     Times are in seconds since 1970. `period` is in seconds; None for a source that writes to us. `problem` says why the
     last poll failed as a whole; empty after a success, and before the first poll. `last_success` is when a fresh sample
     of a metric of policies last came. `metrics` is empty if no policy uses the source: then nothing is polled. Since
-    `since` are counted: polls (or received requests), failed ones, published samples, refused values. `refused_now`
-    has what is refused at present, if the source knows that, by node and metric. `without_tables` says why samples are
+    `since` are counted: polls (or received requests), failed ones, published samples, refused values. `behind` is by
+    how many seconds the newest published values are older than `period` (`SourceTracker.behind`). `refused_now` has
+    what is refused at present, if the source knows that, by node and metric. `without_tables` says why samples are
     published by node although the source should publish tables; empty if it does as it should. `metrics_left_out`
     counts the metrics for which a stored state has no room (`as_stored`), and `missing_left_out` those of them that
     are missing and not warming.
@@ -115,8 +116,14 @@ class SourceState(msgspec.Struct, frozen=True, kw_only=True):
     refused: Mapping[RefusalReason, RefusedValues] = {}
     refused_now: Mapping[str, Mapping[str, str]] = {}
     without_tables: str = ""
+    behind: float = 0.0
     metrics_left_out: int = 0
     missing_left_out: int = 0
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether values are missing of at least one whole period."""
+        return self.period is not None and self.behind > self.period
 
     @property
     def metric_count(self) -> int:
@@ -236,6 +243,7 @@ class SourceTracker:
         self._last_failure: float | None = None
         self._metrics: Mapping[str, float] = {}
         self._requested: frozenset[str] = frozenset()
+        self._published: float | None = None
         self._fresh: dict[str, _FreshNodes] = {}
         self._missing: dict[str, str] = {}
         self._warming: set[str] = set()
@@ -259,6 +267,26 @@ class SourceTracker:
         self._warming &= metrics.keys()
         if not self._metrics:
             self._problem = ""  # nothing is polled, so nothing fails
+            self._published = None
+
+    def begin_poll(self, at: float) -> None:
+        """Notes that a poll begins: from the first one on the source can be behind."""
+        if self._published is None:
+            self._published = at
+
+    def end_poll(self, began: float) -> None:
+        """Notes that the bus has the values of the poll that began then."""
+        self._published = began
+
+    def behind(self, now: float) -> float:
+        """By how many seconds the poll whose values the bus has began longer ago than one period.
+
+        Between two polls it is 0, and while a poll is read and published it grows up to the time that this takes. If
+        polls take longer than the period, or fail, it is never 0.
+        """
+        if self._period is None or self._published is None:
+            return 0.0
+        return max(0.0, now - self._published - self._period)
 
     def record_result(self, result: SourceResult, *, published: int, now: float) -> PollResult:
         """Counts the result of a poll or of a received request, of which `published` samples were published."""
@@ -336,6 +364,7 @@ class SourceTracker:
             refused=dict(self._refused),
             refused_now=self._refused_now,
             without_tables=line_of(without_tables),
+            behind=round(self.behind(now), 1),
         )
 
     def _states_of_metrics(self, now: float) -> dict[str, SourceMetric]:
@@ -380,4 +409,4 @@ def _significant_fields(state: SourceState) -> tuple[object, ...]:
     }
     left_out = (state.metrics_left_out, state.missing_left_out)
     refused = (state.refused.keys(), state.refused_now, state.without_tables)
-    return (state.holder, state.since, state.period, state.problem, metrics, left_out, refused)
+    return (state.holder, state.since, state.period, state.problem, state.is_behind, metrics, left_out, refused)

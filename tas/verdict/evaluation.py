@@ -153,6 +153,16 @@ def labels_with_clear_for(policy: Policy) -> frozenset[str]:
     )
 
 
+def may_have_been_unmet(policy: Policy, metrics: Collection[str]) -> bool:
+    """Whether rules of a label with `clearFor` may have been unmet by unseen values of these metrics."""
+    return any(
+        rule.metric in metrics
+        for strategy in policy.strategies.values()
+        if strategy.type in VERDICT_STRATEGIES and strategy.clear_for
+        for rule in strategy.rules
+    )
+
+
 def holds_prefix(policy: Policy) -> bool:
     """Whether the policy holds every label under its prefix: it is suspended, dry-run, or its `labeling` is invalid."""
     labeling = policy.strategies.get(StrategyType.LABELING)

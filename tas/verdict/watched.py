@@ -10,6 +10,18 @@ from tas.policy.policy import PolicyKey
 _NOTHING: Mapping[str, float] = MappingProxyType({})
 
 
+def is_gap(previous: int | None, seen: int) -> bool:
+    """Whether values of a record may have come and gone between two of its versions that a watch delivered.
+
+    A bucket keeps one version of a key, so a version that is overwritten before its delivery is never seen.
+
+    Args:
+        previous: The revision that the new version has replaced; 0: there was none. None: its writer did not say.
+        seen: The last revision that was delivered before; 0: none.
+    """
+    return previous is None or previous not in (0, seen)
+
+
 class Watched(NamedTuple):
     """The observations of a replica for one policy and one node. All times are in seconds since 1970.
 

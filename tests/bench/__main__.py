@@ -18,6 +18,7 @@ from tests.bench import (
     cards,
     change,
     enforcement,
+    hold,
     limit,
     load,
     machine,
@@ -66,6 +67,7 @@ FAMILIES: Mapping[str, Callable[[Stand], Awaitable[Results]]] = {
         verdicts,
         memory,
         start,
+        hold,
     )
 }
 

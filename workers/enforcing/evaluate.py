@@ -118,6 +118,9 @@ class Evaluate:
                 self._add(node, moved)
         touched = dict(view.touched)
         view.touched.clear()
+        for nodes, metrics in self._followed.unseen:
+            self._nodes.note_unseen(nodes, metrics)
+        self._followed.unseen.clear()
         for node, policies in touched.items():
             self._add(node, policies)
             for key in policies:
@@ -133,6 +136,7 @@ class Evaluate:
             if self.unready() is not None:
                 self._end_readiness()
                 view.touched.clear()
+                self._followed.unseen.clear()
                 continue
             applied = self._followed.watches[POLICIES.name].applied
             if not self._ready or self._may_have_missed():
@@ -146,6 +150,7 @@ class Evaluate:
                 self._nodes.noted_since = time.time()
                 log.info("verdicts_complete", nodes=len(view.nodes), policies=len(view.policies))
                 view.touched.clear()
+                self._followed.unseen.clear()
                 self._pending.clear()
                 self._unqueued = max(1, len(self._verdicts.stored.keys() | view.nodes))
                 self._all_requested.set()

@@ -21,7 +21,13 @@ from bus.record_kind import Unreadable
 from bus.records.policies import PolicyRecord
 from tas.policy.policy import PolicyKey
 from tas.samples.sample import NodeSamples
-from tas.verdict.evaluation import evaluate_policy, labels_with_clear_for, met_labels, needs_past
+from tas.verdict.evaluation import (
+    evaluate_policy,
+    labels_with_clear_for,
+    may_have_been_unmet,
+    met_labels,
+    needs_past,
+)
 from tas.verdict.knowledge import (
     Action,
     Known,
@@ -56,12 +62,16 @@ BEHIND_RETRY_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Node:
-    """What is known of a node: by the view, or with its revision by the stream's leader; `uid` as `Known.node_uid`."""
+    """What is known of a node: by the view, or with its revision by the stream's leader; `uid` as `Known.node_uid`.
+
+    `is_ahead`: the leader has more of the node than the view, so the view has not yet seen what came in between.
+    """
 
     uid: str | None
     revision: int = 0
     samples: NodeSamples
     labels: Mapping[str, str] | None
+    is_ahead: bool = False
 
 
 class NodeEvaluation:
@@ -137,6 +147,14 @@ class NodeEvaluation:
             )
         self.unmet.note(node, key, met, now, missed=missed)
 
+    def note_unseen(self, nodes: Collection[str], metrics: Collection[str]) -> None:
+        """Notes that values of these metrics were never seen: `clearFor` of policies that use one begins anew."""
+        for key, record in self._followed.records.items():
+            if self.unmet.since(key) and may_have_been_unmet(record.policy, metrics):
+                self._metrics.unseen.inc(len(nodes))
+                for node in nodes:
+                    self.note_unmet(node, key, missed=True)
+
     async def update(self, node: str, touched: Touched, due_before: float) -> float:
         """Updates the node's verdict; returns when time alone can change it next (`inf`: never), `due_before` counted.
 
@@ -191,7 +209,7 @@ class NodeEvaluation:
             now=now,
             clock=time.time(),
             noted_since=self.noted_since,
-            attached=self._followed.watches[NODES.name].attached,
+            attached=inf if known.is_ahead else self._followed.watches[NODES.name].attached,
             node_since=self._node_since(node, known.uid),
             before=None if before is None else (before.time, self._verdicts.get(node).known_since),
         )
@@ -214,6 +232,8 @@ class NodeEvaluation:
             if number % POLICY_BATCH == 0:
                 await asyncio.sleep(0)
         self._metrics.evaluations.inc(len(keys))
+        if known.is_ahead and any(self.unmet.since(key) for key in keys):
+            due = min(due, now + BEHIND_RETRY_SECONDS)  # then the view has seen more
         return evaluated, due
 
     async def _write(
@@ -300,7 +320,8 @@ class NodeEvaluation:
         elif known is not None:
             uid, labels = known.uid, known.complete_labels
         revision = max(metrics.revision, facts.revision)
-        return _Node(uid=uid, revision=revision, samples=samples, labels=labels)
+        is_ahead = revision > self._followed.node_revisions.get(node, 0)
+        return _Node(uid=uid, revision=revision, samples=samples, labels=labels, is_ahead=is_ahead)
 
 
 class Metrics:
@@ -313,6 +334,10 @@ class Metrics:
         self.conflicts = counter("tas_verdict_write_conflicts", "Writes retried because another replica was first.")
         self.refused = counter("tas_verdict_writes_refused", "Writes postponed because the bucket was full.")
         self.verdicts = gauge("tas_verdicts", "Nodes with a verdict.")
+        self.unseen = counter(
+            "tas_verdict_values_unseen",
+            "Times that clearFor of one policy on one node began anew, since values may have come and gone unseen.",
+        )
         self.left_out = gauge("tas_verdict_policies_left_out", "Policies for which verdicts have no room.")
         self.pending = gauge("tas_verdict_nodes_pending", "Nodes that wait for their evaluation.")
         self.seconds = Histogram(

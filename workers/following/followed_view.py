@@ -7,7 +7,8 @@ epoch does not contain them; samples, when they are stale.
 
 import asyncio
 import time
-from collections.abc import Callable, Set
+from collections.abc import Callable, Collection, Set
+from typing import NamedTuple
 
 import structlog
 
@@ -24,6 +25,7 @@ from tas.policy.directory import FileProblems
 from tas.policy.policy import PolicyKey
 from tas.samples.sample import NodeSamples
 from tas.samples.table import Table, TableKey
+from tas.verdict.watched import is_gap
 from tas.view.epoch_keys import EpochKeys
 from tas.view.view import View
 from workers.following.placed_pods import PlacedPods
@@ -38,6 +40,13 @@ LEAST_ADVANCE_SECONDS = 0.01
 """The shortest time between two advances, however many samples become stale one after the other."""
 
 
+class Unseen(NamedTuple):
+    """Nodes of which values of some metrics may have come and gone that the view has never had."""
+
+    nodes: Collection[str]
+    metrics: Collection[str]
+
+
 class FollowedView:
     """The view, kept up to date from the bus.
 
@@ -49,6 +58,7 @@ class FollowedView:
         nodes_since: Since when the view has had the node of this uid, in seconds since 1970 by this replica's clock.
         node_revisions: The last revision of the entries of each node with facts or samples, in the current epoch of
             NODES, deletions included.
+        unseen: With `verdicts`: what the view may have missed, in the order of the gaps; its reader clears it.
         completed: Set once both lists were complete; stays set in later epochs.
     """
 
@@ -72,6 +82,10 @@ class FollowedView:
         self.nodes_since: dict[str, float] = {}
         self.node_revisions: dict[str, int] = {}
         self.completed = asyncio.Event()
+        self.unseen: list[Unseen] = []
+        self._notes_unseen = verdicts
+        self._revisions: dict[str | TableKey, int] = {}  # with `verdicts`: the last one of the samples under each key
+        self._newest: dict[TableKey, float] = {}
         self._last_update_at = time.monotonic()
         self._policy_keys: EpochKeys[PolicyKey] = EpochKeys()
         self._node_keys: EpochKeys[str] = EpochKeys()
@@ -110,6 +124,17 @@ class FollowedView:
     def file_problems(self) -> FileProblems:
         """The problems of policy files, as stored with the list of policies."""
         return FileProblems() if self._policies.synced is None else self._policies.synced.file_problems
+
+    @property
+    def table_times(self) -> dict[str, float]:
+        """For each source with tables, the time of the newest value of the part that is most behind, since 1970.
+
+        In seconds. The parts of another number of parts than the newest one are those of before the source had grown.
+        """
+        parts: dict[str, dict[int, list[float]]] = {}
+        for key, newest in self._newest.items():
+            parts.setdefault(key.source, {}).setdefault(key.part.of, []).append(newest)
+        return {source: min(max(by_count.values(), key=max)) for source, by_count in parts.items()}
 
     @property
     def idle_seconds(self) -> float:
@@ -153,6 +178,7 @@ class FollowedView:
     def _start_nodes_epoch(self, epoch: Epoch) -> None:
         self._node_keys.start_epoch(epoch.created)
         self.node_revisions.clear()
+        self._revisions.clear()
         self._on_change()
 
     def _apply_policy(self, entry: Entry[PolicyKey, PolicyRecord]) -> None:
@@ -178,9 +204,22 @@ class FollowedView:
         if known is not None and (known.uid, known.generation) != (record.uid, record.generation):
             self.view.touch_policy(key)
 
+    def _is_gap(self, entry: Entry[str, NodeSamples] | Entry[TableKey, Table]) -> bool:
+        """Notes the revision; whether versions before it were never delivered. False until all have been read once."""
+        if not self._notes_unseen:
+            return False
+        seen = self._revisions.get(entry.key, 0)
+        self._revisions[entry.key] = entry.revision
+        return self._nodes.status.caught_up and is_gap(entry.previous, seen)
+
     def _apply_samples(self, entry: Entry[str, NodeSamples]) -> None:
         self._note_node(entry)
         samples = entry.readable()
+        if self._is_gap(entry):
+            metrics = {
+                metric for scrape in (*self.view.samples(entry.key), *(samples or ())) for metric in scrape.metrics
+            }
+            self.unseen.append(Unseen((entry.key,), metrics))
         if samples is not None:
             self._set_samples(entry.key, samples)
         elif not entry.present:
@@ -190,15 +229,21 @@ class FollowedView:
 
     def _apply_table(self, entry: Entry[TableKey, Table]) -> None:
         self._last_update_at = time.monotonic()
-        before = self._rows_of(entry.key)
+        before, columns = self._rows_of(entry.key), self._columns_of(entry.key)
         table = entry.readable()
         if table is not None:
             now = time.time()
             self.view.advance(now)
             self.view.set_table(entry.key, table, now)
+            self._newest[entry.key] = table.newest
         elif not entry.present:
             self.view.drop_table(entry.key)
+            self._newest.pop(entry.key, None)
         rows = self._rows_of(entry.key)
+        if self._is_gap(entry):
+            self.unseen.append(Unseen(before | rows, columns | self._columns_of(entry.key)))
+        elif table is not None and table.left_out and self._notes_unseen:
+            self.unseen.append(Unseen(rows, table.left_out))
         self.node_revisions.update(dict.fromkeys(before | rows, entry.revision))
         for node in before - rows:
             self._forget_if_gone(node)
@@ -208,6 +253,11 @@ class FollowedView:
         """The nodes that have a row in a table of the view."""
         table = self.view.table(key)
         return frozenset() if table is None else table.rows.keys()
+
+    def _columns_of(self, key: TableKey) -> Set[str]:
+        """The metrics of a table of the view."""
+        table = self.view.table(key)
+        return frozenset() if table is None else table.columns.keys()
 
     def _apply_facts(self, entry: Entry[str, NodeFacts]) -> None:
         self._note_node(entry)
@@ -231,6 +281,7 @@ class FollowedView:
         """Drops the revision of a node with neither facts nor samples: a cluster may have new names every day."""
         if node not in self.node_uids and not self.view.has_samples(node):
             self.node_revisions.pop(node, None)
+            self._revisions.pop(node, None)
 
     def _set_facts(self, node: str, facts: NodeFacts) -> None:
         created = None if facts.created is None else facts.created.timestamp()

@@ -73,6 +73,10 @@ class SourceMetrics:
         )
         self.messages = counter("tas_source_messages", "Messages published on SAMPLES and TABLES.")
         self.lost = counter("tas_source_polls_lost", "Polls whose values could not all be published.")
+        self.behind = gauge(
+            "tas_source_behind_seconds",
+            "By how many seconds the newest published values of a source are older than its period; 0 on standby.",
+        )
         self.late = counter("tas_source_polls_late", "Polls that took longer than the period, with publishing.")
         self.refused = counter(
             "tas_source_values_refused", "Values in responses that were refused.", labelnames=["source", "reason"]
@@ -125,6 +129,11 @@ class Collect:
     def unready(self) -> str | None:
         """Why the metrics of policies are not known yet. Failing sources do not change readiness."""
         return self._wanted.unready()
+
+    def behind(self) -> Mapping[str, float]:
+        """By how many seconds each source is behind that this replica polls, and that is behind by a whole period."""
+        states = ((run.name, run.state()) for run in self._runs)
+        return {name: state.behind for name, state in states if state.is_behind}
 
     async def run(self) -> None:
         """Runs until cancelled."""
@@ -268,9 +277,13 @@ class _CollectedSource:
             self._missing_log.warning("source_metric_missing", metric, metric=metric, reason=due[metric])
             self._missing_logged[metric] = due[metric]
 
+    def state(self) -> SourceState:
+        """The state now."""
+        return self._tracker.state(now=time.time())
+
     def brought(self) -> frozenset[str]:
         """The metrics of which this source brings fresh samples to this process."""
-        metrics = self._tracker.state(now=time.time()).metrics
+        metrics = self.state().metrics
         return frozenset(metric for metric, each in metrics.items() if each.nodes)
 
 
@@ -294,6 +307,7 @@ class _PolledSource(_CollectedSource):
         self._poll_period = period
         self._retry = Backoff(first=2 * period, longest=max(period, MAX_PAUSE_SECONDS))
         metrics.late.labels(self.name)
+        metrics.behind.labels(self.name).set_function(lambda: self._tracker.behind(time.time()))
         for result in PollResult:
             metrics.polls.labels(self.name, result.value)
         self._lease = Lease(bus, f"collect.{spec.name}")
@@ -313,6 +327,7 @@ class _PolledSource(_CollectedSource):
             except BusError as error:
                 log.info("source_lease_lost", source=self.name, error=str(error))
             finally:
+                self._start_tracking()
                 lease_held.set(0)
                 self._metrics.missing.labels(self.name).set(0)
 
@@ -344,6 +359,7 @@ class _PolledSource(_CollectedSource):
     async def _poll(self, metrics: frozenset[str]) -> None:
         """Polls once and publishes. Raises SourceError; publish errors are already logged, and are not retried."""
         requested_at = time.time()
+        self._tracker.begin_poll(requested_at)
         try:
             with self._metrics.seconds.labels(self.name).time():
                 async with asyncio.timeout(POLL_TIMEOUT_SECONDS):
@@ -359,9 +375,10 @@ class _PolledSource(_CollectedSource):
             await self._publish(result, metrics, requested_at=requested_at)
         except BusError:
             return
+        self._tracker.end_poll(requested_at)
 
     def _check_period(self, seconds: float) -> None:
-        """Logs a poll that took longer than the period. Polls never overlap: the next one is late."""
+        """Logs a poll that took longer than the period. Polls never overlap: the period is stretched to their time."""
         if seconds > self._poll_period:
             self._metrics.late.labels(self.name).inc()
             self._throttled.warning("source_poll_late", seconds=round(seconds, 3), period=self._poll_period)

@@ -19,7 +19,7 @@ from bus.connection import Bus, Epoch
 from bus.consumer import Message, SharedConsumer
 from bus.errors import BusError, ConflictError, ExpiredError, RefusedError
 from bus.kinds import NODE_FACTS, NODE_SAMPLES, NODE_TABLES
-from bus.overtaking import Overtaking
+from bus.overtaking import HeldMessages, Overtaking
 from bus.record_kind import Entry
 from bus.records.nodes import NodeFacts
 from bus.records.synced import Synced
@@ -136,7 +136,7 @@ class Materialize:
             pace=PACE_SECONDS,
         )
         self._consumer = SharedConsumer(bus, SAMPLES, SAMPLES_CONSUMER, self.handle)
-        self._overtaking = Overtaking(bus, SAMPLES, self._handle_early)
+        self._overtaking = Overtaking(bus, SAMPLES, self._handle_early, held=HeldMessages)
         self._metrics = _Metrics(registry)
         self._metrics.nodes.set_function(lambda: float(sum(stored.has_samples for stored in self._nodes.values())))
 

@@ -2,11 +2,16 @@
 
 As with scrapes, any number of replicas take messages from one durable consumer, merging does not depend on the order,
 and each write is conditional. A message costs one write, for any number of nodes.
+
+When messages come faster than they can be handled, the newest message of each source and part is handled first, and of
+the older ones only the cells count that have no newer value. The stored table says that values were left out.
 """
 
 import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -16,6 +21,7 @@ from bus.connection import Bus, Epoch
 from bus.consumer import Message, SharedConsumer
 from bus.errors import BusError, ConflictError, ExpiredError, RefusedError
 from bus.kinds import NODE_FACTS, NODE_TABLES
+from bus.overtaking import NewestMessages, Overtaking
 from bus.record_kind import Entry
 from bus.tables import by_table, received_table
 from tas.errors import InvalidInputError
@@ -27,6 +33,9 @@ log = structlog.get_logger("materialize")
 
 BATCH = 64
 """The most messages that are handled together, of at most 256 KiB each."""
+
+BATCH_BYTES = 4 << 20
+"""A batch ends with the message that exceeds this size: of a part, only the newest message is decoded as a whole."""
 
 BATCH_SECONDS = 5.0
 """How long the write of a table is retried after conflicts: well below the consumer's ack wait."""
@@ -95,13 +104,15 @@ class StoredTables:
         self._epoch: Epoch | None = None
         self._check = asyncio.Event()
         self._throttled = ThrottledLog(log)
-        self._consumer = SharedConsumer(bus, TABLES, TABLES_CONSUMER, self.handle, batch=BATCH)
+        self._consumer = SharedConsumer(bus, TABLES, TABLES_CONSUMER, self.handle, batch=BATCH, batch_bytes=BATCH_BYTES)
+        self._overtaking = Overtaking(bus, TABLES, self._handle_early, held=NewestMessages, batch=BATCH)
         self._metrics = _Metrics(registry)
 
     async def run(self) -> None:
         """Consumes until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._consumer.run())
+            tasks.create_task(self._overtaking.run())
             tasks.create_task(self._remove_rows_of_deleted_nodes())
             tasks.create_task(self._remove_tables())
 
@@ -123,48 +134,71 @@ class StoredTables:
 
         Raises BusError if a write failed temporarily: the batch can be delivered again.
         """
+        await self._overtaking.give_way(messages)
+        self._metrics.superseded.inc(await self._merge_all(messages))
+        self._metrics.messages.inc(len(messages))
+
+    async def _handle_early(self, messages: Sequence[Message]) -> None:
+        """Merges messages that overtake others, and that `handle` gets as well: that call counts them."""
+        await self._merge_all(messages, overtakes=True)
+
+    async def _merge_all(self, messages: Sequence[Message], *, overtakes: bool = False) -> int:
+        """Merges messages; returns how many had values that were left out. Raises BusError as `handle`."""
         failures: list[BusError] = []
+        left_out = 0
         for each in by_table(messages):
             try:
-                await self._merge(each)
+                left_out += await self._merge(each, overtakes=overtakes)
             except BusError as error:  # the others are tried, too
                 failures.append(error)
             await asyncio.sleep(0)
-        self._metrics.messages.inc(len(messages))
         if failures:
             raise failures[0]
+        return left_out
 
-    async def _merge(self, messages: Sequence[Message]) -> None:
-        """Merges messages of one source and part, the newest first. Raises BusError."""
+    async def _merge(self, messages: Sequence[Message], *, overtakes: bool) -> int:
+        """Merges messages of one source and part, the newest first; returns and raises as `_merge_all`."""
         received_at = time.monotonic()
+        refuse = _ignore if overtakes else self._refuse
         try:
-            incoming, key = await self._decode(messages)
+            key, incoming, left_out = await self._decode(messages, refuse)
         except InvalidInputError as error:
-            self._refuse(error.field, error, len(messages))
-            return
+            refuse(error.field, error, len(messages))
+            return 0
         if incoming is not None:
-            await self._update(key, incoming, received_at)
+            metrics = frozenset(incoming.columns) if overtakes else frozenset[str]().union(*left_out)
+            await self._update(key, incoming, metrics, received_at, refuse)
             self._metrics.seconds.observe(max(0.0, time.time() - messages[-1].arrived))
+        return len(left_out)
 
-    async def _decode(self, messages: Sequence[Message]) -> tuple[Table | None, TableKey]:
-        """The valid values of messages of one key. Raises InvalidInputError if their subject is invalid."""
+    async def _decode(
+        self, messages: Sequence[Message], refuse: Refuse
+    ) -> tuple[TableKey, Table | None, Sequence[Collection[str]]]:
+        """The valid values of messages of one key, and the metrics of each message of which values were left out.
+
+        Of an older message only the cells count that have no newer value: the others are not decoded. Raises
+        InvalidInputError if their subject is invalid.
+        """
         incoming: Table | None = None
+        left_out: list[Collection[str]] = []
         for message in messages:
-            key, table, refused = received_table(message, incoming)
-            self._note(refused.errors, refused.counts)
+            key, table, refused = received_table(message, partial(self._newer, incoming))
+            self._note(refused.errors, refused.counts, refuse)
             if table is not None:
-                table = self._of_known_nodes(key, table)
+                if table.left_out:
+                    left_out.append(table.left_out)
+                table = self._of_known_nodes(key, table, refuse)
                 incoming = table if incoming is None else merge_tables(incoming, table)
             await asyncio.sleep(0)
-        return (None if incoming is None or not incoming.nodes else incoming), key
+        return key, None if incoming is None or not incoming.nodes else incoming, left_out
 
-    def _note(self, errors: Sequence[InvalidInputError], counts: Mapping[str, int]) -> None:
+    def _note(self, errors: Sequence[InvalidInputError], counts: Mapping[str, int], refuse: Refuse) -> None:
         named = {field: [each for each in errors if each.field.partition(".")[0] == field] for field in counts}
         for field, count in counts.items():
             for number, error in enumerate(named[field]):
-                self._refuse(field, error, 1 if number else count - len(named[field]) + 1)
+                refuse(field, error, 1 if number else count - len(named[field]) + 1)
 
-    def _of_known_nodes(self, key: TableKey, table: Table) -> Table:
+    def _of_known_nodes(self, key: TableKey, table: Table, refuse: Refuse) -> Table:
         unknown = self._unknown(table)
         if not unknown:
             return table
@@ -173,22 +207,27 @@ class StoredTables:
         if len(unknown) == 1:
             reason = "Kubernetes has no node of this name"
         error = InvalidInputError(f"table {key.source}/{key.part}", "nodes", first, reason)
-        self._refuse("unknown_node", error, len(unknown))
+        refuse("unknown_node", error, len(unknown))
         return without_nodes(table, unknown)
 
-    async def _update(self, key: TableKey, incoming: Table, received_at: float) -> None:
-        """Merges `incoming` into the stored table, with retries after conflicts. Raises BusError."""
+    async def _update(
+        self, key: TableKey, incoming: Table, left_out: frozenset[str], received_at: float, refuse: Refuse
+    ) -> None:
+        """Merges `incoming` into the stored table, with retries after conflicts. Raises BusError.
+
+        The stored table says of which metrics values were left out.
+        """
         stored, read_at = self._known(key), received_at
         while True:
             if stored.table is None and (error := self._too_many_sources(key)) is not None:
-                self._refuse("capacity", error, len(incoming.nodes))
+                refuse("capacity", error, len(incoming.nodes))
                 return
             merged = incoming if stored.table is None else merge_tables(stored.table, incoming)
             merged = without_nodes(merged, self._unknown(merged))
             if merged is stored.table or not merged.nodes:
                 return
             try:
-                await self._write_fitting(key, stored, merged, read_at)
+                await self._write_fitting(key, stored, replace(merged, left_out=left_out), read_at)
             except (ConflictError, ExpiredError) as error:
                 if time.monotonic() - received_at > BATCH_SECONDS:
                     raise
@@ -197,7 +236,7 @@ class StoredTables:
             except RefusedError as error:
                 # A retry alone does not help, and other tables must not wait for this one.
                 what = InvalidInputError(f"table {key.source}/{key.part}", "write", "refused", str(error))
-                self._refuse("write", what, len(incoming.nodes))
+                refuse("write", what, len(incoming.nodes))
                 return
             else:
                 return
@@ -210,6 +249,10 @@ class StoredTables:
             return None
         reason = f"{len(sources)} sources have tables, at most {MAX_SOURCES}"
         return InvalidInputError(f"table {key.source}/{key.part}", "source", key.source, reason)
+
+    def _newer(self, incoming: Table | None, key: TableKey) -> tuple[Table | None, Table | None]:
+        """The tables that may have newer values than another message of this key."""
+        return incoming, self._known(key).table
 
     def _known(self, key: TableKey) -> _Stored:
         return self._stored.get(key) or _Stored(0)
@@ -320,6 +363,10 @@ class StoredTables:
         return table.newest + MAX_SAMPLE_AGE < time.time() or is_superseded(table, self._samples)
 
 
+def _ignore(_field: str, _error: InvalidInputError, _count: int) -> None:
+    """Refuses nothing: the message comes again."""
+
+
 def _name(key: TableKey) -> str:
     return f"{key.source}/{key.part}"
 
@@ -327,6 +374,11 @@ def _name(key: TableKey) -> str:
 class _Metrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.messages = Counter("tas_table_messages", "Messages of TABLES that were handled.", registry=registry)
+        self.superseded = Counter(
+            "tas_table_messages_superseded",
+            "Messages of TABLES with values that were not stored, as newer ones were known.",
+            registry=registry,
+        )
         self.writes = Counter("tas_table_writes", "Tables written to NODES.", registry=registry)
         self.conflicts = Counter(
             "tas_table_write_conflicts", "Writes repeated after a conflict with another writer.", registry=registry

@@ -71,6 +71,15 @@ class WithHealthRoutes(Protocol):
         ...
 
 
+@runtime_checkable
+class WithBehind(Protocol):
+    """A worker that may be behind, although it is ready."""
+
+    def behind(self) -> Mapping[str, float]:
+        """By how many seconds what is behind: part of `/readyz`."""
+        ...
+
+
 def new_registry() -> CollectorRegistry:
     """A registry with the metrics of this process and build; workers add theirs."""
     disable_created_metrics()  # type: ignore[no-untyped-call]  # a second line for each counter, which nobody needs
@@ -288,7 +297,13 @@ class Supervisor:
 
     async def _readyz(self, _request: web.Request) -> web.Response:
         reasons = self.unready()
-        body = {"ready": not any(reasons.values()), "workers": reasons, "bus": self._bus_problem()}
+        behind = {each.name: dict(each.behind()) for each in self._workers if isinstance(each, WithBehind)}
+        body = {
+            "ready": not any(reasons.values()),
+            "workers": reasons,
+            "bus": self._bus_problem(),
+            "behind": {name: seconds for name, seconds in behind.items() if seconds},
+        }
         return json_response(body, status=200 if body["ready"] else 503)
 
     def unready(self) -> Mapping[str, str | None]:

@@ -33,7 +33,7 @@ def raw_watch(
     )
 
     def take(entry: Entry[str, bytes]) -> None:
-        on_entry(RawEntry(entry.key, entry.readable(), entry.revision, entry.created))
+        on_entry(RawEntry(entry.key, entry.readable(), entry.revision, entry.created, entry.previous))
 
     return Watch(bus, kind.to(take), on_epoch=on_epoch, on_batch=on_batch, pace=pace)
 

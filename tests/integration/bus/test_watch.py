@@ -53,6 +53,27 @@ async def test_stored_entries_are_delivered_in_order_and_then_every_change(bus: 
         assert all(abs(entry.created - time.time()) < 60 for entry in follower.entries)
 
 
+async def test_an_entry_says_which_version_it_has_replaced_also_one_that_was_overwritten_unseen(bus: Bus) -> None:
+    (revision,) = await fill(bus, 1)
+    async with following(bus, NODES, pace=0.4) as follower:
+        await follower.caught_up()
+        assert [(entry.revision, entry.previous) for entry in follower.entries] == [(revision, 0)]
+
+        async def is_overwritten_unseen() -> bool:
+            nonlocal revision
+            for _ in range(20):
+                before = revision
+                revision = await bus.put(NODES, "n0.metrics", b"2", revision=before, read_at=now())
+            await eventually(lambda: follower.entries[-1].revision == revision)
+            assert follower.entries[-1].previous == before
+            return follower.entries[-2].revision != before
+
+        await eventually(is_overwritten_unseen)
+        deleted = await bus.delete(NODES, "n0.metrics", revision=revision, read_at=now())
+        await eventually(lambda: follower.entries[-1].revision == deleted)
+        assert follower.entries[-1].previous == revision
+
+
 @pytest.mark.parametrize("keys", [">", "*.facts"])
 async def test_a_feed_without_stored_entries_is_caught_up_at_once(bus: Bus, keys: str) -> None:
     if keys != ">":

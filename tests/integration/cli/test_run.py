@@ -214,6 +214,7 @@ async def test_the_health_port_reports_every_worker(everything: Running) -> None
             "events": None,
         },
         "bus": None,
+        "behind": {},
     }
     assert (await everything.health("/healthz"))[0] == 200
     assert (await everything.health("/answers"))[0] == 200

@@ -10,7 +10,9 @@ from bus.overtaking import (
     CHUNK_MESSAGES,
     FAR_BEHIND_MESSAGES,
     LARGE_BYTES,
+    TURN_BYTES,
     HeldMessages,
+    NewestMessages,
     is_overtaken,
 )
 from bus.pull import Message
@@ -107,3 +109,50 @@ def test_memory_does_not_grow_with_the_messages_that_are_left_out() -> None:
             held.take()
     assert len(held._order) <= 2 * len(held) + CHUNK_MESSAGES
     assert taken(held)[-2:] == [4_998, 4_999]
+
+
+class TestNewestMessages:
+    """The messages that wait of a stream of tables."""
+
+    def test_only_the_newest_of_a_subject_waits(self) -> None:
+        held = NewestMessages()
+        for sequence in range(1000):
+            held.add(message(sequence, 100, f"tas.tables.one.2-{sequence % 2}"))
+        assert (len(held), held.bytes) == (2, 200)
+        assert sorted(each.sequence for _ in range(2) for each in held.take()) == [998, 999]
+        assert (len(held), held.bytes) == (0, 0)
+
+    def test_a_source_with_64_parts_that_are_always_new_delays_no_other_source(self) -> None:
+        """By counting: of each turn, every source has one message, and each part of a source has its turn, too."""
+        held = NewestMessages()
+        handled: list[str] = []
+        sequence = 0
+        for _ in range(64):
+            for part in range(64):
+                sequence += 1
+                held.add(message(sequence, 10, f"tas.tables.hostile.64-{part}"))
+            for source in ("large", "small"):
+                sequence += 1
+                held.add(message(sequence, 10_000 if source == "large" else 100, f"tas.tables.{source}.1-0"))
+            handled += (each.subject.removeprefix("tas.tables.") for each in held.take())
+        assert handled.count("large.1-0") == handled.count("small.1-0") == 64
+        assert {handled.count(f"hostile.64-{part}") for part in range(64)} == {1}
+
+    def test_sources_of_which_a_turn_has_no_room_come_in_the_next_one(self) -> None:
+        held = NewestMessages()
+        for number in range(9):
+            held.add(message(number, TURN_BYTES // 3, f"tas.tables.s{number}.1-0"))
+        assert [[each.sequence for each in held.take(1)] for _ in range(3)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8]]
+
+    def test_what_waits_has_a_limit_at_the_cost_of_the_largest_source(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(overtaking, "HELD_BYTES", 1000)
+        held = NewestMessages()
+        held.add(message(1, 100, "tas.tables.small.1-0"))
+        for sequence in range(2, 100):
+            held.add(message(sequence, 100, f"tas.tables.hostile.128-{sequence}"))
+            assert held.bytes <= 1000
+        found: list[int] = []
+        while len(held):
+            found += (each.sequence for each in held.take())
+        assert sorted(found) == [1, *range(91, 100)]
+        assert held.bytes == 0

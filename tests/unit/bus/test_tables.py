@@ -1,7 +1,8 @@
 """Tables on the bus: only the invalid part of a message is refused, and a written table reads back."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,7 +24,7 @@ from bus.tables import by_table, encoded_tables, received_table
 from tas.errors import InvalidInputError
 from tas.samples.parts import MAX_ROWS, Part, part_number
 from tas.samples.sample import FUTURE_TOLERANCE, MAX_SAMPLE_AGE
-from tas.samples.table import Column, Reading, Table, TableKey, table_of
+from tas.samples.table import Column, Reading, Table, TableKey, merge_tables, table_of
 from tas.values.quantity import MAX_QUANTITY, NANO, Quantity
 from tests.unit.growth import is_within
 from tests.unit.tas.generators import metric_names, quantities, source_names
@@ -49,11 +50,11 @@ def rfc3339(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
-def decoded(body: Any, *, nodes: tuple[str, ...] = ()) -> tuple[Table | None, Refused]:
+def decoded(body: Any, *, newer: Sequence[Table] = (), sequence: int = SEQUENCE) -> tuple[Table | None, Refused]:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    key, table, refused = decode_table(SUBJECT, data, arrived=ARRIVED, sequence=SEQUENCE, nodes=nodes)
+    key, table, refused = decode_table(SUBJECT, data, arrived=ARRIVED, sequence=sequence, newer=newer)
     assert key == KEY
-    assert table is None or (table.source == "machine" and table.nodes and table.columns)
+    assert table is None or (table.source == "machine" and (table.nodes or table.left_out))
     assert all(error.subject == "table machine/1-0" for error in refused.errors)
     named = [error.field.partition(".")[0] for error in refused.errors]
     assert set(named) == refused.counts.keys()  # each counted field is named
@@ -202,12 +203,12 @@ class TestRows:
         assert refused.counts == {"nodes": 3}
 
     def test_the_nodes_of_an_earlier_table_are_not_checked_again(self) -> None:
-        known = accepted(of_a_and_b()).nodes
-        table, refused = decoded(of_a_and_b(), nodes=known)
+        known = [accepted(of_a_and_b())]
+        table, refused = decoded(of_a_and_b(), newer=known)
         assert table is not None
-        assert table.nodes is known
+        assert table.nodes is known[0].nodes
         assert refused == ((), {})
-        other, refused = decoded({"nodes": ["a", "A"], "metrics": {"x": [1, 2]}}, nodes=known)
+        other, refused = decoded({"nodes": ["a", "A"], "metrics": {"x": [1, 2]}}, newer=known)
         assert values(other) == {"a": {"x": 1}}
         assert refused.counts == {"nodes": 1}
 
@@ -454,6 +455,10 @@ class TestRoundTrips:
         assert of_nodes(found) == of_nodes(table)
         assert (found.nodes, list(found.columns)) == (table.nodes, list(table.columns))
 
+    def test_a_stored_table_says_what_was_left_out(self) -> None:
+        table = replace(accepted(of_a_and_b()), left_out=frozenset({"y", "gone"}))
+        assert decode_stored_table(KEY, encode_stored_table(table)).left_out == {"y", "gone"}
+
     @given(drawn_tables(times, SHAPES, arrived=None), source_names)
     def test_a_stored_table_reads_back(self, table: Table, source: str) -> None:
         key = TableKey(source, Part(1, 0))
@@ -613,6 +618,78 @@ def test_messages_of_a_source_and_part_are_handled_together_the_newest_first() -
     found = received_table(one)
     assert found.key == TableKey("a", Part(1, 0))
     assert found.table is not None
-    again = received_table(three, found.table)
+    again = received_table(three, lambda _: (found.table,))
     assert again.table is not None
     assert again.table.nodes is found.table.nodes
+
+
+class TestOlderMessages:
+    """Of a message with newer ones only the cells count, and are decoded, that have no newer valid value."""
+
+    def older(self, **metrics: Any) -> tuple[Table | None, Refused]:
+        newer, _ = decoded(
+            {"nodes": ["a", "b"], "metrics": {"x": [1, None], "y": ["3", "wrong"]}}, sequence=SEQUENCE + 1
+        )
+        assert newer is not None
+        return decoded({"nodes": ["a", "b"], "metrics": metrics}, newer=[newer])
+
+    def test_a_cell_counts_if_the_newer_one_is_null_invalid_or_missing(self) -> None:
+        table, _ = self.older(x=[9, 9], y=[9, 9], z=[9, None])
+        assert table is not None
+        assert values(table) == {"a": {"z": 9}, "b": {"x": 9, "y": 9}}
+        assert table.left_out == {"x", "y"}
+
+    def test_a_cell_with_a_newer_value_is_not_decoded(self) -> None:
+        table, refused = self.older(x=["not decoded", "9"], y=["not decoded", "wrong, too"])
+        assert table is not None
+        assert values(table) == {"b": {"x": 9}}
+        assert refused.counts == {"metrics": 1}
+
+    def test_a_message_without_a_cell_that_counts_says_what_is_left_out(self) -> None:
+        table, refused = self.older(x=[9, None])
+        assert table is not None
+        assert not table.nodes
+        assert table.left_out == {"x"}
+        newer, _ = decoded(of_a_and_b(), sequence=SEQUENCE + 1)
+        assert newer is not None
+        table, refused = decoded(of_a_and_b(x="not even a list"), newer=[newer])
+        assert table is not None
+        assert not table.nodes
+        assert table.left_out == {"x", "y"}
+        assert refused == ((), {})
+
+    def test_a_later_message_that_was_measured_earlier_leaves_nothing_out(self) -> None:
+        earlier, later = rfc3339(ARRIVED - 60), rfc3339(ARRIVED - 1)
+        newer, _ = decoded(of_a_and_b(measured=earlier), sequence=SEQUENCE + 1)
+        assert newer is not None
+        table, _ = decoded(of_a_and_b(measured=later), newer=[newer])
+        assert table is not None
+        assert (values(table), table.left_out) == (ALL, frozenset())
+
+    def test_the_same_message_leaves_nothing_out(self) -> None:
+        table = accepted(of_a_and_b())
+        again, _ = decoded(of_a_and_b(), newer=[table])
+        assert (again, again and again.left_out) == (table, frozenset())
+
+    @given(st.data())
+    def test_the_newest_first_gives_the_same_as_all_in_order(self, data: st.DataObject) -> None:
+        nodes = ["a", "b", "c"]
+        bodies = []
+        for _ in range(data.draw(st.integers(1, 4))):
+            names = data.draw(st.permutations(nodes))[: data.draw(st.integers(1, 3))]
+            cells = st.lists(st.sampled_from([None, 1, 2, "x"]), min_size=len(names), max_size=len(names))
+            moments = st.sampled_from([rfc3339(ARRIVED - ago) for ago in (0, 1, 2)])
+            per_row = st.lists(moments, min_size=len(names), max_size=len(names))
+            times = data.draw(moments | per_row | st.fixed_dictionaries({"x": per_row}))
+            metrics = {metric: data.draw(cells) for metric in data.draw(st.sets(st.sampled_from("xy"), min_size=1))}
+            bodies.append({"nodes": names, "measured": times, "metrics": metrics})
+        whole: Table | None = None
+        for number, body in enumerate(bodies):
+            table, _ = decoded(body, sequence=SEQUENCE + number)
+            whole = table if whole is None else whole if table is None else merge_tables(whole, table)
+        newest: Table | None = None
+        for number, body in reversed(list(enumerate(bodies))):
+            table, _ = decoded(body, sequence=SEQUENCE + number, newer=[] if newest is None else [newest])
+            if table is not None and table.nodes:
+                newest = table if newest is None else merge_tables(newest, table)
+        assert of_nodes(newest) == of_nodes(whole)

@@ -24,12 +24,15 @@ from bus.records.codec import encode
 from bus.records.nodes import NodeFacts, decode_node_samples, encode_node_samples
 from bus.records.policies import PolicyRecord, encode_policy
 from bus.records.synced import Synced
+from bus.records.tables import encode_stored_table
 from bus.records.verdicts import decode_verdict, encode_verdict
-from bus.subjects import node_facts_key, node_metrics_key, policy_key, verdict_key
+from bus.subjects import node_facts_key, node_metrics_key, node_table_key, policy_key, verdict_key
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey, StrategyType
 from tas.policy.rules import State
+from tas.samples.parts import Part
 from tas.samples.sample import Scrape, merge
+from tas.samples.table import Column, Reading, Table, TableKey
 from tas.values.quantity import parse_quantity
 from tas.verdict.knowledge import LastRevisions
 from tas.verdict.verdict import (
@@ -49,7 +52,9 @@ from tests.integration.servers import Server, all_answered, answered, eventually
 from tests.integration.workers.running import put, running
 from workers.enforcing.evaluate import EPOCH_CHECK_SECONDS, Evaluate
 from workers.enforcing.node_evaluation import NodeEvaluation
+from workers.following import followed_view
 from workers.following.followed_view import FollowedView
+from workers.following.synced import SyncedWatch
 
 NODE = "node-1.example"
 SET = DesiredLabel(DesiredKind.SET, VIOLATING)
@@ -78,6 +83,15 @@ class World:
         stored = await answered(partial(self.bus.get, NODES, node_metrics_key(node)))
         known = () if stored is None or stored.value is None else decode_node_samples(stored.value)
         await self.put(NODES, node_metrics_key(node), encode_node_samples(merge(known, [news])))
+
+    async def table(self, *, left_out: Collection[str] = (), **metrics: object) -> None:
+        """Stores a table with a row for the node, as `materialize` does that has left values out."""
+        self.sequence += 1
+        now = round(time.time(), 6)
+        reading = Reading(now, now, self.sequence)
+        columns = {name: Column((parse_quantity(str(value)),), reading) for name, value in metrics.items()}
+        table = Table("poll", (NODE,), columns, frozenset(left_out))
+        await self.put(NODES, node_table_key(TableKey("poll", Part(1, 0))), encode_stored_table(table))
 
     async def samples_for(self, seconds: float, **metrics: Any) -> None:
         """Keeps the samples of a node fresh for so many seconds."""
@@ -196,9 +210,9 @@ def deschedule(over: int = 1, /, **extra: Any) -> dict[str, Any]:
     return {"strategies": {"deschedule": {"rules": rules, **extra}}, **outside}
 
 
-def worker(bus: Bus, *, forget_seconds: float = FORGET_SECONDS) -> Evaluate:
+def worker(bus: Bus, *, forget_seconds: float = FORGET_SECONDS, registry: CollectorRegistry | None = None) -> Evaluate:
     followed = FollowedView(bus, default_stale_after=STALE_AFTER, verdicts=True)
-    return Evaluate(bus, followed, registry=CollectorRegistry(), forget_seconds=forget_seconds)
+    return Evaluate(bus, followed, registry=registry or CollectorRegistry(), forget_seconds=forget_seconds)
 
 
 @asynccontextmanager
@@ -614,6 +628,50 @@ async def test_clear_for_does_not_count_time_without_the_bus(server: Server, wor
     verdict = await world.verdict()
     assert verdict is not None
     assert verdict.time - began >= 4
+
+
+@pytest.mark.parametrize("form", ["overwritten before delivery", "left out of a table"])
+async def test_a_value_that_was_never_seen_begins_clear_for_anew(
+    server: Server, world: World, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """A bucket keeps one version of a key, and `materialize` stores no value of which it knows a newer one."""
+    is_table = form == "left out of a table"
+    if not is_table:  # what is written during the pause arrives together: of each key the newest
+        monkeypatch.setattr(followed_view, "SyncedWatch", partial(SyncedWatch, pace=0.45))
+    await world.facts()
+    await world.sample(m=2)
+    await world.policy(**deschedule(clearFor="3s"))
+    await world.synced()
+    registry = CollectorRegistry()
+
+    def unseen() -> float:
+        return registry.get_sample_value("tas_verdict_values_unseen_total") or 0.0
+
+    async with Bus.connect(server.url, name="evaluate") as bus, running(evaluate := worker(bus, registry=registry)):
+        await world.held_after_a_violation()
+        assert unseen() == 0
+        began = time.time()
+        if is_table:
+            await world.table(left_out=("elsewhere",), m=1)
+            await world.table(m=1)
+            await world.table(left_out=("m",), m=1)
+        else:
+
+            async def is_overwritten() -> bool:
+                for number in range(10):  # fast enough for a pause
+                    await world.sample(f"node-{number}", m=1)
+                await world.sample(m=2)
+                await world.sample(m=1)
+                return unseen() > 0
+
+            await eventually(is_overwritten)
+        await eventually(lambda: unseen() > 0)
+        met_since = evaluate._nodes.unmet.until(NODE, KEY)["p"]
+        assert met_since > began
+        await world.eventually(MET, ABSENT)
+    verdict = await world.verdict()
+    assert verdict is not None
+    assert verdict.time >= met_since + 3
 
 
 async def test_a_restarted_replica_keeps_absent_if_the_label_is_not_set(server: Server, world: World) -> None:

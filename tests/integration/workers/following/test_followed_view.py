@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 from msgspec import structs
+from prometheus_client import CollectorRegistry
 
 from bus.buckets import NODES, PODS, POLICIES
 from bus.connection import Bus
@@ -18,7 +19,7 @@ from bus.subjects import node_facts_key, node_metrics_key, node_table_key, pod_k
 from tas.enforcing.pod import PodKey
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey
-from tas.samples.parts import Part
+from tas.samples.parts import Part, parse_part
 from tas.samples.sample import Scrape
 from tas.samples.table import Column, Reading, Table, TableKey
 from tas.values.quantity import NANO, Quantity, parse_quantity
@@ -27,6 +28,7 @@ from tests.integration.servers import answered, eventually
 from tests.integration.workers.running import epoch_on, put, running
 from workers.following.followed_view import FollowedView
 from workers.following.synced import write_synced
+from workers.following.table_ages import TableAges
 
 __all__ = ["long_limits"]
 
@@ -123,6 +125,28 @@ async def test_nothing_is_kept_of_a_node_without_facts_whose_row_was_removed(bus
         await put(bus, NODES, node_table_key(TABLE), None)
         await eventually(lambda: not followed.node_revisions)
         assert not followed.view.nodes
+
+
+async def test_the_age_of_the_newest_table_of_each_source_is_a_metric(bus: Bus) -> None:
+    now = time.time() // 1
+    followed = FollowedView(bus, default_stale_after=60.0)
+    registry = CollectorRegistry()
+    registry.register(TableAges(lambda: followed.table_times))
+
+    def age(source: str) -> float | None:
+        return registry.get_sample_value("tas_view_table_age_seconds", {"source": source})
+
+    async with running(followed):
+        for source, part, ago in (("a", "1-0", 90), ("a", "2-0", 30), ("a", "2-1", 10), ("b", "1-0", 20)):
+            at = parse_part(part)
+            assert at is not None
+            table = table_of_loads(now - ago, node=1)
+            await put(bus, NODES, node_table_key(TableKey(source, at)), encode_stored_table(table))
+        await eventually(lambda: followed.table_times == {"a": now - 30, "b": now - 20})
+        assert (age("b") or 0) >= 20
+        assert (age("a") or 0) >= 30
+        await put(bus, NODES, node_table_key(TableKey("b", Part(1, 0))), None)
+        await eventually(lambda: age("b") is None)
 
 
 @pytest.mark.parametrize("facts_first", [True, False])

@@ -354,6 +354,48 @@ async def test_polls_longer_than_the_period_are_logged_and_never_overlap(bus: Bu
     assert (late[0]["source"], late[0]["period"], late[0]["suppressed"]) == ("fake", 1e-6, 0)
 
 
+async def test_a_source_says_how_far_it_is_behind_and_is_current_soon_after(bus: Bus, world: World) -> None:
+    """While a poll is not finished, no other one begins."""
+    await world.use("load")
+    period = 0.5
+    answers = asyncio.Event()
+    answers.set()
+
+    class Held(Fake):
+        at_once = most_at_once = polls = 0
+
+        async def read(self, metrics: frozenset[str]) -> SourceResult:
+            self.polls += 1
+            self.at_once += 1
+            self.most_at_once = max(self.most_at_once, self.at_once)
+            await answers.wait()
+            self.at_once -= 1
+            return await super().read(metrics)
+
+    fake = Held()
+    async with collecting(bus, fake, period=period) as registry:
+
+        def behind() -> float:
+            return registry.get_sample_value("tas_source_behind_seconds", {"source": "fake"}) or 0.0
+
+        async def is_said(*, said: bool) -> bool:
+            state = await world.state("fake")
+            return state is not None and state.is_behind is said
+
+        await world.has("node-1", "fake", {"load": 1})
+        answers.clear()
+        await eventually(lambda: behind() > 3 * period)
+        await eventually(partial(is_said, said=True))
+        fake.value = "7"
+        began = fake.polls
+        answers.set()
+        await world.has("node-1", "fake", {"load": 7})
+        await eventually(lambda: behind() <= period)
+        assert fake.polls <= began + 2
+        await eventually(partial(is_said, said=False))
+    assert fake.most_at_once == 1
+
+
 async def test_a_period_counts_from_the_start_of_a_poll(bus: Bus, world: World) -> None:
     await world.use("load")
     period, duration = 0.6, 0.3

@@ -18,7 +18,7 @@ from bus.record_kind import Entry
 from bus.tables import encoded_tables, publish_tables
 from bus.watch import Watch
 from cli.queries.query import samples_of_node, stored_nodes
-from tas.samples.parts import Part
+from tas.samples.parts import Part, divided
 from tas.samples.table import Table, TableKey
 from tas.sources.result import Sample
 from tas.sources.tables import tables_of
@@ -119,7 +119,7 @@ async def test_a_table_that_is_delivered_again_writes_nothing(materialized: Mate
     revision = (await stored(bus)).revision
     (message,) = await answered(lambda: bus.last_messages(TABLES, "tas.tables.poll.1-0"))
     again = [message]
-    await materialized.worker._tables.handle(again)  # type: ignore[arg-type] # what it reads of a message is there
+    await materialized.worker._tables._merge_all(again)  # type: ignore[arg-type] # what it reads of a message is there
     assert (await stored(bus)).revision == revision
 
 
@@ -339,6 +339,64 @@ async def test_two_programs_with_one_name_overwrite_only_what_both_have(material
         await publish(bus, {"b": {"load": 10 + number}, "c": {"heat": number}}, ago=8 - 2 * number)
     await have(bus, "load", {"a": 2, "b": 12})
     await have(bus, "heat", {"c": 2})
+
+
+BACKLOG = 200
+
+
+async def test_of_a_backlog_the_newest_counts_and_no_table_is_skipped_unread(bus: Bus) -> None:
+    """A value that only an older table has counts; all others are left out, and that is said."""
+    await publish(bus, {"a": {"load": "1"}, "b": {"load": "1"}, "c": {"load": "1"}}, ago=2 * BACKLOG)
+    for number in range(BACKLOG):
+        rows: dict[str, Mapping[str, object]] = {"a": {"load": str(number)}, "b": {"load": None}, "c": {"load": "bad"}}
+        if number == BACKLOG // 2:
+            rows |= {"b": {"load": "99"}, "c": {"load": "98"}, "d": {"load": "97", "free": "96"}}
+        await publish(bus, rows, ago=BACKLOG - number)
+    async with materializing(bus) as materialized:
+        await have(bus, "load", {"a": BACKLOG - 1, "b": 99, "c": 98, "d": 97})
+        await have(bus, "free", {"d": 96})
+        await eventually(lambda: materialized.metric("tas_table_messages_total") == BACKLOG + 1)
+        writes, superseded = (
+            materialized.metric(f"tas_table_{name}_total") for name in ("writes", "messages_superseded")
+        )
+        assert writes + superseded >= BACKLOG + 1
+        assert writes <= BACKLOG // 8, "the values in between were written, too"
+        table = (await stored(bus)).readable()
+        assert table is not None
+        assert table.left_out == {"load"}
+        await publish(bus, {node: {"load": "5"} for node in "abcd"})
+        await have(bus, "load", dict.fromkeys("abcd", 5.0))
+        table = (await stored(bus)).readable()
+        assert table is not None
+        assert table.left_out == frozenset(), "every value since the last version is in this one"
+
+
+async def test_a_source_with_64_parts_that_publishes_as_fast_as_it_can_delays_no_other(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By counting: the value of the other source is stored while nearly all of the backlog still waits."""
+    monkeypatch.setattr("bus.overtaking.BEHIND_BYTES", 128 << 10)
+    names = divided((f"node-{number:05}" for number in range(64 * 100)), 64)
+    assert len(names) == 64
+    rounds = 8
+    for number in range(rounds):
+        for part, nodes in names.items():
+            rows = {node: {metric: str(number) for metric in "abcde"} for node in nodes}
+            await publish(bus, rows, source="hostile", part=str(part))
+    await publish(bus, {"a": {"load": "7"}}, source="honest")
+    async with materializing(bus) as materialized:
+        await have(bus, "load", {"a": 7}, source="honest")
+        handled = materialized.metric("tas_table_messages_total")
+        writes = materialized.metric("tas_table_writes_total")
+        assert handled < 64 * rounds / 2, "the other source had to wait for the backlog"
+        assert writes < 64 * rounds / 2, "the backlog was handled first, but not counted"
+        await eventually(lambda: materialized.metric("tas_table_messages_total") == 64 * rounds + 1)
+        for part, nodes in names.items():
+            table = (await stored(bus, "hostile", part)).readable()
+            assert table is not None
+            assert {node: samples[0].metrics["a"] for node in nodes if (samples := table.scrapes(node))} == (
+                dict.fromkeys(nodes, (rounds - 1) * NANO)
+            )
 
 
 async def test_every_watch_of_a_table_gets_one_entry_for_each_poll(materialized: Materialized) -> None:

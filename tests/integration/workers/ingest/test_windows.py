@@ -30,7 +30,10 @@ from bus.records.synced import Synced
 from bus.scrapes import publish_scrape
 from bus.stream_reader import Batch, Start, StreamReader
 from bus.subjects import node_facts_key
+from bus.tables import encoded_tables, publish_tables
+from tas.samples.parts import Part
 from tas.samples.sample import MAX_SAMPLE_AGE, Scrape
+from tas.samples.table import Column, Reading, Table, TableKey
 from tas.sources.result import SourceResult
 from tas.sources.state import Health, health
 from tas.values.quantity import NANO, Quantity
@@ -41,6 +44,7 @@ from tests.integration.servers import answered, eventually
 from tests.integration.workers.collecting import World, polled
 from tests.integration.workers.running import epoch_on, put, running
 from workers.ingest.collect import ReceivingSource, SourceMetrics
+from workers.ingest.materialize import Materialize
 from workers.ingest.wanted_metrics import WantedMetrics
 from workers.ingest.windows import READ, Windows
 
@@ -256,6 +260,28 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> Readers:
     readers = Readers()
     monkeypatch.setattr(workers.ingest.windows, "StreamReader", readers.make)
     return readers
+
+
+async def test_a_statistic_has_each_value_of_a_backlog_of_tables(bus: Bus, cluster: Cluster) -> None:
+    """`materialize` leaves values out of which it knows newer ones; a window may not."""
+    world = World(bus)
+    await cluster.has("a", "b")
+    await world.use("cpu:mean:2m")
+    await world.listed()
+    values = range(1, 201)
+    for number in values:
+        measured = cluster.start + number / 2
+        reading = Reading(measured, measured, 0)
+        columns = {"cpu": Column((Quantity(number * NANO), Quantity(NANO)), reading)}
+        table = Table("program", ("a", "b"), columns)
+        fits, _ = encoded_tables([(TableKey("program", Part(1, 0)), table)], most=bus.max_value_bytes)
+        await publish_tables(bus, fits)
+    registry = CollectorRegistry()
+    async with running(worker(bus)), running(Materialize(bus, registry=registry)):
+        await world.has("a", SOURCE, {"cpu:mean:2m": sum(values) / len(values)})
+        await world.has("b", SOURCE, {"cpu:mean:2m": 1})
+        left_out = registry.get_sample_value("tas_table_messages_superseded_total")
+        assert left_out, "materialize was never behind"
 
 
 async def test_while_a_new_statistic_is_read_from_the_past_the_others_go_on(

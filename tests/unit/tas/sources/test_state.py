@@ -400,3 +400,52 @@ class TestAsStored:
             after = replace(before, time=before.time + MIN_WRITE_INTERVAL_SECONDS, **change)
             assert is_write_due(before, after)
         assert not is_write_due(before, replace(before, time=before.time + MIN_WRITE_INTERVAL_SECONDS))
+
+
+class TestBehind:
+    def test_a_source_whose_polls_take_less_than_the_period_is_behind_by_at_most_a_poll(self) -> None:
+        tracker = make_tracker(period=10.0)
+        assert tracker.behind(1000.0) == 0, "nothing was polled yet"
+        for began in (100.0, 110.0, 120.0):
+            tracker.begin_poll(began)
+            assert tracker.behind(began) == 0
+            assert tracker.behind(began + 2) == (0 if began == 100.0 else 2)
+            tracker.end_poll(began)
+            assert tracker.behind(began + 10) == 0
+
+    def test_a_source_whose_polls_take_longer_is_always_behind(self) -> None:
+        tracker = make_tracker(period=10.0)
+        for began in (100.0, 135.0, 170.0):
+            tracker.begin_poll(began)
+            tracker.end_poll(began)
+            assert (tracker.behind(began + 35), tracker.behind(began + 70)) == (25, 60)
+            state = tracker.state(now=began + 35)
+            assert (state.behind, state.is_behind) == (25, True)
+
+    def test_a_source_that_fails_is_behind_and_current_after_one_poll(self) -> None:
+        tracker = make_tracker(period=10.0)
+        for began in (100.0, 110.0, 120.0):
+            tracker.begin_poll(began)
+            tracker.record_failure("down", now=began)
+        assert tracker.behind(130.0) == 20
+        tracker.begin_poll(130.0)
+        tracker.end_poll(130.0)
+        assert not tracker.state(now=140.0).is_behind
+
+    def test_a_source_that_nobody_uses_or_that_writes_to_us_is_never_behind(self) -> None:
+        for tracker in (make_tracker(period=None), idle := make_tracker(period=10.0)):
+            tracker.begin_poll(100.0)
+            tracker.end_poll(100.0)
+            idle.set_metrics({})
+            assert tracker.behind(1000.0) == 0
+        idle.set_metrics({"m": STALE_AFTER})
+        idle.begin_poll(1000.0)
+        assert idle.behind(1005.0) == 0, "it was idle, and not behind"
+
+    def test_a_change_to_behind_is_written_soon_and_its_seconds_are_not(self) -> None:
+        tracker = make_tracker(period=10.0)
+        tracker.begin_poll(100.0)
+        written = tracker.state(now=112.0)
+        assert not is_write_due(written, tracker.state(now=118.0))
+        assert is_write_due(written, late := tracker.state(now=121.0))
+        assert not is_write_due(late, tracker.state(now=125.0))

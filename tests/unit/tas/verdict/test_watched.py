@@ -5,7 +5,7 @@ from math import inf
 import pytest
 
 from tas.policy.policy import PolicyKey
-from tas.verdict.watched import UnmetLabels, Watched, watched
+from tas.verdict.watched import UnmetLabels, Watched, is_gap, watched
 
 NODE, KEY, OTHER = "node-1", PolicyKey("default", "p"), PolicyKey("default", "q")
 
@@ -128,3 +128,20 @@ def test_a_stored_verdict_counts_up_to_the_earlier_of_its_time_and_its_receipt(
 @pytest.mark.parametrize(("clock", "ahead"), [(9.0, 0.0), (6.0, 3.0), (11.0, 0.0)])
 def test_the_evaluation_is_ahead_of_a_clock_that_is_behind(clock: float, ahead: float) -> None:
     assert watched(now=9.0, clock=clock, noted_since=1.0, attached=1.0, node_since=0.0, before=None).ahead == ahead
+
+
+@pytest.mark.parametrize(
+    ("previous", "seen", "expected"),
+    [
+        (7, 7, False),
+        (0, 0, False),  # a new key
+        (0, 7, False),  # its tombstone was purged: its deletion was seen
+        (9, 7, True),  # 9 was overwritten before it was delivered
+        (9, 0, True),
+        (None, 7, True),  # a writer that does not say what it has replaced
+    ],
+)
+def test_a_version_that_replaced_one_that_was_never_seen_shows_a_gap(
+    previous: int | None, seen: int, *, expected: bool
+) -> None:
+    assert is_gap(previous, seen) is expected

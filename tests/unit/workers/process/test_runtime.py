@@ -110,7 +110,18 @@ async def test_health_and_readiness_of_ready_workers() -> None:
         assert await get(f"{url}/healthz") == (200, b'{"ok":true,"ended":[]}\n')
         status, body = await get(f"{url}/readyz")
         assert status == 200
-        assert orjson.loads(body) == {"ready": True, "workers": {"one": None, "two": None}, "bus": None}
+        assert orjson.loads(body) == {"ready": True, "workers": {"one": None, "two": None}, "bus": None, "behind": {}}
+
+
+class Late(Steady):
+    def behind(self) -> dict[str, float]:
+        return {"prometheus": 12.5}
+
+
+async def test_what_is_behind_is_said_and_does_not_make_the_process_unready() -> None:
+    async with running(Steady("one"), Late("two")) as (url, _, _):
+        status, body = await get(f"{url}/readyz")
+        assert (status, orjson.loads(body)["behind"]) == (200, {"two": {"prometheus": 12.5}})
 
 
 async def test_an_unready_worker_makes_the_process_unready_with_its_reason() -> None:
@@ -125,6 +136,7 @@ async def test_an_unready_worker_makes_the_process_unready_with_its_reason() -> 
             "ready": False,
             "workers": {"one": None, "two": "POLICIES: not caught up"},
             "bus": "no bus",
+            "behind": {},
         }
 
 
