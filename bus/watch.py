@@ -146,8 +146,13 @@ class Watch:
 
     def _begin_epoch(self, epoch: Epoch) -> None:
         """All begin again, this watch with the others."""
-        self._leave_own()
-        self._on_epoch(epoch)
+        own = self._own
+        if own is None or own is self._shared or own.epoch is None or own.epoch.created != epoch.created:
+            self._leave_own()
+            self._on_epoch(epoch)
+        else:  # the own consumer was first: it has begun this epoch already, and got its entries as far as this
+            self._reader.seen, self._reader.since = own.applied, own.attached
+            self._leave_own()
         self._joined.set()
 
     def _note_batch(self) -> None:

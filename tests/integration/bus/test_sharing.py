@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from bus.bucket_feed import BucketFeed
 from bus.buckets import NODES
 from bus.connection import Bus, Epoch, RawEntry
 from bus.feed import Feed
@@ -353,6 +354,41 @@ async def test_a_new_epoch_begins_for_all_also_for_one_that_is_about_to_join(ser
             check_revisions = [entry.revision for entry in late.entries if entry.key == key]
             assert len(check_revisions) == 1
         await eventually(lambda: has_consumers(bus, 1))
+
+
+async def test_an_epoch_that_the_own_consumer_has_begun_does_not_begin_again_when_the_others_are_late(
+    server: Server, bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watch that comes later is held before it joins, and then the consumer of the others is held."""
+    await put(bus, "old.facts")
+    follow, may_follow = BucketFeed._follow, asyncio.Event()
+    may_follow.set()
+
+    async def held_back(feed: BucketFeed) -> None:
+        if feed is bus.bucket_feeds.get(NODES):
+            await may_follow.wait()
+        await follow(feed)
+
+    monkeypatch.setattr(BucketFeed, "_follow", held_back)
+    async with following(bus, NODES) as first:
+        await first.caught_up()
+        monkeypatch.setattr(Watch, "_join_if_level", lambda _: None)
+        async with following(bus, NODES) as late:
+            await eventually(lambda: late.view.keys() == {"old.facts"})
+            may_follow.clear()
+            await server.restart(wiped=True)
+            await answered(lambda: bus.epoch(NODES))
+            await put(bus, "new.facts")
+            await eventually(lambda: late.view.keys() == {"new.facts"})
+            assert first.view.keys() == {"old.facts"}  # so the others have not begun the epoch
+            monkeypatch.undo()
+            may_follow.set()
+            await eventually(lambda: first.view.keys() == {"new.facts"})
+            await put(bus, "newest.facts")
+            await eventually(lambda: late.view.keys() == first.view.keys() == {"new.facts", "newest.facts"})
+            assert [entry.key for entry in late.entries] == ["old.facts", "new.facts", "newest.facts"]
+            assert len(late.epochs) == 2
+            await eventually(lambda: has_consumers(bus, 1))
 
 
 async def test_a_gap_is_closed_for_all_and_delivered_to_nobody_twice(bus: Bus) -> None:
