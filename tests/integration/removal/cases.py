@@ -26,6 +26,7 @@ class Case(StrEnum):
     AHEAD = "removed by a sample from a clock that was ahead"
     CLOCK = "removed by a replica whose clock was wrong"
     TABLE = "removed by a sample in a table"
+    UNSEEN = "table of which values were never stored"
     LIED = "all nodes with the same extreme values"
     ADMITTED = "first label of a node with a limit"
     TRIPPED = "tripped breaker"
@@ -62,6 +63,7 @@ LEAST: Mapping[str, Least] = {
             Case.AHEAD: 1,
             Case.CLOCK: 1,
             Case.TABLE: 4,
+            Case.UNSEEN: 10,
             Case.LIED: 6,
             Case.ADMITTED: 12,
         },
@@ -84,6 +86,7 @@ LEAST: Mapping[str, Least] = {
             Case.AHEAD: 15,
             Case.CLOCK: 45,
             Case.TABLE: 45,
+            Case.UNSEEN: 100,
             Case.LIED: 39,
             Case.ADMITTED: 105,
             Case.TRIPPED: 3,
@@ -108,6 +111,7 @@ LEAST: Mapping[str, Least] = {
             Case.AHEAD: 50,
             Case.CLOCK: 150,
             Case.TABLE: 150,
+            Case.UNSEEN: 350,
             Case.LIED: 130,
             Case.ADMITTED: 350,
             Case.TRIPPED: 12,
@@ -123,6 +127,7 @@ LEAST: Mapping[str, Least] = {
             Case.EQUALS: 1,
             Case.SOURCES: 3,
             Case.TABLE: 2,
+            Case.UNSEEN: 3,
             Case.LIED: 1,
             Case.ADMITTED: 4,
         },
@@ -140,6 +145,7 @@ LEAST: Mapping[str, Least] = {
             Case.AHEAD: 3,
             Case.CLOCK: 10,
             Case.TABLE: 8,
+            Case.UNSEEN: 30,
             Case.LIED: 10,
             Case.ADMITTED: 25,
             Case.PAUSED: 1,

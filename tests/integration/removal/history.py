@@ -56,6 +56,9 @@ TRUTH_SECONDS = (0.3, 1.2)
 TABLE_CHANCE = 0.6
 """How often a sample is a table, in a history with tables."""
 
+BURST, BURST_CHANCE, BURST_MICROSECONDS = 4, 0.3, 10_000
+"""So many tables with different values come together, how often, and how much earlier each was measured."""
+
 OPERATORS_CHANCE = 0.25
 """How often somebody uses the brake, for each write of users."""
 
@@ -423,7 +426,19 @@ class History:
         microseconds = round(measured * 1e6)
         if self._tables is not None and self._tables.random() < TABLE_CHANCE:
             rows = {node: metrics} | (self._others(node, self._tables) if with_others else {})
-            await self._table(node, rows, self._tables.choice((1, 1, 2)), source=source, microseconds=microseconds)
+            parts = self._tables.choice((1, 1, 2))
+            burst: list[tuple[Mapping[str, Values], int]] = [(rows, microseconds)]
+            if (
+                with_others and self._tables.random() < BURST_CHANCE
+            ):  # values that come and go: `materialize` leaves some of them out
+                for number in range(1, BURST):
+                    earlier: dict[str, Values] = {
+                        name: {metric: some_value(self._tables) for metric in METRICS} for name in rows
+                    }
+                    burst.insert(0, (earlier, microseconds - number * BURST_MICROSECONDS))
+            await asyncio.gather(
+                *(self._table(node, each, parts, source=source, microseconds=measured) for each, measured in burst)
+            )
             return
         body = {"metrics": {metric: str(value) for metric, value in metrics.items()}, "measured": text_of(microseconds)}
         subject = f"tas.samples.{node.replace('.', '_')}.{source}"

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from bus.watch import Watch, WatchStatus
 from sandbox.faults import Call
 from tests.integration.bus.followers import raw_watch
 from tests.integration.published import SECOND, microseconds_of
+from tests.integration.removal.cases import Case
 from tests.integration.removal.model import Key, Samples, Spec
 from tests.integration.removal.spans import Span, outside, union
 
@@ -94,6 +96,7 @@ class Observed:
         lists: The requests for all policies.
         patches: The patches of each node.
         complete_until: Up to this time the log has everything that was on the bus.
+        met: The hard cases that only the bus shows.
     """
 
     early: float = 0.0
@@ -105,6 +108,7 @@ class Observed:
     patches: dict[str, list[Request]] = field(default_factory=dict)
     lives: list[Life] = field(default_factory=lambda: [Life(-inf)])
     complete_until: float = -inf
+    met: Counter[str] = field(default_factory=Counter)
     _watched: dict[str, int] = field(default_factory=dict)
 
     # The API server
@@ -179,6 +183,7 @@ class Observed:
 
     def _note_rows(self, record: Mapping[str, Any], *, source: str, at: float) -> None:
         """Notes the values of a stored table."""
+        self.met[Case.UNSEEN] += bool(record.get("left_out"))
         life = self._watched[NODES.name]
         times = [microseconds_of(reading["measured"]) / SECOND for reading in record["readings"]]
         for metric, column in record["metrics"].items():

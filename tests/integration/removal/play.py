@@ -235,7 +235,13 @@ async def play(
             worker.must_run()
         met = added(
             [
-                *(judge.verdicts, judge.met, history.met, Counter() if judge.limits is None else judge.limits.met),
+                *(
+                    judge.observed.met,
+                    judge.verdicts,
+                    judge.met,
+                    history.met,
+                    Counter() if judge.limits is None else judge.limits.met,
+                ),
                 *(each.halts for each in workers if isinstance(each, Process)),
             ]
         )
