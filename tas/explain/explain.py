@@ -16,8 +16,9 @@ from tas.policy.rules import State, rule_state, strategy_state
 from tas.samples.freshness import is_fresh
 from tas.samples.sample import Scrape, newest, newest_of_series
 from tas.values.quantity import format_quantity
+from tas.view.indices import StrategyIndex
 from tas.view.placements import pods_not_shown, with_cost
-from tas.view.view import StrategyIndex, View
+from tas.view.view import View
 
 
 class RuleExplanation(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,8 @@ from tas.samples.sample import newest
 from tas.values.quantity import Quantity
 from tas.view.allocations import AllocationFollower, AllocationView
 from tas.view.cards import CardView, NodeCards
-from tas.view.view import MetricFollower, MetricKey, View
+from tas.view.indices import MetricFollower, MetricKey
+from tas.view.view import View
 
 T = TypeVar("T")
 

@@ -11,7 +11,8 @@ from tas.samples.freshness import is_fresh
 from tas.samples.sample import NodeSamples, Scrape, newest
 from tas.scoring.score import Ranking, strategy_scores
 from tas.values.quantity import Quantity, format_quantity
-from tas.view.view import PolicyIndex, StrategyIndex, View
+from tas.view.indices import PolicyIndex, StrategyIndex
+from tas.view.view import View
 
 
 class TelemetryDecider:

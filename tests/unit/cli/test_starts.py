@@ -80,12 +80,12 @@ WORKERS = {
     "policies --policies DIR": Start(
         WORKER | {"anyio", "watchfiles", "workers.following", "workers.watching", "yaml"}, 420
     ),
-    "evaluate": Start(WORKER | {"workers.enforcing", "workers.following"}, 381),
+    "evaluate": Start(WORKER | {"workers.enforcing", "workers.following"}, 382),
     "events": Start(WORKER | {"workers.following", "workers.publishing"}, 370),
     "keeper": Start(WORKER, 330),
     "machine --node node-1": Start(WORKER | {"psutil"}, 340),
     "windows": Start(WORKER | {"fastdigest", "numpy", "workers.following"}, 470),
-    "extender --listen 127.0.0.1:0": Start(WORKER | {"workers.following", "workers.serving"}, 396),
+    "extender --listen 127.0.0.1:0": Start(WORKER | {"workers.following", "workers.serving"}, 397),
     "agents --listen 127.0.0.1:0": Start(WORKER | {"numpy", "workers.following", "workers.serving", "yaml"}, 530),
     "collect --source prometheus=http://127.0.0.1:1": Start(WORKER | {"workers.following", "yaml"}, 405),
     "collect --source metrics-server --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.following"}, 448),
@@ -95,7 +95,7 @@ WORKERS = {
     "marks --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing", "workers.following"}, 446),
     "resources --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing"}, 436),
     "inventory --kubeconfig DIR/kubeconfig": Start(
-        CLUSTER | {"workers.enforcing", "workers.following", "workers.watching"}, 466
+        CLUSTER | {"workers.enforcing", "workers.following", "workers.watching"}, 467
     ),
     "evictions --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing", "workers.following"}, 436),
     "gpu --kubeconfig DIR/kubeconfig --listen 127.0.0.1:0": Start(

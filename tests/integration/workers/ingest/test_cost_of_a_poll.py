@@ -17,7 +17,7 @@ from bus.connection import Bus
 from cli.loading import load_settings
 from cli.wiring import process
 from tas.values.quantity import NANO
-from tas.view.view import MetricKey
+from tas.view.indices import MetricKey
 from tests.e2e.processes import free_ports
 from tests.integration.servers import Server, answered, eventually
 from workers.following.followed_view import FollowedView

@@ -19,7 +19,8 @@ from tas.samples.sample import Scrape
 from tas.sources.prometheus import AnswerError, query_of, read_answer
 from tas.sources.series import MetricMapping
 from tas.values.quantity import parse_quantity
-from tas.view.view import MetricKey, View
+from tas.view.indices import MetricKey
+from tas.view.view import View
 
 NOW = 1767225605.0
 STALE_AFTER = 60.0

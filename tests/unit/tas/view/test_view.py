@@ -26,7 +26,8 @@ from tas.values.quantity import parse_quantity
 from tas.verdict.evaluation import evaluate_policy
 from tas.verdict.knowledge import same_meaning
 from tas.verdict.verdict import PolicyVerdict
-from tas.view.view import MetricKey, View
+from tas.view.indices import MetricKey
+from tas.view.view import View
 from tests.unit.growth import grows_linearly
 
 NODES = ("a", "b", "c.d")
