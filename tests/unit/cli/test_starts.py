@@ -72,7 +72,7 @@ STARTS = {
     "doctor --help": Start(BUS | HTTP | {"cryptography", "prometheus_client", "workers.kubernetes", "yaml"}, 450),
     "certs --help": Start(TERMINAL | {"cryptography", "orjson"}, 95),
     "configure --help": Start(TERMINAL | RECORDS | {"cryptography", "orjson", "yaml"}, 160),
-    "top --help": Start(EXPLAIN | HTTP | {"prometheus_client"}, 455),
+    "top --help": Start(EXPLAIN | HTTP | {"prometheus_client"}, 456),
 }
 
 WORKERS = {
