@@ -27,8 +27,8 @@ BEFORE = AFTER = 25 * 60
 AGES = {"tas_notify_lag_seconds"}
 """Gauges that grow with the time, as long as the fault lasts."""
 
-LATENESS = {"TasLabelsLate", "TasSamplesLate", "TasNotStored"}
-"""These may also fire in other stories: this machine is busy, and a poll is lost in the moment when a bus is lost."""
+LATENESS = {"TasLabelsLate", "TasSamplesLate", "TasNotStored", "TasSourceBehind"}
+"""These may also fire in other stories: this machine is busy, and a poll is late or lost when a bus is lost."""
 
 USED = {
     re.sub(r"_(bucket|sum|count)$", "", name) for rule in rules() for name in re.findall(r"\btas_\w+", rule["expr"])

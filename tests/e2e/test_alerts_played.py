@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -424,6 +425,21 @@ async def source_is_dry(cluster: Cluster) -> None:
         await stage.is_at("tas_source_metrics_missing", lambda count: count == 0)
 
 
+async def source_is_behind(cluster: Cluster) -> None:
+    """Each answer takes four periods, and has fresh values."""
+    stage = cluster.stage
+    async with stage.story("TasSourceBehind", minutes=6) as during:
+        cluster.sandbox.faults.delay(2.0, times=ALWAYS, which=lambda call: METRIC in call.path)
+        await stage.is_at("tas_source_behind_seconds", lambda seconds: seconds > 1)
+        during.append(await stage.scrape())
+        await cluster.product.has_logged("source_poll_late", "source", "custom-metrics")
+        await stage.is_at("tas_source_behind_seconds", lambda seconds: seconds > 1)
+        during.append(await stage.scrape())
+        assert "behind" in await cluster.said("get", "sources")
+        cluster.sandbox.faults.clear()
+        await stage.is_at("tas_source_behind_seconds", lambda seconds: seconds < 1)
+
+
 async def samples_are_not_stored(cluster: Cluster) -> None:
     """The source answers well, and nobody gets its samples."""
     stage = cluster.stage
@@ -433,15 +449,20 @@ async def samples_are_not_stored(cluster: Cluster) -> None:
         stage.story("TasNotStored", "TasSourceDry", "TasUnknownPassed", minutes=12) as during,
     ):
         await bus.wait_connected()
-        config = (await answered(lambda: bus.api("STREAM.INFO.SAMPLES")))["config"]
-        await answered(lambda: bus.api("STREAM.UPDATE.SAMPLES", config | {"max_msg_size": 1}))
+        configs = {
+            stream: (await answered(partial(bus.api, f"STREAM.INFO.{stream}")))["config"]
+            for stream in ("SAMPLES", "TABLES")  # a poll that TABLES refuses is published by node
+        }
+        for stream, config in configs.items():
+            await answered(partial(bus.api, f"STREAM.UPDATE.{stream}", config | {"max_msg_size": 1}))
         await stage.is_at("tas_source_metrics_missing", lambda count: count == len(METRICS))
         during.extend(await cluster.no_candidate_is_known())
         before = await stage.value(lost)
         await stage.is_at(lost, lambda count: count > before)
         during.append(await stage.scrape())
         await cluster.product.has_logged("source_samples_lost", "error", "message size")
-        await answered(lambda: bus.api("STREAM.UPDATE.SAMPLES", config))
+        for stream, config in configs.items():
+            await answered(partial(bus.api, f"STREAM.UPDATE.{stream}", config))
         await stage.is_at("tas_source_metrics_missing", lambda count: count == 0)
         await eventually(cluster.all_are_known)
 
@@ -490,6 +511,7 @@ STORIES = (
     labels_are_late,
     samples_are_late,
     source_is_dry,
+    source_is_behind,
     samples_are_not_stored,
     sink_is_behind,
     bus_is_lost,

@@ -7,7 +7,7 @@ one that its worker did not need here, and no request was refused.
 import asyncio
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -232,7 +232,14 @@ def processes(cluster: Cluster, url: str, folder: Path, workers: Mapping[str, tu
             started.append((process, health))
         for process, health in started:
             until(partial(is_ready, process, health), f"{process.name} is ready")
+        logs = [process.log for process, _ in started]
+        until(partial(takes_events, logs), "notify takes events")  # a new sink does not get what was before
         yield
+
+
+def takes_events(logs: Sequence[Path]) -> bool:
+    """Whether `notify` has its consumer of events."""
+    return any(b'"durable":"notify-cluster"' in log.read_bytes() for log in logs)
 
 
 @contextmanager
