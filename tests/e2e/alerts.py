@@ -139,10 +139,15 @@ def _value(name: str, pair: tuple[Scrape, Scrape], step: int, began: int, steps:
         return start + (end - start) * (step - began) / (steps - 1)
     if metric in AGES:
         return end + (end - start) / (last.time - first.time) * (step - began) * STEP
+    if end > start and _is_time(name):  # as it has moved on between the scrapes, it goes on to do so
+        return end + _shift(name, last.time, step)
     return (start if step == began else end) + _shift(name, first.time, began)
 
 
 def _shift(name: str, time: float, step: int) -> float:
     """What to add to a value that is a time, if `time` is to be that of a step."""
-    is_time = name.partition("{")[0].endswith("_timestamp_seconds")
-    return step * STEP - time if is_time else 0.0
+    return step * STEP - time if _is_time(name) else 0.0
+
+
+def _is_time(name: str) -> bool:
+    return name.partition("{")[0].endswith("_timestamp_seconds")
