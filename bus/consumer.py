@@ -34,11 +34,10 @@ _NAK = b"-NAK"
 class SharedConsumer:
     """A durable pull consumer with explicit acknowledgement, created whenever it is missing.
 
-    `handler` gets messages as soon as they arrive: at least one, at most `batch`, or fewer of about
-    `batch_bytes`. When `handler` returns, its effects
-    must be stored: then the batch is acknowledged. If `handler` raises a BusError, the batch is delivered again after
-    a delay; any other exception is a bug and ends `run`. A message that can never be handled must be reported by
-    `handler`, and is acknowledged.
+    `handler` gets messages as soon as they arrive: at least one, at most `batch`, and of large ones about as many as
+    have `batch_bytes`. When `handler` returns, its effects must be stored: then the batch is acknowledged. If `handler`
+    raises a BusError, the batch is delivered again after a delay; any other exception is a bug and ends `run`. A
+    message that can never be handled must be reported by `handler`, and is acknowledged.
     """
 
     def __init__(

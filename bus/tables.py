@@ -53,8 +53,11 @@ def encoded_tables(
     sizes: dict[TableKey, int] = {}
     for each in encoded:
         sizes[each.key] = sizes.get(each.key, 0) + len(each.message)
-    fits = [each for each in encoded if sizes[each.key] <= most and len(each.message) <= MAX_TABLE_BYTES]
-    return fits, [each[:2] for each in encoded if each not in fits]
+
+    def fits(each: EncodedTable) -> bool:
+        return sizes[each.key] <= most and len(each.message) <= MAX_TABLE_BYTES
+
+    return [each for each in encoded if fits(each)], [each[:2] for each in encoded if not fits(each)]
 
 
 async def publish_tables(bus: Bus, tables: Sequence[EncodedTable]) -> None:

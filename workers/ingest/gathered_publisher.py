@@ -15,7 +15,7 @@ GATHER_SECONDS = 0.25
 """The shortest time between two publications: each makes `materialize` write every table that it has a row of."""
 
 LONGEST_GATHER_SECONDS = 2.0
-"""A sender waits no longer for its answer, beside the time that the bus takes."""
+"""The longest time between two publications, beside the time that the bus takes."""
 
 STORED_BYTES_A_SECOND = 1 << 20
 """About so much `materialize` writes because of one source: the samples of a larger cluster are gathered for longer."""
@@ -61,7 +61,7 @@ class GatheredPublisher:
         )
         if len(gathered.samples) >= FULL:
             self._full.set()
-        messages = await asyncio.shield(gathered.stored)  # a sender that leaves takes nothing away from the others
+        messages = await asyncio.shield(gathered.stored)  # who is cancelled takes nothing away from the others
         return messages if is_first else 0
 
     async def run(self) -> None:
