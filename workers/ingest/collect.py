@@ -405,9 +405,8 @@ class ReceivingSource(_CollectedSource):
     ) -> None:
         super().__init__(bus, listener.name, wanted, metrics, kind=kind, period=None, publish=publish)
         self._listener = listener
-        self._gathering = GatheredPublisher(self._publisher)
         if publish is Publish.TABLES:
-            self._send = self._gathering.publish
+            self._send = GatheredPublisher(self._publisher).publish
         self._written_polls = 0
 
     async def run(self) -> None:
@@ -416,7 +415,6 @@ class ReceivingSource(_CollectedSource):
         self._metrics.lease_held.labels(self.name).set(1)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._listen())
-            tasks.create_task(self._gathering.run())
             tasks.create_task(self._write_states())
 
     async def _listen(self) -> None:
