@@ -27,7 +27,14 @@ from bus.records.breakers import decode_breaker, decode_pause, encode_breaker, e
 from bus.records.codec import encode
 from bus.records.devices import NodeHold, NodeInventory, decode_hold, decode_inventory
 from bus.records.leases import LeaseRecord, decode_lease
-from bus.records.nodes import NodeFacts, decode_node_facts, decode_node_samples, encode_node_samples
+from bus.records.nodes import (
+    NodeFacts,
+    NodeRelease,
+    decode_node_facts,
+    decode_node_release,
+    decode_node_samples,
+    encode_node_samples,
+)
 from bus.records.pods import PodRecord, decode_pod
 from bus.records.policies import PolicyRecord, decode_policy, encode_policy
 from bus.records.refusals import (
@@ -50,6 +57,7 @@ from bus.subjects import (
     node_facts_key,
     node_inventory_key,
     node_metrics_key,
+    node_released_key,
     node_table_key,
     parse_agent_key,
     parse_breaker_key,
@@ -129,6 +137,16 @@ NODE_FACTS: RecordKind[str, NodeFacts] = RecordKind(
     keys="*.facts",
 )
 """Uid and labels, by node: separate from the samples, which change a thousand times as often."""
+
+NODE_RELEASES: RecordKind[str, NodeRelease] = RecordKind(
+    bucket=NODES,
+    key=node_released_key,
+    parse_key=_node_of("released"),
+    encode=encode,
+    decode=lambda _, data: decode_node_release(data),
+    keys="*.released",
+)
+"""Since when the last known values of a node do not count, by node."""
 
 NODE_INVENTORY: RecordKind[str, NodeInventory] = RecordKind(
     bucket=NODES,

@@ -26,8 +26,9 @@ _MARKS = ".marks"
 _TABLE = "_table."
 _SECONDS = re.compile(r"[1-9][0-9]{1,4}")
 
-NodeKind = Literal["metrics", "facts", "inventory", "allocation"]
-"""The kind of a key of NODES: the node's newest samples, its uid and labels, its GPU cards, or its requests."""
+NodeKind = Literal["metrics", "facts", "inventory", "allocation", "released"]
+"""The kind of a key of NODES: the node's newest samples, its uid and labels, its GPU cards, its requests, or since when
+its last known values do not count."""
 
 
 def token(name: str) -> str:
@@ -136,6 +137,11 @@ def node_allocation_key(node: str) -> str:
     return f"{token(node)}.allocation"
 
 
+def node_released_key(node: str) -> str:
+    """The key of a node's release in NODES."""
+    return f"{token(node)}.released"
+
+
 def node_table_key(key: TableKey) -> str:
     """The key of the newest values of a source's tables in NODES, for a part of its nodes."""
     return f"{_TABLE}{key.source}.{key.part}"
@@ -158,7 +164,7 @@ def parse_node_key(key: str) -> tuple[str, NodeKind]:
     node_token, _, kind = key.partition(".")
     node = name(node_token)
     if kind not in get_args(NodeKind) or not is_subdomain(node):
-        reason = "must be <node>.metrics, <node>.facts, <node>.inventory or <node>.allocation"
+        reason = "must be <node>.metrics, .facts, .inventory, .allocation or .released"
         raise InvalidInputError("entry of NODES", "key", key, reason)
     return node, cast("NodeKind", kind)
 

@@ -32,6 +32,7 @@ COMMANDS = {
     ),
     "pause": LazyCommand("brake", "Set and remove no label from now on."),
     "resume": LazyCommand("brake", "Set and remove labels again, after a pause."),
+    "release": LazyCommand("release", "Let pods go to a node that is rejected only by its last known values."),
     "reset": LazyCommand("brake", "Reset the tripped breaker of a policy, or with --all of all policies together."),
     "configure": LazyCommand("configure.configure", "Configure the kube-scheduler of this node to ask the extenders."),
     "certs": LazyCommand(

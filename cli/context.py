@@ -94,7 +94,7 @@ class Context:
     async def view(self) -> "FollowedView":
         """The view that all workers share; built only if one needs it, since it needs all of NODES."""
         from workers.following.followed_view import FollowedView
-        from workers.following.table_ages import TableAges
+        from workers.following.view_metrics import KeptRejections, TableAges
 
         if self._view is None:
             self._view = FollowedView(
@@ -105,6 +105,7 @@ class Context:
             )
             view = self._view
             self.registry.register(TableAges(lambda: view.table_times))
+            self.registry.register(KeptRejections(view.view.kept_rejections))
         return self._view
 
     async def connect(self, name: str, *, workers: Sequence[str] = ()) -> Bus:

@@ -38,6 +38,16 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
         return None if self.labels_left_out else self.labels
 
 
+class NodeRelease(msgspec.Struct, frozen=True, kw_only=True):
+    """Value of `<node>.released` in NODES: filter keeps no value that was measured before `time` (`onStale: keep`).
+
+    `by` is who released the node.
+    """
+
+    time: Time
+    by: str = ""
+
+
 class _Scrape(msgspec.Struct, kw_only=True, omit_defaults=True):
     source: str
     measured: Time
@@ -55,6 +65,8 @@ class _NodeSamples(msgspec.Struct, kw_only=True):
 _read_samples = reader("samples of a node", _NodeSamples)
 
 decode_node_facts = reader("facts of a node", NodeFacts)
+
+decode_node_release = reader("release of a node", NodeRelease)
 
 
 def encode_node_samples(samples: NodeSamples) -> bytes:

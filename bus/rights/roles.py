@@ -220,7 +220,7 @@ def _samples_of(source: str) -> tuple[str, ...]:
 WORKERS: Mapping[str, Rights] = {
     "materialize": Rights(
         reads=(SAMPLES, TABLES, NODES),
-        writes=(NODES.subject("*.metrics"), NODES.subject("_table.*.*")),
+        writes=(NODES.subject("*.metrics"), NODES.subject("_table.*.*"), NODES.subject("*.released")),
         durables=((SAMPLES, SAMPLES_CONSUMER), (TABLES, TABLES_CONSUMER)),
     ),
     "windows": Rights(reads=(SAMPLES, TABLES, NODES, POLICIES, WINDOWS), writes=(WINDOWS.subject(">"),))
@@ -309,8 +309,8 @@ ROLES: Mapping[str, Role] = {
         who="a person who looks: tas get, explain, trace, events, top, doctor", rights=_READER, limits=_PERSON_LIMITS
     ),
     "operator": Role(
-        who="a person who acts: a reader with tas pause, resume, reset and publish",
-        rights=_READER | Rights(writes=(BREAKERS.subject("*"), *SAMPLES.subjects)),
+        who="a person who acts: a reader with tas pause, resume, reset, release and publish",
+        rights=_READER | Rights(writes=(BREAKERS.subject("*"), NODES.subject("*.released"), *SAMPLES.subjects)),
         limits=_PERSON_LIMITS,
     ),
 }

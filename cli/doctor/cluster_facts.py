@@ -16,12 +16,13 @@ from tas.diagnosis.clocks import Offset
 from tas.diagnosis.descheduler import Descheduler, NodeState, is_descheduler
 from tas.diagnosis.finding import Missing
 from tas.diagnosis.owner import Owner, owner_of
+from tas.diagnosis.policies import strategy_fields
 from tas.diagnosis.rights import ACCOUNTS as KNOWN_ACCOUNTS
 from tas.diagnosis.rights import ORIGINAL, SELF, Reviewed, Right, rights_of
 from tas.diagnosis.workloads import DaemonSetTemplate, Expression, Term, Workload
 from tas.enforcing.node_resource import RESOURCE
 from tas.errors import InvalidInputError
-from tas.policy.policy import POD_LABEL, PolicyKey
+from tas.policy.policy import API_VERSION, POD_LABEL, PolicyKey
 from tas.sources.custom_metrics import GROUP, decode_group, decode_metric_names
 from workers.kubernetes.client import LIST_SECONDS, KubernetesClient
 from workers.kubernetes.errors import NotFoundError
@@ -45,6 +46,7 @@ from workers.kubernetes.resources import (
 T = TypeVar("T")
 
 NODE_LEASE_NAMESPACE = "kube-node-lease"
+MAX_SCHEMA_BYTES = 4 << 20
 MAX_NAMES_BYTES = 16 << 20
 ENDED = ("Succeeded", "Failed")
 ADMINISTRATOR = "give the kubeconfig of a user who may do this"
@@ -70,6 +72,7 @@ class ClusterRead(NamedTuple):
         address: The URL of the API server, whether it answers or not; empty if that is not known.
         minor: The minor version of the API server.
         policies: None: the API server does not serve TASPolicies.
+        strategy_fields: The fields of a strategy by the CRD of the cluster.
         environment: That of a kube-scheduler.
     """
 
@@ -85,6 +88,7 @@ class ClusterRead(NamedTuple):
     environment: Mapping[str, str] | Missing
     control_planes: Sequence[SchedulerState] | Missing
     policies: frozenset[PolicyKey] | Missing | None
+    strategy_fields: frozenset[str] | Missing
     offered: frozenset[str] | Missing
     rights: list[Reviewed] | Missing
 
@@ -104,6 +108,7 @@ def unread(server: Missing, other: Missing, *, is_asked: bool, address: str = ""
         environment=other,
         control_planes=other,
         policies=other,
+        strategy_fields=other,
         offered=other,
         rights=other,
     )
@@ -116,11 +121,11 @@ async def read_cluster(client: KubernetesClient, *, namespace: str) -> ClusterRe
     answered = time.time()
     if isinstance(version, Missing):
         return unread(version, Missing("the API server does not answer"), is_asked=True, address=client.server)
-    nodes, (pods, daemon_sets), environment, policies, offered, rights = await asyncio.gather(
+    nodes, (pods, daemon_sets), environment, (policies, fields), offered, rights = await asyncio.gather(
         _listed(_nodes(client)),
         asyncio.gather(_listed(_pods(client)), _listed(_daemon_sets(client))),
         _listed(_environment(client)),
-        _listed(_policies(client)),
+        asyncio.gather(_listed(_policies(client)), _listed(_strategy_fields(client))),
         _listed(_offered(client)),
         _listed(_rights(client, namespace)),
     )
@@ -148,6 +153,7 @@ async def read_cluster(client: KubernetesClient, *, namespace: str) -> ClusterRe
         environment=environment,
         control_planes=control_planes,
         policies=policies,
+        strategy_fields=fields,
         offered=offered,
         rights=rights,
     )
@@ -260,6 +266,15 @@ async def _policies(client: KubernetesClient) -> frozenset[PolicyKey] | None:
     except NotFoundError:
         return None
     return frozenset(PolicyKey(each.metadata.namespace, each.metadata.name) for each in listed.items)
+
+
+async def _strategy_fields(client: KubernetesClient) -> frozenset[str] | Missing:
+    """The fields that a strategy has by the CRD of the cluster."""
+    try:
+        body = await client.read(POLICIES, f"/openapi/v3/apis/{API_VERSION}", max_bytes=MAX_SCHEMA_BYTES)
+    except NotFoundError:
+        return Missing("the API server publishes no schema of TASPolicies")
+    return strategy_fields(body)
 
 
 async def _offered(client: KubernetesClient) -> frozenset[str]:

@@ -263,6 +263,7 @@ def facts_of(
         policies=PolicyFacts(
             stored=stored if isinstance(stored, Missing) else stored.policies,
             in_api=cluster.policies,
+            strategy_fields=cluster.strategy_fields,
             changing=changing,
             has_api=not from_directory,
         ),

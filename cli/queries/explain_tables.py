@@ -168,7 +168,7 @@ def _print_values(answered: Sequence[Answer], now: float) -> None:
     )
     rows = [(answer, each) for answer in answered for each in answer.values]
     for answer, each in rows[:SHOWN]:
-        age = "-" if each.age_seconds is None else age_text(each.age_seconds)
+        age = "-" if each.age_seconds is None else age_text(each.age_seconds) + (" (kept)" if each.kept else "")
         lead = (age_text(now - answer.time), answer.path or "-", answer.verb, each.node, _score(answer, each.node))
         table.add_row(*lead, each.rule, each.value or "-", age, each.source or "-")
     if rows:
@@ -202,11 +202,15 @@ def _rule_row(strategy: StrategyExplanation, number: int, *, first: bool) -> tup
         strategy.type.value,
         rule.rule,
         value_text(rule.value) + _pods_text(rule),
-        age if rule.fresh or rule.age_seconds is None else f"{age} (stale)",
+        age if rule.fresh or rule.age_seconds is None else f"{age} ({_stale_text(rule)})",
         rule.source or "-",
         Text("-") if rule.state is None else Text(rule.state.value, style=_STYLE[rule.state]),
         verdict,
     )
+
+
+def _stale_text(rule: RuleExplanation) -> str:
+    return "stale" if rule.kept_seconds is None else f"stale, kept for {age_text(rule.kept_seconds)}"
 
 
 def _pods_text(rule: RuleExplanation) -> str:
@@ -237,5 +241,5 @@ def _verdict(strategy: StrategyExplanation) -> Text:
         return Text("compared with other nodes")
     text = strategy.state.value
     if strategy.state is State.UNKNOWN:
-        text += f" (onStale: {strategy.on_stale})"
+        text += f" (onStale: {strategy.on_stale}{', rejected' if strategy.rejects_by_kept else ''})"
     return Text(text, style=_STYLE[strategy.state])

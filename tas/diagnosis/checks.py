@@ -10,6 +10,7 @@ CHECKS: Mapping[str, str] = {
     "bus.replicas": "with one copy, the loss of one server stops all workers",
     "bus.copies": "a stream takes no write while most of its copies are lost, and the next loss may be that",
     "policies.served": "without the CRD nobody can create a policy",
+    "policies.crd": "the API server drops a field that its CRD does not know, and refuses a value",
     "policies.any": "without a policy nothing is filtered, scored or labelled",
     "policies.valid": "the invalid part of a policy has no effect",
     "policies.mirrored": "the extender decides by the policies on the bus, not by those in the API server",

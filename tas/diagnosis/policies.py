@@ -5,8 +5,11 @@ from collections.abc import Collection, Iterator
 import msgspec
 
 from tas.diagnosis.finding import Finding, Missing, Severity, command, finding, ok, some, unknown
+from tas.policy.manifest import STRATEGY_FIELDS
 from tas.policy.policy import Policy, PolicyKey, Problem
 from tas.verdict.ownership import LABEL_STRATEGIES, claim_of, owner_of
+
+CRD_COMMAND = "tas crd | kubectl apply -f -"
 
 
 class StoredPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,12 +33,14 @@ class PolicyFacts(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         stored: Those on the bus.
         in_api: Those of the API server; None: it does not serve TASPolicies.
+        strategy_fields: The fields of a strategy by the CRD of the cluster.
         has_api: Whether policies come from an API server, not from a directory.
         changing: Those that were created or deleted while all was read: their absence means nothing.
     """
 
     stored: Collection[StoredPolicy] | Missing
     in_api: Collection[PolicyKey] | Missing | None
+    strategy_fields: Collection[str] | Missing
     has_api: bool = True
     changing: Collection[PolicyKey] = frozenset()
 
@@ -44,6 +49,8 @@ def check_policies(facts: PolicyFacts) -> Iterator[Finding]:
     """The findings about policies."""
     if facts.has_api:
         yield _served(facts.in_api)
+        if facts.in_api is not None:
+            yield _current(facts.strategy_fields)
         yield _mirrored(facts)
     if isinstance(facts.stored, Missing):
         for check in ("policies.any", "policies.valid", "policies.label"):
@@ -64,8 +71,51 @@ def _served(in_api: Collection[PolicyKey] | Missing | None) -> Finding:
         return unknown("policies.served", in_api)
     if in_api is None:
         what = "the API server serves no TASPolicies"
-        return finding("policies.served", Severity.ERROR, what, run="tas crd | kubectl apply -f -")
+        return finding("policies.served", Severity.ERROR, what, run=CRD_COMMAND)
     return ok("policies.served", "the API server serves TASPolicies")
+
+
+def strategy_fields(schemas: bytes) -> frozenset[str] | Missing:
+    """The fields of a strategy in the schemas of the CRD's version, as the API server publishes them (OpenAPI v3)."""
+    try:
+        published = _schemas.decode(schemas)
+    except msgspec.MsgspecError:
+        return Missing("the API server publishes a schema of TASPolicies that cannot be read")
+    for schema in published.components.schemas.values():
+        strategies = schema.properties.get("spec", _Schema()).properties.get("strategies", _Schema())
+        found = [strategies.additional_properties, *strategies.properties.values()]
+        fields = [frozenset(each.properties) for each in found if isinstance(each, _Schema) and each.properties]
+        if fields:
+            return frozenset.intersection(*fields)
+    return Missing("the API server publishes no schema of a strategy")
+
+
+def _current(fields: Collection[str] | Missing) -> Finding:
+    if isinstance(fields, Missing):
+        return unknown("policies.crd", fields)
+    lacking = sorted(set(STRATEGY_FIELDS).difference(fields))
+    if not lacking:
+        return ok("policies.crd", "the CRD of the cluster has all fields")
+    what = f"the CRD of the cluster is of an earlier version: it drops {', '.join(lacking)} of a strategy"
+    if "keepFor" in lacking:
+        what += ", and refuses onStale: keep"
+    return finding("policies.crd", Severity.WARNING, what, "helm upgrade never does this", run=CRD_COMMAND)
+
+
+class _Schema(msgspec.Struct, frozen=True, rename="camel"):
+    properties: "dict[str, _Schema]" = {}
+    additional_properties: "_Schema | bool" = False
+
+
+class _Components(msgspec.Struct, frozen=True):
+    schemas: dict[str, _Schema] = {}
+
+
+class _Published(msgspec.Struct):
+    components: _Components = _Components()
+
+
+_schemas = msgspec.json.Decoder(_Published)
 
 
 def _mirrored(facts: PolicyFacts) -> Finding:

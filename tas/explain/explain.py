@@ -12,10 +12,10 @@ import msgspec
 from tas.extender.decision import Outcome, Pod
 from tas.extender.telemetry import TelemetryDecider
 from tas.policy.policy import POD_LABEL, LogicalOperator, OnStale, Policy, PolicyKey, Strategy, StrategyType
-from tas.policy.rules import State, rule_state, strategy_state
-from tas.samples.freshness import is_fresh
+from tas.policy.rules import State, kept_state, rule_state, strategy_state
+from tas.samples.freshness import is_fresh, kept_until
 from tas.samples.sample import Scrape, newest, newest_of_series
-from tas.values.quantity import format_quantity
+from tas.values.quantity import Quantity, format_quantity
 from tas.view.indices import StrategyIndex
 from tas.view.placements import pods_not_shown, with_cost
 from tas.view.view import View
@@ -26,6 +26,7 @@ class RuleExplanation(msgspec.Struct, frozen=True, kw_only=True):
 
     `state` is None in `scheduleonmetric`, which compares nodes with each other. There a fresh value counts with the
     costs of `pods`, the pods of the policy that the sample cannot show yet, as `value_with_pods`; None without pods.
+    `kept`: the value is not fresh and counts for filter all the same, `kept_seconds` from now on (`onStale: keep`).
     """
 
     rule: str
@@ -34,18 +35,24 @@ class RuleExplanation(msgspec.Struct, frozen=True, kw_only=True):
     age_seconds: float | None
     source: str | None
     fresh: bool
+    kept: bool = False
+    kept_seconds: float | None = None
     pods: int = 0
     value_with_pods: str | None = None
 
 
 class StrategyExplanation(msgspec.Struct, frozen=True, kw_only=True):
-    """One strategy for one node; `state` is None for `scheduleonmetric`."""
+    """One strategy for one node; `state` is None for `scheduleonmetric`.
+
+    `rejects_by_kept`: its state is unknown, and filter rejects the node by kept values (`onStale: keep`).
+    """
 
     type: StrategyType
     logical_operator: LogicalOperator
     state: State | None
     on_stale: str
     rules: Sequence[RuleExplanation]
+    rejects_by_kept: bool = False
 
 
 class PolicyExplanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,7 +143,7 @@ def _rank(strategy: StrategyIndex | None, node: str) -> int:
     """The rank of a node: violating nodes first, then rejected unknown ones, then all others."""
     if strategy is None or node in strategy.met:
         return 2
-    if node in strategy.violated:
+    if node in strategy.violated or node in strategy.kept:
         return 0
     return 1 if strategy.strategy.on_stale is OnStale.FAIL else 2
 
@@ -188,7 +195,14 @@ def _explain_policy(view: View, policy: Policy, node: str, now: float, newest_of
         selected=selected,
         strategies=[
             _explain_strategy(
-                view, policy, strategy, now, newest_of, selected=selected, placed=view.placed(policy.key, node)
+                view,
+                policy,
+                strategy,
+                now,
+                newest_of,
+                selected=selected,
+                placed=view.placed(policy.key, node),
+                since=view.kept_from(node),
             )
             for _, strategy in sorted(policy.strategies.items())
         ],
@@ -204,9 +218,11 @@ def _explain_strategy(
     *,
     selected: bool | None,
     placed: Sequence[float],
+    since: float,
 ) -> StrategyExplanation:
     rules: list[RuleExplanation] = []
     states: list[State] = []
+    judged: list[Quantity | None] = []
     stale_after = view.stale_after(policy)
     compares = strategy.type is StrategyType.SCHEDULEONMETRIC
     for rule, text, cost in zip(strategy.rules, strategy.rule_texts, strategy.pod_costs, strict=True):
@@ -217,6 +233,11 @@ def _explain_strategy(
         if compares and cost is not None and scrape is not None and fresh:
             pods = pods_not_shown(placed, scrape.time)
         states.append(rule_state(rule, value if fresh else None))
+        kept_seconds = None
+        if strategy.keeps and scrape is not None and not fresh:
+            left = kept_until(scrape.time, strategy.keep_for, since) - now
+            kept_seconds = left if left > 0 else None
+        judged.append(value if fresh or kept_seconds is not None else None)
         rules.append(
             RuleExplanation(
                 rule=text,
@@ -225,14 +246,20 @@ def _explain_strategy(
                 age_seconds=None if scrape is None else max(0.0, now - scrape.time),
                 source=None if scrape is None else scrape.source,
                 fresh=fresh,
+                kept=kept_seconds is not None,
+                kept_seconds=kept_seconds,
                 pods=pods,
                 value_with_pods=format_quantity(with_cost(rule, value, pods)) if pods and value is not None else None,
             )
         )
+    state = None if compares else strategy_state(strategy, states, selected=selected)
     return StrategyExplanation(
         type=strategy.type,
         logical_operator=strategy.logical_operator,
-        state=None if compares else strategy_state(strategy, states, selected=selected),
+        state=state,
         on_stale=strategy.on_stale.value,
         rules=rules,
+        rejects_by_kept=strategy.keeps
+        and state is State.UNKNOWN
+        and kept_state(strategy, judged, selected=selected) is State.VIOLATED,
     )

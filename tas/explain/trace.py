@@ -234,10 +234,12 @@ def _verdict(metric: str, _node: str, evidence: Evidence, now: float) -> StageRe
                 details.append(f"{named.policy.key} {kind}: {preference(rule)}: compared with other nodes")
                 continue
             state = _rule_state(rule, named.policy, evidence, now)
+            stored_strategy = None if before is None else before.strategies.get(kind)
             if state is State.UNKNOWN:
                 behind.append(f"{lead} is unknown: {_unknown_reason(rule, named.policy, evidence)}")
+                if stored_strategy is not None and stored_strategy.kept_since is not None:
+                    behind[-1] += "; filter rejects the node by its last known value"
                 continue
-            stored_strategy = None if before is None else before.strategies.get(kind)
             up_to_date = stored_strategy is not None and stored_strategy.state is expected.strategies[kind].state
             since += [] if stored_strategy is None else [stored_strategy.changed]
             if up_to_date:

@@ -93,6 +93,7 @@ class RejectingValue(msgspec.Struct, frozen=True, kw_only=True):
         value: The newest value of the rule's metric; None if there was no sample.
         age_seconds: The age of the sample.
         source: The source of the sample.
+        kept: Whether the value is not fresh, and the node was rejected by it (`onStale: keep`).
     """
 
     node: str
@@ -100,6 +101,7 @@ class RejectingValue(msgspec.Struct, frozen=True, kw_only=True):
     value: str | None = None
     age_seconds: float | None = None
     source: str | None = None
+    kept: bool = False
 
 
 class FilterDecision(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +111,8 @@ class FilterDecision(msgspec.Struct, frozen=True, kw_only=True):
     equal ones (facts.md c20). `count_unknown` counts the candidates that pass although their state is unknown; it is
     called after the answer was sent, so that the scheduler does not wait for it. `list_values` is called at the same
     time. It lists the values for which the first `MAX_REJECTED` nodes were rejected, as they were at the decision.
-    `unknown_rejected` counts the candidates that are rejected because their state is unknown. `unresolvable`: evicting
+    `unknown_rejected` counts the candidates that are rejected because their state is unknown, `kept_rejected` those
+    that are rejected by kept values alone. `unresolvable`: evicting
     pods cannot help (FailedAndUnresolvableNodes, facts.md c19). `error` becomes the answer's `Error`.
     """
 
@@ -118,6 +121,7 @@ class FilterDecision(msgspec.Struct, frozen=True, kw_only=True):
     rejected: Mapping[str, str] = {}
     count_unknown: Callable[[], int] = int
     unknown_rejected: int = 0
+    kept_rejected: int = 0
     list_values: Callable[[], Iterable[RejectingValue]] = tuple
     unresolvable: bool = True
     error: str = ""

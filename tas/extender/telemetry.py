@@ -3,11 +3,12 @@
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import filterfalse, islice
+from typing import NamedTuple
 
 from tas.extender.decision import MAX_REJECTED, FilterDecision, Outcome, Pod, RejectingValue, ScoreDecision
 from tas.policy.policy import POD_LABEL, PolicyKey, Rule, Strategy, StrategyType
 from tas.policy.rules import State, rejecting_states, rule_state
-from tas.samples.freshness import is_fresh
+from tas.samples.freshness import is_fresh, kept_until
 from tas.samples.sample import NodeSamples, Scrape, newest
 from tas.scoring.score import Ranking, strategy_scores
 from tas.values.quantity import Quantity, format_quantity
@@ -30,7 +31,10 @@ class TelemetryDecider:
         self._unresolvable = unresolvable
 
     def filter(self, pod: Pod, candidates: Collection[str], now: float) -> FilterDecision:
-        """The candidates that the policy's `dontschedule` rejects (`tas.policy.rules.rejecting_states`)."""
+        """The candidates that the policy's `dontschedule` rejects (`tas.policy.rules.rejecting_states`).
+
+        With `onStale: keep` also unknown ones that violate the rules by kept values.
+        """
         self._view.advance(now)
         found = self._policy(pod)
         if isinstance(found, FilterDecision):
@@ -44,6 +48,11 @@ class TelemetryDecider:
         # `filter` loops in C, since a pod has thousands of candidates. Most of them are only looked up in `violated`,
         # the smaller table: a look-up in `met` takes twice as long.
         rejected = {node: strategy.violated[node] for node in filter(strategy.violated.__contains__, candidates)}
+        kept_rejected = 0
+        if strategy.kept:
+            kept = {node: strategy.kept[node] for node in filter(strategy.kept.__contains__, candidates)}
+            rejected |= kept
+            kept_rejected = len(kept)
         count_unknown: Callable[[], int] = partial(_count_unknown, strategy, candidates, len(rejected))
         unknown_rejected = 0
         if State.UNKNOWN in rejecting_states(found.policy):
@@ -60,10 +69,14 @@ class TelemetryDecider:
             rejected=rejected,
             count_unknown=count_unknown,
             unknown_rejected=unknown_rejected,
+            kept_rejected=kept_rejected,
             list_values=partial(
                 _rejecting_values,
                 strategy,
-                [(node, self._view.samples(node)) for node in islice(rejected, MAX_REJECTED)],
+                [
+                    _Rejected(node, self._view.samples(node), self._view.kept_from(node), node in strategy.kept)
+                    for node in islice(rejected, MAX_REJECTED)
+                ],
                 self._view.stale_after(found.policy),
                 now,
             ),
@@ -117,32 +130,49 @@ class TelemetryDecider:
         return FilterDecision(outcome=Outcome.POLICY_NOT_FOUND, policy=str(key), error=error)
 
 
+class _Rejected(NamedTuple):
+    """A rejected node, with its samples, since when its values are kept, and whether it is rejected by kept ones."""
+
+    node: str
+    samples: NodeSamples
+    kept_from: float
+    by_kept: bool
+
+
 def _rejecting_values(
-    strategy: StrategyIndex, nodes: Iterable[tuple[str, NodeSamples]], stale_after: float, now: float
+    strategy: StrategyIndex, nodes: Iterable[_Rejected], stale_after: float, now: float
 ) -> Iterator[RejectingValue]:
     """The values of the violated rules of each node; without a violated rule, those of the unknown rules.
 
-    `nodes` are the rejected nodes with their samples at the time `now`.
+    `nodes` are the rejected nodes as they were at the time `now`.
     """
     rules = list(zip(strategy.strategy.rules, strategy.rule_texts, strict=True))
-    for node, samples in nodes:
-        violated: list[tuple[Rule, str, Scrape | None]] = []
-        unknown: list[tuple[Rule, str, Scrape | None]] = []
+    for each in nodes:
+        violated: list[tuple[str, Rule, Scrape | None, bool]] = []
+        unknown: list[tuple[str, Rule, Scrape | None, bool]] = []
         for rule, text in rules:
-            scrape = newest(samples, rule.metric, rule.source)
-            is_known = scrape is not None and is_fresh(scrape, stale_after, now)
-            state = rule_state(rule, scrape.metrics[rule.metric] if scrape is not None and is_known else None)
+            scrape = newest(each.samples, rule.metric, rule.source)
+            fresh = scrape is not None and is_fresh(scrape, stale_after, now)
+            kept = (
+                scrape is not None
+                and not fresh
+                and each.by_kept
+                and kept_until(scrape.time, strategy.strategy.keep_for, each.kept_from) > now
+            )
+            value = scrape.metrics[rule.metric] if scrape is not None and (fresh or kept) else None
+            state = rule_state(rule, value)
             if state is State.VIOLATED:
-                violated.append((rule, text, scrape))
+                violated.append((text, rule, scrape, kept))
             elif state is State.UNKNOWN:
-                unknown.append((rule, text, scrape))
-        for rule, text, scrape in violated or unknown:
+                unknown.append((text, rule, scrape, False))
+        for text, rule, scrape, kept in violated or unknown:
             yield RejectingValue(
-                node=node,
+                node=each.node,
                 rule=text,
                 value=None if scrape is None else format_quantity(scrape.metrics[rule.metric]),
                 age_seconds=None if scrape is None else max(0.0, now - scrape.time),
                 source=None if scrape is None else scrape.source,
+                kept=kept,
             )
 
 

@@ -56,6 +56,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         passed: The number of nodes that passed, were scored, or are offered for evictions.
         unknown: The number of those nodes without a fresh value.
         unknown_rejected: The number of nodes that are rejected because they have no fresh value.
+        kept_rejected: The number of nodes that are rejected by kept values alone (`onStale: keep`).
         costed: The number of nodes that were scored by a value with costs of pods (`podCost`).
         reasons: The most frequent reasons of a rejection, with the number of nodes.
         rejected: Some of the nodes that are rejected, or not offered.
@@ -78,6 +79,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     passed: int = 0
     unknown: int = 0
     unknown_rejected: int = 0
+    kept_rejected: int = 0
     costed: int = 0
     reasons: Mapping[str, int] = {}
     rejected: tuple[str, ...] = ()
@@ -105,6 +107,7 @@ def within_limits(answer: Answer) -> Answer:
                 value=None if each.value is None else line_of(each.value, MAX_NAME),
                 age_seconds=each.age_seconds,
                 source=None if each.source is None else line_of(each.source, MAX_NAME),
+                kept=each.kept,
             )
             for each in answer.values
         ),
@@ -161,6 +164,7 @@ def _record_filter(args: ExtenderArgs, decision: FilterDecision, now: float) -> 
         passed=0 if decision.error else len(candidates) - len(rejected),
         unknown=decision.unknown,
         unknown_rejected=decision.unknown_rejected,
+        kept_rejected=decision.kept_rejected,
         reasons=Counter(rejected.values()) if rejected else {},
         rejected=tuple(islice(rejected, MAX_REJECTED)),
         values=tuple(islice(decision.list_values(), MAX_VALUES)),

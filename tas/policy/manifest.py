@@ -39,6 +39,7 @@ from tas.policy.policy import (
     TaintEffect,
 )
 from tas.policy.selector import LabelSelector, SelectorError, parse_selector, selector_spec
+from tas.samples.freshness import DEFAULT_STALE_AFTER
 from tas.samples.sample import MAX_SAMPLE_AGE
 from tas.values.duration import DurationError, format_duration, parse_duration
 from tas.values.names import (
@@ -55,8 +56,17 @@ from tas.values.window import near_window
 MAX_PROBLEMS = 100
 """The most problems that are reported one by one; further ones are only counted, to limit the size of the message."""
 
+MAX_KEEP_FOR = MAX_SAMPLE_AGE
+"""The longest `keepFor` in seconds, and its default: an older value is not stored."""
+
 MAX_FOR = 7 * 24 * 3600.0
 """The longest `for` and `clearFor` in seconds: more than a week is most likely a wrong unit."""
+
+STRATEGY_FIELDS = (
+    *("policyName", "logicalOperator", "rules", "onStale", "keepFor", "for", "clearFor", "scoreMode"),
+    *("taint", "nodeCondition"),
+)
+"""The fields of a strategy by the CRD."""
 
 UNREADABLE = Rule(metric="", operator=None, target=None)
 """Replaces a rule that has no readable field."""
@@ -65,10 +75,6 @@ _OBJECT_FIELDS = ("apiVersion", "kind", "metadata", "spec", "status")
 _HEAD = frozenset({"apiversion", "kind", "metadata", "spec"})
 _SPEC_FIELDS = ("strategies", "suspend", "dryRun", "nodeSelector", "staleAfter", "breaker")
 _BREAKER_FIELDS = ("maxNodes", "maxPercent")
-_STRATEGY_FIELDS = (
-    *("policyName", "logicalOperator", "rules", "onStale", "for", "clearFor", "scoreMode"),
-    *("taint", "nodeCondition"),
-)
 _TAINT_FIELDS = ("effect",)
 _RULE_FIELDS = ("metricname", "operator", "target", "labels", "source", "weight", "podCost")
 
@@ -181,6 +187,8 @@ def _strategy_spec(strategy: Strategy) -> dict[str, Any]:
         spec["logicalOperator"] = strategy.logical_operator.value
     if strategy.on_stale is not ON_STALE[strategy.type][0]:
         spec["onStale"] = strategy.on_stale.value
+    if strategy.on_stale is OnStale.KEEP and strategy.keep_for != MAX_KEEP_FOR:
+        spec["keepFor"] = format_duration(strategy.keep_for)
     if strategy.score_mode is not ScoreMode.RANK:
         spec["scoreMode"] = strategy.score_mode.value
     if strategy.for_:
@@ -347,6 +355,7 @@ def _policy(key: PolicyKey, spec: object, problems: _Problems) -> Policy:
         scope.refuse("staleAfter", spec["staleAfter"], "must be more than 0s")
         stale_after = None
     breaker = _breaker(spec.get("breaker", ABSENT), scope)
+    _report_keep_for(strategies.get(StrategyType.DONTSCHEDULE), spec.get("strategies"), stale_after, scope)
     return Policy(
         key=key,
         strategies=strategies,
@@ -431,14 +440,12 @@ def _strategy(kind: StrategyType, found: object, scope: _Scope) -> Strategy:
     default = ON_STALE[kind][0]
     if not isinstance(found, dict):
         scope.refuse("", found, "must be an object")
-        return Strategy(type=kind, rules=(UNREADABLE,), on_stale=default)
-    scope.report_unknown(found, _STRATEGY_FIELDS)
+        return Strategy(type=kind, rules=(UNREADABLE,), on_stale=default, keep_for=_default_keep_for(default))
+    scope.report_unknown(found, STRATEGY_FIELDS)
     logical_operator: LogicalOperator | None = LogicalOperator.ANY_OF
     if found.get("logicalOperator", "") != "":
         logical_operator = scope.choice("logicalOperator", found["logicalOperator"], LogicalOperator)
-    on_stale: OnStale | None = default
-    if "onStale" in found:
-        on_stale = scope.choice("onStale", found["onStale"], ON_STALE[kind])
+    on_stale, keep_for = _on_stale(kind, found, scope)
     score_mode: ScoreMode | None = ScoreMode.RANK
     if "scoreMode" in found:
         score_mode = scope.choice("scoreMode", found["scoreMode"], ScoreMode)
@@ -455,21 +462,58 @@ def _strategy(kind: StrategyType, found: object, scope: _Scope) -> Strategy:
     rules = _rules(kind, found, scope)
     if scope.broken:
         rules = tuple(msgspec.structs.replace(rule, operator=None) for rule in rules) or (UNREADABLE,)
-    if on_stale is not default and on_stale is not None and not all(rule.readable for rule in rules):
+    if on_stale not in (default, OnStale.PASS) and not all(rule.readable for rule in rules):
         reason = f"read as {default} while a rule cannot be read: it would act by that rule on every node"
         scope.note("onStale", on_stale.value, reason)
-        on_stale = default
+        on_stale, keep_for = default, _default_keep_for(default)
     return Strategy(
         type=kind,
         rules=rules,
         logical_operator=logical_operator or LogicalOperator.ANY_OF,
-        on_stale=on_stale or default,
+        on_stale=on_stale,
+        keep_for=keep_for,
         score_mode=score_mode or ScoreMode.RANK,
         for_=spans["for"],
         clear_for=spans["clearFor"],
         taint=taint,
         node_condition=node_condition,
     )
+
+
+def _default_keep_for(on_stale: OnStale) -> float:
+    return MAX_KEEP_FOR if on_stale is OnStale.KEEP else 0.0
+
+
+def _on_stale(kind: StrategyType, strategy: Object, scope: _Scope) -> tuple[OnStale, float]:
+    """The effect of unknown, and for how many seconds values are kept; 0 unless it is `keep`."""
+    default = ON_STALE[kind][0]
+    on_stale = default
+    if "onStale" in strategy:
+        on_stale = scope.choice("onStale", strategy["onStale"], ON_STALE[kind]) or default
+    found = strategy.get("keepFor", ABSENT)
+    if found is ABSENT:
+        return on_stale, _default_keep_for(on_stale)
+    if kind is not StrategyType.DONTSCHEDULE:
+        scope.refuse("keepFor", found, "is for dontschedule only")
+        return on_stale, 0.0
+    seconds = scope.duration("keepFor", found, MAX_KEEP_FOR)
+    if on_stale is not OnStale.KEEP:
+        scope.note("keepFor", found, f"has no effect with onStale: {on_stale}")
+        return on_stale, 0.0
+    if seconds == 0:
+        return OnStale.PASS, 0.0
+    return on_stale, _default_keep_for(on_stale) if seconds is None else seconds
+
+
+def _report_keep_for(strategy: Strategy | None, written: object, stale_after: float | None, scope: _Scope) -> None:
+    """Reports a `keepFor` that ends before a value is stale."""
+    limit = DEFAULT_STALE_AFTER if stale_after is None else stale_after
+    if strategy is not None and strategy.keeps and strategy.keep_for <= limit:
+        found = written.get(strategy.type.value) if isinstance(written, dict) else None
+        if isinstance(found, dict) and "keepFor" in found:
+            whose = "the default of --stale-after" if stale_after is None else "staleAfter"
+            reason = f"not longer than {whose}, {format_duration(limit)}: no value is kept"
+            scope.note(f"strategies.{strategy.type.value}.keepFor", found["keepFor"], reason)
 
 
 def _marks(kind: StrategyType, strategy: Object, scope: _Scope) -> tuple[TaintEffect | None, bool]:

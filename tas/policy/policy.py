@@ -49,6 +49,7 @@ class LogicalOperator(StrEnum):
 class OnStale(StrEnum):
     """The effect of the state unknown; `ON_STALE` has the values for each strategy."""
 
+    KEEP = "keep"
     PASS = "pass"  # noqa: S105 - a value of the CRD, no secret
     FAIL = "fail"
     LOWEST = "lowest"
@@ -59,7 +60,7 @@ class OnStale(StrEnum):
 
 
 ON_STALE: Mapping[StrategyType, tuple[OnStale, ...]] = {
-    StrategyType.DONTSCHEDULE: (OnStale.PASS, OnStale.FAIL),
+    StrategyType.DONTSCHEDULE: (OnStale.KEEP, OnStale.PASS, OnStale.FAIL),
     StrategyType.SCHEDULEONMETRIC: (OnStale.LOWEST, OnStale.NEUTRAL),
     StrategyType.DESCHEDULE: (OnStale.HOLD, OnStale.VIOLATE, OnStale.CLEAR),
     StrategyType.LABELING: (OnStale.HOLD, OnStale.VIOLATE, OnStale.CLEAR),
@@ -127,6 +128,7 @@ MAX_WEIGHT = 100
 class Strategy(msgspec.Struct, frozen=True, kw_only=True):
     """One strategy of a policy. `for_` and `clear_for` are in seconds.
 
+    With `onStale: keep`, a value that is not fresh counts for `keep_for` seconds after it was measured; else 0.
     `taint` and `node_condition` are the marks of `deschedule` (`tas.enforcing.marks`); None and False: no mark.
     If a rule is unreadable, `on_stale` is the default: another value would apply to every node, by that rule.
     """
@@ -135,6 +137,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
     rules: tuple[Rule, ...]
     logical_operator: LogicalOperator = LogicalOperator.ANY_OF
     on_stale: OnStale
+    keep_for: float = 0.0
     score_mode: ScoreMode = ScoreMode.RANK
     for_: float = 0.0
     clear_for: float = 0.0
@@ -145,6 +148,11 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
     def readable(self) -> bool:
         """Whether all rules are readable. If not, the unreadable rule may name any label, so all are held."""
         return all(rule.readable for rule in self.rules)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether values that are not fresh may count (`onStale: keep`)."""
+        return self.on_stale is OnStale.KEEP
 
     @property
     def rule_counts(self) -> tuple[bool, ...]:

@@ -23,6 +23,7 @@ def rejecting_states(policy: Policy) -> frozenset[State]:
     """The states of `dontschedule` in which `policy` rejects a node, for filter and for wakes.
 
     Violated, and with `onStale: fail` also unknown; none without rules, and none if the policy is suspended or dry-run.
+    With `onStale: keep`, an unknown node is also rejected if it is violated by kept values (`kept_state`).
     """
     strategy = policy.strategies.get(StrategyType.DONTSCHEDULE)
     if strategy is None or not strategy.rules or policy.suspend or policy.dry_run:
@@ -36,6 +37,10 @@ def rejection_prefix(policy: str) -> str:
     The colon ends the name: the reasons of `gold` are not those of `gold-2`.
     """
     return f"Node violates {policy}: "
+
+
+LAST_KNOWN = " (last known)"
+"""The end of the reason of a rejection by kept values. It has no age: the scheduler groups equal reasons."""
 
 
 def rule_state(rule: Rule, value: Quantity | None) -> State:
@@ -54,6 +59,16 @@ def rule_state(rule: Rule, value: Quantity | None) -> State:
     else:
         violated = value == target
     return State.VIOLATED if violated else State.MET
+
+
+def kept_state(strategy: Strategy, values: Iterable[Quantity | None], *, selected: bool | None) -> State:
+    """The state of a strategy by each rule's fresh value, or its kept value if there is no fresh one.
+
+    It rejects a node if the strategy keeps values and its state by the fresh ones is unknown. Labels, scores and times
+    never follow from it.
+    """
+    states = (rule_state(rule, value) for rule, value in zip(strategy.rules, values, strict=True))
+    return strategy_state(strategy, states, selected=selected)
 
 
 def strategy_state(strategy: Strategy, states: Iterable[State], *, selected: bool | None) -> State:

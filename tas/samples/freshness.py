@@ -1,4 +1,12 @@
-"""Freshness: which times of samples are accepted, and until when a sample is fresh."""
+"""Freshness: which times of samples are accepted, until when a sample is fresh, and until when its value is kept.
+
+A *kept* value is the newest value of a series without a fresh one. With `onStale: keep` it counts in `dontschedule`,
+and nowhere else: a node that was sick when it fell silent gets no pods. It is the node's only if it was measured at or
+after the node was created, and it counts until `keepFor` after it was measured. The end that a source has reported
+(`Scrape.ends`) makes a value stale, and does not end this time: a node that is gone from its source is silent.
+"""
+
+from math import inf
 
 from tas.samples.sample import FUTURE_TOLERANCE, MAX_SAMPLE_AGE, Scrape
 
@@ -31,3 +39,27 @@ def stale_at(scrape: Scrape, stale_after: float) -> float:
 def is_fresh(scrape: Scrape, stale_after: float, now: float) -> bool:
     """Whether the samples of a scrape are fresh at `now`. `stale_after` is in seconds."""
     return stale_at(scrape, stale_after) > now
+
+
+def kept_until(time: float, keep_for: float, kept_from: float) -> float:
+    """When a value that was measured at `time` is kept no more: at exactly this time it does not count.
+
+    `keep_for` is in seconds. Values of the node are kept if they were measured at `kept_from` or later (`kept_from`);
+    an earlier one has ended always.
+    """
+    return time + keep_for if time >= kept_from else -inf
+
+
+def kept_from(*, listed: bool, created: float | None, cluster: bool, released: float = -inf) -> float:
+    """Since when a value is one of this node's, in seconds since 1970; infinite: no value is.
+
+    Args:
+        listed: Whether the API server has the node, as far as is known.
+        created: When it created the node, if known. Without this time a value may be that of an earlier node.
+        cluster: Whether there is a complete list of nodes: a node that is not in the list is none. Without a cluster
+            the name is the node.
+        released: When somebody has released the node: earlier values do not count.
+    """
+    if listed:
+        return inf if created is None else max(created, released)
+    return inf if cluster else released

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import msgspec
 
 from tas.policy.policy import LogicalOperator, OnStale, Operator, Policy, PolicyKey, Rule, Strategy, StrategyType
-from tas.policy.rules import State, rejecting_states, rule_state, strategy_state
-from tas.samples.freshness import is_fresh, stale_at
+from tas.policy.rules import State, kept_state, rejecting_states, rule_state, strategy_state
+from tas.samples.freshness import is_fresh, kept_until, stale_at
 from tas.samples.sample import NodeSamples, newest
 from tas.values.names import is_label_key, is_label_value
 from tas.values.quantity import Quantity, format_quantity
@@ -47,6 +47,7 @@ def evaluate_policy(
     default_stale_after: float,
     before: PolicyVerdict | None,
     now: float,
+    kept_from: float = inf,
     stale_deadlines: bool = True,
     watched: Watched = ALWAYS_WATCHED,
 ) -> tuple[PolicyVerdict, float | None]:
@@ -61,7 +62,9 @@ def evaluate_policy(
         default_stale_after: Seconds after which a sample is stale for a policy without `staleAfter`.
         before: The stored verdict, if any.
         now: Seconds since 1970.
-        stale_deadlines: Whether samples that become stale count for that; False for a caller whose view reports them.
+        kept_from: Since when values of the node are kept (`tas.samples.freshness.kept_from`).
+        stale_deadlines: Whether samples that become stale, or are kept no more, count for that; False for a caller
+            whose view reports them.
         watched: What the replica has observed: nothing else counts for `clearFor`.
     """
     earlier = before if before is not None and before.uid == uid else None
@@ -77,8 +80,14 @@ def evaluate_policy(
         previous = None if earlier is None else earlier.strategies.get(kind)
         strategies[kind], results, due = _evaluate_strategy(policy.key, strategy, previous, context, acts=acts)
         deadlines += due
-        if kind is StrategyType.DONTSCHEDULE and strategies[kind].state in rejecting_states(policy):
-            strategies[kind] = msgspec.structs.replace(strategies[kind], rejects=True)
+        if kind is StrategyType.DONTSCHEDULE and (rejecting := rejecting_states(policy)):
+            kept_since: float | None = None
+            ends: Sequence[float] = ()
+            if strategies[kind].state is State.UNKNOWN and strategy.keeps:
+                kept_since, ends = _kept(strategy, context, kept_from)
+            if strategies[kind].state in rejecting or kept_since is not None:
+                strategies[kind] = msgspec.structs.replace(strategies[kind], rejects=True, kept_since=kept_since)
+            deadlines += ends if stale_deadlines else ()
         if stale_deadlines and context.selected:
             deadlines += (result.fresh_until for result in results if result.fresh_until is not None)
     verdict = PolicyVerdict(uid=uid, generation=generation, strategies=strategies, holds_prefix=holds_prefix(policy))
@@ -219,6 +228,27 @@ def _rule_results(strategy: Strategy, context: _Context, *, sampled: Collection[
         counts_as = _counted(state, strategy.on_stale, sampled=was_sampled)
         results.append(_RuleResult(rule, state, counts_as, value, fresh_until, was_sampled))
     return results
+
+
+def _kept(strategy: Strategy, context: _Context, kept_from: float) -> tuple[float | None, list[float]]:
+    """When the oldest kept value was measured that counts, if filter rejects the node by kept values.
+
+    Also when the values are kept no more.
+    """
+    values: list[Quantity | None] = []
+    times: list[float] = []
+    for rule in strategy.rules:
+        scrape = newest(context.samples, rule.metric, rule.source)
+        value = None if scrape is None else scrape.metrics[rule.metric]
+        if scrape is not None and not is_fresh(scrape, context.stale_after, context.now):
+            if kept_until(scrape.time, strategy.keep_for, kept_from) <= context.now:
+                value = None
+            elif rule_state(rule, value) is State.VIOLATED:
+                times.append(scrape.time)
+        values.append(value)
+    if kept_state(strategy, values, selected=context.selected) is not State.VIOLATED:
+        return None, []
+    return min(times), [time + strategy.keep_for for time in times]
 
 
 def _counted(state: State, on_stale: OnStale, *, sampled: bool) -> State:

@@ -135,7 +135,8 @@ def same_meaning(stored: PolicyVerdict, evaluated: PolicyVerdict, node_labels: C
 
 def _same_strategy(stored: StrategyVerdict, evaluated: StrategyVerdict, node_labels: Collection[str] | None) -> bool:
     return (
-        (stored.state, stored.rejects, stored.sampled) == (evaluated.state, evaluated.rejects, evaluated.sampled)
+        (stored.state, stored.rejects, stored.kept_since, stored.sampled)
+        == (evaluated.state, evaluated.rejects, evaluated.kept_since, evaluated.sampled)
         and stored.labels.keys() == evaluated.labels.keys()
         and all(
             verdict == evaluated.labels[label]

@@ -18,7 +18,7 @@ NODE_BYTES = 1024
 """The most bytes of a verdict without its policies."""
 
 _POLICY_BYTES = 130
-_STRATEGY_BYTES = 220
+_STRATEGY_BYTES = 256
 _LABEL_BYTES = 110
 _LIST_ITEM_BYTES = 3
 """The names of fields, the punctuation, times, states and numbers; `test_size.py` compares these with the encoding."""

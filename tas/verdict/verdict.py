@@ -71,7 +71,8 @@ class StrategyVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     `before` the state before that (None: this is the first state of this policy in this epoch), and `value` the first
     rule's value at that time as quantity text, or "". `sampled` are the series of the rules (`metric` or
     `metric@source`) that ever had a sample, sorted, for `onStale: clear`. `rejects` is whether filter rejects the node
-    for pods of the policy (`dontschedule`).
+    for pods of the policy (`dontschedule`). `kept_since` is when the oldest of the kept values was measured by which
+    filter rejects it, in seconds since 1970 (`onStale: keep`); None: it does not, or would without them.
     """
 
     state: State
@@ -80,6 +81,7 @@ class StrategyVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     labels: Mapping[str, LabelVerdict] = {}
     sampled: tuple[str, ...] = ()
     rejects: bool = False
+    kept_since: Seconds | None = None
     before: State | None = None
 
 

@@ -1,12 +1,17 @@
-"""Indices of a view: the fresh values of each metric, and what strategies and policies have decided from them."""
+"""Indices of a view: the fresh values of each metric, and what strategies and policies have decided from them.
+
+An index that a strategy with `onStale: keep` uses also has the kept values of nodes without a fresh one. While all
+values are fresh, it has none, and they cost nothing.
+"""
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tas.policy.policy import LogicalOperator, Operator, Policy, PolicyKey, Rule, Strategy, StrategyType
-from tas.policy.rules import State, rejection_prefix, rule_state, strategy_state
+from tas.policy.rules import LAST_KNOWN, State, kept_state, rejection_prefix, rule_state, strategy_state
+from tas.samples.freshness import kept_until
 from tas.samples.table import TableKey
 from tas.values.quantity import Quantity
 from tas.verdict.verdict import VERDICT_STRATEGIES
@@ -24,14 +29,38 @@ MetricFollower = Callable[[str, Quantity | None, float | None], None]
 """Called after each sample with a node, its fresh value of a metric, and the time of the newest value, fresh or not."""
 
 
-class MetricIndex:
-    """The fresh values of one metric by node, and the strategies whose state depends on them."""
+class Kept(NamedTuple):
+    """A value that is not fresh, when it was measured, and when the next strategy keeps it no more.
 
-    __slots__ = ("dependents", "followers", "key", "target_counts", "targets", "users", "values", "watches")
+    In seconds since 1970.
+    """
+
+    value: Quantity
+    time: float
+    until: float
+
+
+class MetricIndex:
+    """The fresh values of one metric by node, the kept ones of the others, and the strategies that depend on them."""
+
+    __slots__ = (
+        "dependents",
+        "followers",
+        "keep_counts",
+        "kept",
+        "key",
+        "target_counts",
+        "targets",
+        "users",
+        "values",
+        "watches",
+    )
 
     def __init__(self, key: MetricKey) -> None:
         self.key = key
         self.values: dict[str, Quantity] = {}
+        self.kept: dict[str, Kept] = {}
+        self.keep_counts: Counter[float] = Counter()  # how many dependents keep values for so many seconds
         self.dependents: dict[StrategyIndex, None] = {}
         self.watches: dict[PolicyKey, list[RuleWatch]] = {}
         self.targets: list[Quantity] = []  # of the dependents' rules, sorted, each once
@@ -42,6 +71,8 @@ class MetricIndex:
     def add_dependent(self, strategy: "StrategyIndex") -> None:
         """Adds a strategy that is evaluated again when a value crosses one of its targets."""
         self.dependents[strategy] = None
+        if strategy.strategy.keeps:
+            self.keep_counts[strategy.strategy.keep_for] += 1
         for target in self._targets_of(strategy):
             self.target_counts[target] += 1
             if self.target_counts[target] == 1:
@@ -50,6 +81,10 @@ class MetricIndex:
     def remove_dependent(self, strategy: "StrategyIndex") -> None:
         """Removes a strategy added before."""
         del self.dependents[strategy]
+        if strategy.strategy.keeps:
+            self.keep_counts -= Counter({strategy.strategy.keep_for: 1})
+            if not self.keep_counts:
+                self.kept.clear()
         for target in self._targets_of(strategy):
             self.target_counts[target] -= 1
             if not self.target_counts[target]:
@@ -61,6 +96,22 @@ class MetricIndex:
         for rule, index in zip(strategy.strategy.rules, strategy.indices, strict=True):
             if index is self and rule.target is not None:
                 yield rule.target
+
+    def keep(self, value: Quantity, time: float, kept_from: float, now: float) -> Kept | None:
+        """A value that is not fresh, as long as a strategy keeps it; None: none does. Arguments as `kept_until`."""
+        ends = (kept_until(time, keep_for, kept_from) for keep_for in self.keep_counts)
+        until = min((end for end in ends if end > now), default=None)
+        return None if until is None else Kept(value, time, until)
+
+    def set_kept(self, node: str, kept: Kept | None) -> bool:
+        """Sets the kept value of a node, None: it has none; whether that is a change."""
+        if self.kept.get(node) == kept:
+            return False
+        if kept is None:
+            del self.kept[node]
+        else:
+            self.kept[node] = kept
+        return True
 
     def concerns(self, key: TableKey) -> bool:
         """Whether values of this table's source count."""
@@ -94,11 +145,15 @@ class RuleWatch(NamedTuple):
 
 
 class StrategyIndex:
-    """One strategy of a policy: the nodes that violate it, with the reason, and the nodes that meet it."""
+    """One strategy of a policy: the nodes that violate it, with the reason, and the nodes that meet it.
+
+    `kept` has the nodes that violate it only by kept values, with the reason. Their state is unknown.
+    """
 
     __slots__ = (
         "_rules",
         "indices",
+        "kept",
         "met",
         "policy",
         "rule_texts",
@@ -114,6 +169,7 @@ class StrategyIndex:
         self.indices = indices
         self._rules = [(rule, index.values) for rule, index in zip(strategy.rules, indices, strict=True)]
         self.violated: dict[str, str] = {}
+        self.kept: dict[str, str] = {}
         self.met: set[str] = set()
         self.rule_texts = strategy.rule_texts
         self.violated_reasons = _violated_reasons(policy, strategy)
@@ -123,20 +179,20 @@ class StrategyIndex:
             + " or ".join(dict.fromkeys(rule.metric for rule in strategy.rules))
         )
 
-    def refresh(self, node: str, labels: Mapping[str, str] | None) -> None:
-        """Evaluates one node again."""
+    def refresh(self, node: str, labels: Mapping[str, str] | None, now: float) -> None:
+        """Evaluates one node again, at `now` in seconds since 1970."""
         state = self._state(node, labels)
+        self.violated.pop(node, None)
+        self.kept.pop(node, None)
+        self.met.discard(node)
         if state is State.VIOLATED:
             self.violated[node] = self._reason(node)
-            self.met.discard(node)
+        elif state is State.MET:
+            self.met.add(node)
         else:
-            self.violated.pop(node, None)
-            if state is State.MET:
-                self.met.add(node)
-            else:
-                self.met.discard(node)
+            self._keep(node, labels, now)
 
-    def fill(self, labels: Mapping[str, Mapping[str, str] | None]) -> None:
+    def fill(self, labels: Mapping[str, Mapping[str, str] | None], now: float) -> None:
         """Evaluates all nodes at once, as sets: 15,000 nodes take milliseconds."""
         rule_sets = [_rule_sets(rule, values) for rule, values in self._rules]
         violated, self.met = _combined_sets(self.strategy.logical_operator, rule_sets)
@@ -146,6 +202,24 @@ class StrategyIndex:
             outside = {node for node, is_selected in selects.items() if is_selected is False}
             violated, self.met = violated & selected, (self.met & selected) | outside
         self.violated = {node: self._reason(node) for node in violated}
+        for node in frozenset[str]().union(*(index.kept for index in self.indices)) - self.met - violated:
+            self._keep(node, labels.get(node), now)
+
+    def kept_values(self, node: str, now: float) -> list[Quantity | None]:
+        """For each rule the fresh value of a node, or the kept one; None without either."""
+        return [index.values.get(node, self._kept_value(index, node, now)) for index in self.indices]
+
+    def _kept_value(self, index: MetricIndex, node: str, now: float) -> Quantity | None:
+        kept = index.kept.get(node)
+        return None if kept is None or kept.time + self.strategy.keep_for <= now else kept.value
+
+    def _keep(self, node: str, labels: Mapping[str, str] | None, now: float) -> None:
+        """Notes an unknown node that violates the strategy by kept values."""
+        if not self.strategy.keeps or not any(node in index.kept for index in self.indices):
+            return
+        values = self.kept_values(node, now)
+        if kept_state(self.strategy, values, selected=self.policy.selects(labels)) is State.VIOLATED:
+            self.kept[node] = self._reason_by(values) + LAST_KNOWN
 
     def _state(self, node: str, labels: Mapping[str, str] | None) -> State:
         states = [rule_state(rule, values.get(node)) for rule, values in self._rules]
@@ -155,10 +229,15 @@ class StrategyIndex:
         """anyOf: the first violated rule; allOf: all rules. The scheduler groups equal reasons, so they are few."""
         if len(self.violated_reasons) == 1:
             return self.violated_reasons[0]
-        for (rule, values), reason in zip(self._rules, self.violated_reasons, strict=True):
-            if rule_state(rule, values.get(node)) is State.VIOLATED:
+        return self._reason_by([values.get(node) for _, values in self._rules])
+
+    def _reason_by(self, values: Sequence[Quantity | None]) -> str:
+        if len(self.violated_reasons) == 1:
+            return self.violated_reasons[0]
+        for (rule, _), value, reason in zip(self._rules, values, self.violated_reasons, strict=True):
+            if rule_state(rule, value) is State.VIOLATED:
                 return reason
-        raise AssertionError(f"{node} violates no rule of {self.policy.key}")
+        raise AssertionError(f"no rule of {self.policy.key} is violated")
 
 
 class PolicyIndex:

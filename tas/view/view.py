@@ -8,8 +8,8 @@ For policies with a `podCost` the view also has the values with the costs of new
 Samples come as scrapes of one node, or as tables of many (`tas.samples.table`). A table changes the indices column by
 column: only nodes that several tables or also scrapes have a metric of are looked up one by one.
 
-Each node and each table has a deadline at which a sample becomes stale, so the view is exact for any time after
-`advance` to it.
+Each node and each table has a deadline at which a sample becomes stale, or is kept no more (`onStale: keep`), so the
+view is exact for any time after `advance` to it.
 
 For `evaluate`, which stores a verdict of every policy for every node, the view also notes in `touched` which policies
 and nodes a change affects, so that only these are evaluated again.
@@ -21,13 +21,13 @@ from types import MappingProxyType
 
 from tas.enforcing.pod import PodKey
 from tas.policy.policy import Policy, PolicyKey, Rule, StrategyType
-from tas.samples.freshness import DEFAULT_STALE_AFTER, is_fresh, stale_at
+from tas.samples.freshness import DEFAULT_STALE_AFTER, is_fresh, kept_from, stale_at
 from tas.samples.sample import FUTURE_TOLERANCE, MAX_SAMPLE_AGE, NodeSamples, Scrape, merge, newest
 from tas.samples.table import Column, Reading, Table, TableKey, combined_samples, without_earlier
 from tas.values.quantity import Quantity
 from tas.verdict.verdict import VERDICT_STRATEGIES
 from tas.view.deadlines import Deadlines
-from tas.view.indices import MetricFollower, MetricIndex, MetricKey, PolicyIndex, StrategyIndex, watches_of
+from tas.view.indices import Kept, MetricFollower, MetricIndex, MetricKey, PolicyIndex, StrategyIndex, watches_of
 from tas.view.placements import PRECISION, Placement, Placements, pods_not_shown, with_cost
 from tas.view.tables import TableChange, Tables
 
@@ -48,6 +48,8 @@ class View:
         self._samples: dict[str, NodeSamples] = {}
         self._tables = Tables()
         self._created: dict[str, float] = {}
+        self._released: dict[str, float] = {}
+        self._cluster = False
         self._labels: dict[str, Mapping[str, str] | None] = {}
         self._policies: dict[PolicyKey, PolicyIndex] = {}
         self._indices: dict[MetricKey, MetricIndex] = {}
@@ -91,6 +93,34 @@ class View:
     def labels(self, node: str) -> Mapping[str, str] | None:
         """A node's labels as the API server reported them, or None if they are not known."""
         return self._labels.get(node)
+
+    def kept_from(self, node: str) -> float:
+        """Since when values of a node are kept, as `tas.samples.freshness.kept_from`."""
+        return kept_from(
+            listed=node in self._labels,
+            created=self._created.get(node),
+            cluster=self._cluster,
+            released=self.released(node),
+        )
+
+    def released(self, node: str) -> float:
+        """When a node was released (`release`), in seconds since 1970; minus infinity: it was not."""
+        return self._released.get(node, -inf)
+
+    def kept_rejections(self) -> Mapping[PolicyKey, tuple[int, int]]:
+        """For each policy in force that keeps values: how many nodes it rejects by them, and of how many nodes.
+
+        The second number is 0 if the first one is.
+        """
+        found: dict[PolicyKey, tuple[int, int]] = {}
+        for key, each in self._policies.items():
+            strategy = each.dontschedule
+            if strategy is None or not strategy.strategy.keeps or each.policy.suspend or each.policy.dry_run:
+                continue
+            nodes = self._labels.keys() if self._cluster else self.nodes
+            selected = sum(each.policy.selects(self._labels.get(node)) is True for node in nodes if strategy.kept)
+            found[key] = len(strategy.kept), selected
+        return found
 
     @property
     def counts_pods(self) -> bool:
@@ -163,13 +193,15 @@ class View:
 
         `created` is when the API server created the node, in seconds since 1970, if known.
         """
-        self._set_created(node, created)
+        known_from = self.kept_from(node)
         is_new = node not in self._labels
         self.nodes_version += is_new
+        self._set_created(node, created)
         if is_new or self._labels[node] != labels:
             self._labels[node] = labels
             self._refresh_strategies(node, self._strategies_with_selector())
             self._touch(node, self._policies if is_new else self._policies_with_selector())
+        self._keep_again(node, known_from)
 
     def drop_labels(self, node: str) -> None:
         """Removes the labels of a node that was deleted from the API server."""
@@ -179,9 +211,30 @@ class View:
             self.nodes_version += 1
             self._refresh_strategies(node, self._strategies_with_selector())
             self._touch(node, self._policies)
+            self._refresh_kept(node)
+
+    def set_cluster(self, *, cluster: bool) -> None:
+        """Notes whether there is a complete list of nodes: then nothing is kept of a name that no node has."""
+        if cluster is not self._cluster:
+            self._cluster = cluster
+            for node in self.sampled_nodes - self._labels.keys():
+                self._refresh_kept(node)
+
+    def release(self, node: str, time: float) -> None:
+        """Notes that no value of a node is kept that was measured before `time`, in seconds since 1970."""
+        known_from = self.kept_from(node)
+        self._released[node] = time
+        self._keep_again(node, known_from)
+
+    def drop_release(self, node: str) -> None:
+        """Takes `release` back; without effect for others."""
+        known_from = self.kept_from(node)
+        if self._released.pop(node, None) is not None:
+            self._keep_again(node, known_from)
 
     def set_policies(self, policies: Collection[Policy], now: float) -> None:
         """Sets several policies; the values of all their metrics are looked up in one pass over the nodes."""
+        self._now = max(self._now, now)
         self._index(
             [
                 self._metric_key(policy, rule)
@@ -197,6 +250,7 @@ class View:
 
     def set_policy(self, policy: Policy, now: float) -> None:
         """Sets a new policy, or a new version of a policy."""
+        self._now = max(self._now, now)
         known = self._policies.get(policy.key)
         if known is not None and known.policy == policy:
             return
@@ -210,9 +264,11 @@ class View:
         dontschedule = None
         if (strategy := policy.strategies.get(StrategyType.DONTSCHEDULE)) is not None and strategy.rules:
             dontschedule = StrategyIndex(policy, strategy, indices[StrategyType.DONTSCHEDULE])
-            dontschedule.fill(self._labels)
             for index in dict.fromkeys(dontschedule.indices):
                 index.add_dependent(dontschedule)
+                if strategy.keeps and index.keep_counts[strategy.keep_for] == 1:
+                    self._keep_index(index, now)
+            dontschedule.fill(self._labels, now)
         self._policies[policy.key] = PolicyIndex(policy, dontschedule, indices.get(StrategyType.SCHEDULEONMETRIC))
         if self._policies[policy.key].costed:
             self._counting.add(policy.key)
@@ -331,6 +387,45 @@ class View:
                 index.values.update((node, value) for node, value in fresh.items() if node not in elsewhere)
                 self._table_deadlines.set(key, min(due, self._table_deadlines.when(key) or inf))
 
+    def _keep_index(self, index: MetricIndex, now: float) -> None:
+        """Looks up the kept values of an index, after a strategy has come that keeps values for another time."""
+        metric, source, _ = index.key
+        shared = self._tables.shared(metric)
+        for node in self._samples.keys() | shared:
+            scrape = newest(self.samples(node), metric, source)
+            if scrape is not None and node not in index.values:
+                kept = index.keep(scrape.metrics[metric], scrape.time, self.kept_from(node), now)
+                index.set_kept(node, kept)
+                if kept is not None:
+                    self._set_deadline_at_latest(node, kept.until)
+        for key in self._tables.with_metric(metric):
+            table = self._tables.get(key)
+            if table is not None and index.concerns(key):
+                for node, kept in self._kept_values(index, table.nodes, table.columns[metric], now, fresh=0).items():
+                    if kept is not None and node not in self._samples and node not in shared:
+                        index.set_kept(node, kept)
+                        self._table_deadlines.set(key, min(kept.until, self._table_deadlines.when(key) or inf))
+
+    def _kept_values(
+        self, index: MetricIndex, nodes: Sequence[str], column: Column, now: float, *, fresh: int
+    ) -> Mapping[str, Kept | None]:
+        """The kept values of a column by node, of which so many are fresh; None: no strategy keeps the value."""
+        found: dict[str, Kept | None] = {}
+        if index.keep_counts and fresh < len(column.values) - column.values.count(None):
+            for node, value, reading in zip(nodes, column.values, column.readings, strict=True):
+                if value is not None and reading.stale_at(index.key.stale_after) <= now:
+                    found[node] = index.keep(value, reading.time, self.kept_from(node), now)
+        return found
+
+    def _keep_again(self, node: str, known_from: float) -> None:
+        """Looks up what is kept of a node, unless its values are kept since the same time as before."""
+        if self.kept_from(node) != known_from:
+            self._refresh_kept(node)
+
+    def _refresh_kept(self, node: str) -> None:
+        if any(index.keep_counts for index in self._indices.values()):
+            self._refresh(node, self._now)
+
     def _release(self, policy: PolicyIndex) -> None:
         if policy.dontschedule is not None:
             for index in dict.fromkeys(policy.dontschedule.indices):
@@ -356,24 +451,12 @@ class View:
         samples = self.samples(node)
         due = max((scrape.time for scrape in samples), default=inf) + MAX_SAMPLE_AGE
         touched: dict[StrategyIndex, None] = {}
-        for (metric, source, stale_after), index in self._indices.items():
-            scrape = newest(samples, metric, source)
-            if scrape is not None and is_fresh(scrape, stale_after, now):
-                value: Quantity | None = scrape.metrics[metric]
-                due = min(due, stale_at(scrape, stale_after))
-            else:
-                value = None
-            if (before := index.values.get(node)) != value:
-                if index.watches:
-                    self._touch_watching(node, index, before, value)
-                if value is None:
-                    del index.values[node]
-                else:
-                    index.values[node] = value
-                if index.crosses_target(before, value):
-                    touched.update(dict.fromkeys(index.dependents))
-            for follower in index.followers:
-                follower(node, value, None if scrape is None else scrape.time)
+        for index in self._indices.values():
+            scrape = newest(samples, index.key.metric, index.key.source)
+            is_changed, until = self._refresh_index(index, node, scrape, now)
+            due = min(due, until)
+            if is_changed:
+                touched.update(dict.fromkeys(index.dependents))
         if due < inf:
             self._deadlines.set(node, due)
         else:
@@ -381,7 +464,38 @@ class View:
         self._refresh_strategies(node, touched)
         self._add_costs_of(node)
 
+    def _refresh_index(self, index: MetricIndex, node: str, scrape: Scrape | None, now: float) -> tuple[bool, float]:
+        """Updates an index for one node, which has this newest scrape.
+
+        Returns whether that may change the state of a strategy, and when time alone changes the value.
+        """
+        metric, _, stale_after = index.key
+        value: Quantity | None = None
+        kept: Kept | None = None
+        until = inf
+        if scrape is not None and is_fresh(scrape, stale_after, now):
+            value, until = scrape.metrics[metric], stale_at(scrape, stale_after)
+        elif scrape is not None and index.keep_counts:
+            kept = index.keep(scrape.metrics[metric], scrape.time, self.kept_from(node), now)
+            until = inf if kept is None else kept.until
+        is_changed = index.set_kept(node, kept)
+        if is_changed:
+            self._touch_keeping(node, index)
+        if (before := index.values.get(node)) != value:
+            if index.watches:
+                self._touch_watching(node, index, before, value)
+            if value is None:
+                del index.values[node]
+            else:
+                index.values[node] = value
+            is_changed |= index.crosses_target(before, value)
+        for follower in index.followers:
+            follower(node, value, None if scrape is None else scrape.time)
+        return is_changed, until
+
     def _set_created(self, node: str, created: float | None) -> None:
+        if created is None:
+            self._created.pop(node, None)
         if created is None or self._created.get(node) == created:
             return
         self._created[node] = created
@@ -446,10 +560,12 @@ class View:
     def _apply_column(self, index: MetricIndex, change: TableChange, elsewhere: Set[str]) -> tuple[list[str], float]:
         """Updates the values of an index from a table, without the nodes in `elsewhere`.
 
-        Returns the nodes whose value crosses a target, and when the first value becomes stale.
+        Returns the nodes whose value crosses a target, or is kept or not any more, and when time alone changes a value.
         """
         found = change.column(index.key.metric)
         fresh, due = ({}, inf) if found is None else _fresh_values(*found, index.key.stale_after, self._now)
+        kept = {} if found is None else self._kept_values(index, *found, self._now, fresh=len(fresh))
+        due = min(due, min((each.until for each in kept.values() if each is not None), default=inf))
         for node in elsewhere:
             fresh.pop(node, None)
         before = index.values.get
@@ -469,7 +585,17 @@ class View:
             for node in change.rows - elsewhere:
                 for follower in index.followers:
                     follower(node, fresh.get(node), times.get(node))
+        if kept or index.kept:
+            crossed += self._apply_kept(index, change.rows - elsewhere, kept)
         return crossed, due
+
+    def _apply_kept(self, index: MetricIndex, nodes: Set[str], kept: Mapping[str, Kept | None]) -> list[str]:
+        """Updates the kept values of an index for these nodes; returns the nodes for which that is a change."""
+        concerned = (kept.keys() | index.kept.keys()) & nodes
+        changed = [node for node in concerned if index.set_kept(node, kept.get(node))]
+        for node in changed:
+            self._touch_keeping(node, index)
+        return changed
 
     def _forget_pods(self, policy: PolicyKey) -> None:
         """Forgets the pods of a policy that has no `podCost` any more."""
@@ -503,6 +629,10 @@ class View:
             if any(watch.is_touched(before, after) for watch in watches):
                 self.touched.setdefault(node, set()).add(policy)
 
+    def _touch_keeping(self, node: str, index: MetricIndex) -> None:
+        """Marks the policies that may reject the node by a kept value of an index."""
+        self._touch(node, (strategy.policy.key for strategy in index.dependents if strategy.strategy.keeps))
+
     def _touch(self, node: str, policies: Iterable[PolicyKey]) -> None:
         if self._verdicts:
             self.touched.setdefault(node, set()).update(policies)
@@ -514,12 +644,12 @@ class View:
 
     def _refresh_strategy(self, strategy: StrategyIndex, nodes: Iterable[str]) -> None:
         for node in nodes:
-            strategy.refresh(node, self._labels.get(node))
+            strategy.refresh(node, self._labels.get(node), self._now)
 
     def _refresh_strategies(self, node: str, strategies: Iterable[StrategyIndex]) -> None:
         labels = self._labels.get(node)
         for strategy in strategies:
-            strategy.refresh(node, labels)
+            strategy.refresh(node, labels, self._now)
 
     def _strategies(self) -> Iterator[StrategyIndex]:
         return (entry.dontschedule for entry in self._policies.values() if entry.dontschedule is not None)

@@ -67,7 +67,7 @@ def test_the_output_is_as_the_page_shows(capsys: pytest.CaptureFixture[str]) -> 
     scheduler = SchedulerFacts(configuration={}, minor=36, control_planes=(), nodes=())
     found = [
         *check_metrics(metrics),
-        *check_policies(PolicyFacts(stored=stored, in_api=[demo.key, other.key])),
+        *check_policies(PolicyFacts(stored=stored, in_api=[demo.key, other.key], strategy_fields=())),
         *check_scheduler(scheduler),
     ]
     shown = {"metrics.present", "policies.label", "scheduler.alike"}

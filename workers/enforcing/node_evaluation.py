@@ -20,6 +20,7 @@ from bus.kinds import NODE_FACTS
 from bus.record_kind import Unreadable
 from bus.records.policies import PolicyRecord
 from tas.policy.policy import PolicyKey
+from tas.samples.freshness import kept_from
 from tas.samples.sample import NodeSamples
 from tas.verdict.evaluation import (
     evaluate_policy,
@@ -64,13 +65,15 @@ BEHIND_RETRY_SECONDS = 1.0
 class _Node:
     """What is known of a node: by the view, or with its revision by the stream's leader; `uid` as `Known.node_uid`.
 
-    `is_ahead`: the leader has more of the node than the view, so the view has not yet seen what came in between.
+    `kept_from` is since when its values are kept (`tas.samples.freshness`). `is_ahead`: the leader has more of the node
+    than the view, so the view has not yet seen what came in between.
     """
 
     uid: str | None
     revision: int = 0
     samples: NodeSamples
     labels: Mapping[str, str] | None
+    kept_from: float
     is_ahead: bool = False
 
 
@@ -172,7 +175,7 @@ class NodeEvaluation:
         keys = touched.policies
         if touched.by_all:
             keys, due_before = self._followed.records.keys() | before.policies.keys(), inf
-        known = _Node(uid=uid, samples=self._followed.view.samples(node), labels=self._followed.view.labels(node))
+        known = self._in_view(node, uid)
         evaluated, due = await self._evaluate(node, keys, before, known, evaluation_time(before, time.time()))
         if is_confirmed(before, evaluated, keys, known.labels):
             if not self.is_ahead(node):
@@ -225,6 +228,7 @@ class NodeEvaluation:
                     default_stale_after=self._followed.view.default_stale_after,
                     before=None if before is None else before.policies.get(key),
                     now=now,
+                    kept_from=known.kept_from,
                     stale_deadlines=False,
                     watched=seen._replace(unmet_until=self.unmet.until(node, key), counted_since=self.unmet.since(key)),
                 )
@@ -307,7 +311,7 @@ class NodeEvaluation:
         if await self._index.reached():
             uid = self._followed.node_uids.get(node, None if self._followed.cluster else "")
             revision = self._followed.node_revisions.get(node, 0)
-            return _Node(uid=uid, revision=revision, samples=view.samples(node), labels=view.labels(node))
+            return self._in_view(node, uid, revision)
         metrics, facts = await asyncio.gather(self._reads.read(node), NODE_FACTS.get(self._bus, node))
         # Samples of an earlier epoch count until they are stale or replaced. Invalid records change nothing.
         samples = metrics.samples
@@ -315,13 +319,31 @@ class NodeEvaluation:
             samples = view.samples(node)
         known, labels = facts.read(), None
         uid = None if self._followed.cluster else ""
+        created = None
         if isinstance(known, Unreadable):
-            uid, labels = self._followed.node_uids.get(node, ""), self._followed.view.labels(node)
+            uid, labels = self._followed.node_uids.get(node, ""), view.labels(node)
         elif known is not None:
             uid, labels = known.uid, known.complete_labels
+            created = None if known.created is None else known.created.timestamp()
+        since = kept_from(
+            listed=known is not None,
+            created=created,
+            cluster=self._followed.cluster,
+            released=view.released(node),
+        )
         revision = max(metrics.revision, facts.revision)
         is_ahead = revision > self._followed.node_revisions.get(node, 0)
-        return _Node(uid=uid, revision=revision, samples=samples, labels=labels, is_ahead=is_ahead)
+        return _Node(uid=uid, revision=revision, samples=samples, labels=labels, kept_from=since, is_ahead=is_ahead)
+
+    def _in_view(self, node: str, uid: str | None, revision: int = 0) -> _Node:
+        view = self._followed.view
+        return _Node(
+            uid=uid,
+            revision=revision,
+            samples=view.samples(node),
+            labels=view.labels(node),
+            kept_from=view.kept_from(node),
+        )
 
 
 class Metrics:

@@ -14,9 +14,9 @@ import structlog
 
 from bus.buckets import NODES, POLICIES
 from bus.connection import Bus, Epoch
-from bus.kinds import NODE_FACTS, NODE_SAMPLES, NODE_TABLES, POLICY_RECORDS
+from bus.kinds import NODE_FACTS, NODE_RELEASES, NODE_SAMPLES, NODE_TABLES, POLICY_RECORDS
 from bus.record_kind import Entry
-from bus.records.nodes import NodeFacts
+from bus.records.nodes import NodeFacts, NodeRelease
 from bus.records.policies import PolicyRecord
 from bus.records.synced import Synced
 from bus.shared_task import SharedTask
@@ -100,6 +100,7 @@ class FollowedView:
             NODE_SAMPLES.to(self._apply_samples),
             NODE_TABLES.to(self._apply_table),
             NODE_FACTS.to(self._apply_facts),
+            NODE_RELEASES.to(self._apply_release),
             on_epoch=self._start_nodes_epoch,
             on_complete=self._nodes_complete,
         )
@@ -273,7 +274,17 @@ class FollowedView:
                 self._set_facts(node, facts)
         self._on_change()
 
-    def _note_node(self, entry: Entry[str, NodeSamples] | Entry[str, NodeFacts]) -> None:
+    def _apply_release(self, entry: Entry[str, NodeRelease]) -> None:
+        self._note_node(entry)
+        release = entry.readable()
+        if release is not None:
+            self.view.release(entry.key, min(release.time.timestamp(), time.time()))
+        elif not entry.present:
+            self.view.drop_release(entry.key)
+            self._forget_if_gone(entry.key)
+        self._on_change()
+
+    def _note_node(self, entry: Entry[str, NodeSamples] | Entry[str, NodeFacts] | Entry[str, NodeRelease]) -> None:
         self._last_update_at = time.monotonic()
         self.node_revisions[entry.key] = entry.revision
 
@@ -313,6 +324,7 @@ class FollowedView:
 
     def _note_complete(self) -> None:
         if self.unready() is None:
+            self.view.set_cluster(cluster=self.cluster)
             if not self.completed.is_set():
                 # Only now: to evaluate all nodes at once takes a tenth of the time of one by one on arrival.
                 self.view.set_policies([record.policy for record in self.records.values()], time.time())

@@ -3,13 +3,18 @@
 Any number of replicas take messages from one durable consumer. Merging does not depend on the order, and each write is
 conditional on the revision that it was merged with. So replicas need no partitions, a message that is delivered twice
 changes nothing, and a replica that was paused for a minute can only add newer samples.
+
+After a wipe of the bus it writes what it remembers: a source that is silent sends nothing again, and then an extender
+that starts would pass nodes that a running one rejects by their last known values.
 """
 
 import asyncio
+import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from functools import partial
+from math import inf
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -18,15 +23,16 @@ from bus.buckets import NODES, SAMPLES, SAMPLES_CONSUMER
 from bus.connection import Bus, Epoch
 from bus.consumer import Message, SharedConsumer
 from bus.errors import BusError, ConflictError, ExpiredError, RefusedError
-from bus.kinds import NODE_FACTS, NODE_SAMPLES, NODE_TABLES
+from bus.kinds import NODE_FACTS, NODE_RELEASES, NODE_SAMPLES, NODE_TABLES
 from bus.overtaking import HeldMessages, Overtaking
 from bus.record_kind import Entry
-from bus.records.nodes import NodeFacts
+from bus.records.nodes import NodeFacts, NodeRelease
 from bus.records.synced import Synced
 from bus.scrapes import by_source
 from tas.errors import InvalidInputError
 from tas.samples.capacity import refusal_of_new_source, within_capacity
-from tas.samples.sample import NodeSamples, Scrape, merge
+from tas.samples.freshness import kept_from
+from tas.samples.sample import MAX_SAMPLE_AGE, NodeSamples, Scrape, merge
 from tas.samples.table import Table
 from tas.samples.unknown_node import is_unknown_node
 from workers.following.synced import SyncedWatch
@@ -109,7 +115,11 @@ class Materialize:
     def __init__(self, bus: Bus, *, registry: CollectorRegistry) -> None:
         self._bus = bus
         self._nodes: dict[str, _StoredSamples] = {}
-        self._facts: set[str] = set()  # nodes of the API server
+        self._facts: dict[str, float | None] = {}  # nodes of the API server, and when they were created, if known
+        self._released: dict[str, tuple[float, int]] = {}  # when a node was released, with the revision
+        self._remembered: dict[str, _StoredSamples] = {}  # of the epochs before
+        self._remembers = asyncio.Event()
+        self._released_changed = asyncio.Event()
         self._deleted: set[str] = set()  # nodes whose facts were deleted, or are not in the complete list of a cluster
         self._epoch: Epoch | None = None
         self._deleted_changed = asyncio.Event()
@@ -131,6 +141,7 @@ class Materialize:
             NODE_SAMPLES.to(self._apply_samples),
             NODE_TABLES.to(self._tables.apply),
             NODE_FACTS.to(self._apply_facts),
+            NODE_RELEASES.to(self._apply_release),
             on_epoch=self._start_epoch,
             on_complete=self._complete,
             pace=PACE_SECONDS,
@@ -152,6 +163,8 @@ class Materialize:
             tasks.create_task(self._overtaking.run())
             tasks.create_task(self._tables.run())
             tasks.create_task(self._delete_samples_of_deleted_nodes())
+            tasks.create_task(self._write_remembered())
+            tasks.create_task(self._remove_releases())
 
     async def handle(self, messages: Sequence[Message]) -> None:
         """Merges a batch into NODES; returns when all valid samples of the batch are stored.
@@ -271,7 +284,7 @@ class Materialize:
 
     def _unknown_nodes(self, table: Table) -> Collection[str]:
         """The nodes of a table that Kubernetes does not have."""
-        return table.rows.keys() - self._facts if self._cluster else ()
+        return table.rows.keys() - self._facts.keys() if self._cluster else ()
 
     def _stored_samples(self, node: str) -> NodeSamples:
         stored = self._nodes.get(node)
@@ -280,8 +293,11 @@ class Materialize:
     def _start_epoch(self, epoch: Epoch) -> None:
         self._epoch = epoch
         self._tables.start_epoch(epoch)
+        self._remembered |= {node: stored for node, stored in self._nodes.items() if stored.has_samples}
+        self._remembers.clear()
         self._nodes.clear()
         self._facts.clear()
+        self._released.clear()
         self._deleted.clear()
 
     def _apply_samples(self, entry: Entry[str, NodeSamples]) -> None:
@@ -294,10 +310,11 @@ class Materialize:
 
     def _apply_facts(self, entry: Entry[str, NodeFacts]) -> None:
         if entry.present:
-            self._facts.add(entry.key)
+            facts = entry.readable()
+            self._facts[entry.key] = None if facts is None or facts.created is None else facts.created.timestamp()
             self._deleted.discard(entry.key)
         else:
-            self._facts.discard(entry.key)
+            self._facts.pop(entry.key, None)
             self._deleted.add(entry.key)
             self._deleted_changed.set()
             self._tables.check_nodes()
@@ -305,9 +322,70 @@ class Materialize:
     def _complete(self, synced: Synced) -> None:
         log.info("nodes_complete", cluster=synced.cluster, count=synced.count, writer=synced.writer)
         if synced.cluster:
-            self._deleted |= self._nodes.keys() - self._facts  # the tombstones of their facts may be purged
+            self._deleted |= self._nodes.keys() - self._facts.keys()  # the tombstones of their facts may be purged
             self._tables.check_nodes()
         self._deleted_changed.set()
+        self._remembers.set()
+
+    def _apply_release(self, entry: Entry[str, NodeRelease]) -> None:
+        release = entry.readable()
+        if release is None:
+            self._released.pop(entry.key, None)
+        else:
+            self._released[entry.key] = min(release.time.timestamp(), time.time()), entry.revision
+        self._released_changed.set()
+
+    def _own_since(self, node: str) -> float:
+        """Since when a value is one of this node's, as `kept_from`."""
+        released, _ = self._released.get(node, (-inf, 0))
+        return kept_from(
+            listed=node in self._facts,
+            created=self._facts.get(node),
+            cluster=self._cluster is True,
+            released=released,
+        )
+
+    async def _write_remembered(self) -> None:
+        """Writes what it had of the epoch before, once the nodes of the new one are known. Never ends."""
+        while True:
+            await self._remembers.wait()
+            self._remembers.clear()
+            nodes = 0
+            for node, stored in tuple(self._remembered.items()):
+                if self._cluster is None:  # wiped again
+                    break
+                oldest = max(self._own_since(node), time.time() - MAX_SAMPLE_AGE)
+                scrapes = [scrape for scrape in stored.samples if scrape.time >= oldest]
+                try:
+                    if scrapes:
+                        await self._update(node, scrapes, time.monotonic())
+                        nodes += 1
+                except BusError as error:
+                    self._throttled.warning("remembered_samples_not_written", node=node, error=str(error))
+                else:
+                    if self._remembered.get(node) is stored:
+                        del self._remembered[node]
+            tables = 0 if self._cluster is None else await self._tables.write_remembered(self._own_since)
+            if nodes or tables:
+                log.info("remembered_samples_written", nodes=nodes, tables=tables)
+            if self._cluster is not None and (self._remembered or self._tables.remembers):
+                await asyncio.sleep(RETRY_SECONDS)
+                self._remembers.set()
+
+    async def _remove_releases(self) -> None:
+        """Deletes releases that have no effect any more: nothing is stored from before them. Never ends."""
+        while True:
+            ends = min((time for time, _ in self._released.values()), default=inf) + MAX_SAMPLE_AGE
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if ends == inf else max(RETRY_SECONDS, ends - time.time())):
+                    await self._released_changed.wait()
+            self._released_changed.clear()
+            for node, (released, revision) in tuple(self._released.items()):
+                if released + MAX_SAMPLE_AGE <= time.time():
+                    try:
+                        await NODE_RELEASES.delete(self._bus, node, revision=revision, read_at=time.monotonic())
+                    except BusError as error:
+                        self._throttled.warning("release_not_removed", node=node, error=str(error))
 
     async def _delete_samples_of_deleted_nodes(self) -> None:
         """Runs until cancelled."""

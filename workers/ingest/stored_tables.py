@@ -26,7 +26,7 @@ from bus.record_kind import Entry
 from bus.tables import by_table, received_table
 from tas.errors import InvalidInputError
 from tas.samples.sample import MAX_SAMPLE_AGE, NodeSamples
-from tas.samples.table import Table, TableKey, is_superseded, merge_tables, with_metrics, without_nodes
+from tas.samples.table import Table, TableKey, is_superseded, merge_tables, with_metrics, without_earlier, without_nodes
 from workers.process.logs import ThrottledLog
 
 log = structlog.get_logger("materialize")
@@ -101,6 +101,7 @@ class StoredTables:
         self._is_cluster = is_cluster
         self._refuse = refuse
         self._stored: dict[TableKey, _Stored] = {}
+        self._remembered: dict[TableKey, _Stored] = {}  # of the epochs before
         self._epoch: Epoch | None = None
         self._check = asyncio.Event()
         self._throttled = ThrottledLog(log)
@@ -117,13 +118,42 @@ class StoredTables:
             tasks.create_task(self._remove_tables())
 
     def start_epoch(self, epoch: Epoch) -> None:
-        """Begins again with an empty bucket."""
+        """Begins again with an empty bucket, and remembers what was in the one before."""
         self._epoch = epoch
+        self._remembered |= {key: stored for key, stored in self._stored.items() if stored.is_present}
         self._stored.clear()
 
     def apply(self, entry: Entry[TableKey, Table]) -> None:
         """Takes in an entry of the bucket."""
         self._remember(entry.key, _Stored(entry.revision, entry=entry), self._epoch)
+
+    @property
+    def remembers(self) -> bool:
+        """Whether there are tables of an epoch before that are not written yet."""
+        return bool(self._remembered)
+
+    async def write_remembered(self, own_since: Callable[[str], float]) -> int:
+        """Writes the tables of the epoch before; returns how many. Those that fail are tried again in the next call.
+
+        `own_since` returns since when a value is one of a node's, in seconds since 1970.
+        """
+        written = 0
+        for key, stored in tuple(self._remembered.items()):
+            table = stored.table
+            if table is not None:
+                table = without_earlier(table, {node: own_since(node) for node in table.nodes})
+            try:
+                if table is not None and table.nodes and table.newest + MAX_SAMPLE_AGE > time.time():
+                    # A reader of the new epoch has not seen what came before this version.
+                    await self._update(key, table, frozenset(table.columns), time.monotonic(), _ignore)
+                    written += 1
+            except BusError as error:
+                self._throttled.warning("remembered_table_not_written", table=_name(key), error=str(error))
+            else:
+                if self._remembered.get(key) is stored:
+                    del self._remembered[key]
+            await asyncio.sleep(0)
+        return written
 
     def check_nodes(self) -> None:
         """Notes that a node was deleted: soon its rows are removed."""

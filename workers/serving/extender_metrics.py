@@ -46,6 +46,7 @@ class ExtenderMetrics(Collector):
         self._rejected: dict[str, int] = {}
         self._unknown_passed: dict[str, int] = {}
         self._unknown_rejected: dict[str, int] = {}
+        self._kept_rejected: dict[str, int] = {}
         self._unknown_scored: dict[str, int] = {}
         self._costed: dict[str, int] = {}
         self._unknown_paths: dict[int, int] = {}
@@ -55,7 +56,14 @@ class ExtenderMetrics(Collector):
         """Adds these verbs below `path`, with counts of 0; what was counted before stays."""
         for verb in verbs:
             self._counts.setdefault((path, verb), _VerbCounts())
-        counted = (self._rejected, self._unknown_passed, self._unknown_rejected, self._unknown_scored, self._costed)
+        counted = (
+            self._rejected,
+            self._unknown_passed,
+            self._unknown_rejected,
+            self._kept_rejected,
+            self._unknown_scored,
+            self._costed,
+        )
         for counts in counted:
             counts.setdefault(path, 0)
 
@@ -78,6 +86,7 @@ class ExtenderMetrics(Collector):
             self._rejected[path] += answer.candidates - answer.passed
             self._unknown_passed[path] += answer.unknown
             self._unknown_rejected[path] += answer.unknown_rejected
+            self._kept_rejected[path] += answer.kept_rejected
         if verb == "prioritize" and not answer.error:
             self._unknown_scored[path] += answer.unknown
         self._costed[path] += answer.costed > 0
@@ -115,6 +124,9 @@ class ExtenderMetrics(Collector):
         unknown_rejected = CounterMetricFamily(
             "tas_extender_unknown_rejected", "Nodes that filter rejected for an unknown metric.", labels=["path"]
         )
+        kept_rejected = CounterMetricFamily(
+            "tas_extender_kept_rejected", "Nodes that filter rejected by last known values.", labels=["path"]
+        )
         unknown_scored = CounterMetricFamily(
             "tas_extender_unknown_scored", "Nodes that prioritize scored with an unknown metric.", labels=["path"]
         )
@@ -126,6 +138,7 @@ class ExtenderMetrics(Collector):
             rejected.add_metric([path], count)
             unknown.add_metric([path], self._unknown_passed[path])
             unknown_rejected.add_metric([path], self._unknown_rejected[path])
+            kept_rejected.add_metric([path], self._kept_rejected[path])
             unknown_scored.add_metric([path], self._unknown_scored[path])
         yield from (
             requests,
@@ -135,6 +148,7 @@ class ExtenderMetrics(Collector):
             rejected,
             unknown,
             unknown_rejected,
+            kept_rejected,
             unknown_scored,
             costed,
         )

@@ -21,7 +21,7 @@ from bus.records.synced import Synced, decode_synced
 from bus.records.verdicts import COMPRESSED_FROM, decode_verdict, encode_verdict
 from tas.errors import InvalidInputError
 from tas.policy.manifest import parse_policy
-from tas.policy.policy import PolicyKey, StrategyType
+from tas.policy.policy import OnStale, PolicyKey, StrategyType
 from tas.policy.rules import State
 from tas.samples.sample import FUTURE_TOLERANCE, MAX_SAMPLE_AGE, NodeSamples, Scrape, merge
 from tas.values.quantity import NANO, Quantity, format_quantity, parse_quantity
@@ -365,6 +365,9 @@ def stored(quantity: str) -> bytes:
     return json.dumps({"scrapes": [scrape]}).encode()
 
 
+RULE = {"metricname": "m", "operator": "GreaterThan", "target": 1}
+
+
 class TestPolicy:
     @given(
         policies(readable=False),
@@ -377,6 +380,32 @@ class TestPolicy:
             policy=policy, uid=text, generation=generation, origin=text, resource_version=text, created=created
         )
         assert decode_policy(policy.key, encode_policy(record)) == record
+
+    @pytest.mark.parametrize(
+        ("manifest", "stored"),
+        [
+            ({}, {"onStale": "pass", "keepFor": "3600s"}),
+            ({"onStale": "keep", "keepFor": "10m"}, {"onStale": "pass", "keepFor": "600s"}),
+            ({"onStale": "pass"}, {"onStale": "pass"}),
+            ({"onStale": "pass", "keepFor": "10m"}, {"onStale": "pass"}),
+            ({"keepFor": "0s"}, {"onStale": "pass"}),
+            ({"onStale": "fail"}, {"onStale": "fail"}),
+        ],
+    )
+    def test_on_stale_of_dontschedule_is_always_stored(self, manifest: dict[str, Any], stored: dict[str, str]) -> None:
+        """In values that earlier readers know: they refuse `keep`, and ignore the field `keepFor`."""
+        spec = {"strategies": {"dontschedule": {"rules": [RULE], **manifest}}}
+        policy, _ = parse_policy(PolicyKey("default", "p"), spec)
+        data = encode_policy(PolicyRecord(policy=policy, uid="u", generation=1))
+        strategy = json.loads(data)["spec"]["strategies"]["dontschedule"]
+        assert {name: strategy[name] for name in strategy if name in ("onStale", "keepFor")} == stored
+        assert decode_policy(policy.key, data).policy == policy
+
+    def test_a_record_without_on_stale_is_of_an_earlier_watch(self) -> None:
+        record = {"namespace": "default", "name": "p", "uid": "u", "generation": 1, "problems": []}
+        record["spec"] = {"strategies": {"dontschedule": {"rules": [RULE]}, "scheduleonmetric": {"rules": [RULE]}}}
+        policy = decode_policy(PolicyKey("default", "p"), json.dumps(record).encode()).policy
+        assert [each.on_stale for each in policy.strategies.values()] == [OnStale.PASS, OnStale.LOWEST]
 
     @given(policy_keys, anything(("strategies", "deschedule", "rules", "metricname", "operator", "target")))
     def test_any_spec_reads_back_with_its_problems(self, key: PolicyKey, spec: Any) -> None:

@@ -4,9 +4,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from tas.policy.manifest import MAX_KEEP_FOR
 from tas.policy.policy import (
     ON_STALE,
     LogicalOperator,
+    OnStale,
     Operator,
     Policy,
     PolicyKey,
@@ -83,13 +85,13 @@ def strategies(draw: st.DrawFn, kind: StrategyType, *, readable: bool = True) ->
     """A strategy such as a parsed policy holds."""
     several = tuple(draw(st.lists(rules(kind, readable=readable), max_size=4)))
     slow = kind in LABELLING
+    on_stale = draw(st.sampled_from(ON_STALE[kind] if all(each.readable for each in several) else ON_STALE[kind][:1]))
     return Strategy(
         type=kind,
         rules=several,
         logical_operator=draw(st.sampled_from(LogicalOperator)),
-        on_stale=draw(
-            st.sampled_from(ON_STALE[kind] if all(each.readable for each in several) else ON_STALE[kind][:1])
-        ),
+        on_stale=on_stale,
+        keep_for=draw(st.sampled_from([0.5, 90.0, MAX_KEEP_FOR])) if on_stale is OnStale.KEEP else 0.0,
         score_mode=draw(st.sampled_from(ScoreMode)) if kind is StrategyType.SCHEDULEONMETRIC else ScoreMode.RANK,
         for_=draw(seconds) if slow else 0.0,
         clear_for=draw(seconds) if slow else 0.0,

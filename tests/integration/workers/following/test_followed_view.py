@@ -28,7 +28,7 @@ from tests.integration.servers import answered, eventually
 from tests.integration.workers.running import epoch_on, put, running
 from workers.following.followed_view import FollowedView
 from workers.following.synced import write_synced
-from workers.following.table_ages import TableAges
+from workers.following.view_metrics import TableAges
 
 __all__ = ["long_limits"]
 

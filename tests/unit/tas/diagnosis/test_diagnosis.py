@@ -17,6 +17,7 @@ from tas.diagnosis.metrics import MetricFacts
 from tas.diagnosis.policies import PolicyFacts, StoredPolicy
 from tas.diagnosis.rights import Reviewed, rights_of
 from tas.diagnosis.scheduler import SchedulerFacts
+from tas.policy.manifest import STRATEGY_FIELDS
 from tas.samples.sample import Scrape
 from tas.values.quantity import parse_quantity
 from tests.unit.tas.diagnosis.found import bad, one, severities
@@ -34,7 +35,7 @@ SAMPLES = {"a": (SCRAPE,), "b": (SCRAPE,)}
 AGREES = Offset(0.0)
 GOOD = Facts(
     bus=BusFacts(address="nats://h", version="2.15.1", needed=(2, 12, 3), sync=True),
-    policies=PolicyFacts(stored=[StoredPolicy(policy=DEMO)], in_api=[DEMO.key]),
+    policies=PolicyFacts(stored=[StoredPolicy(policy=DEMO)], in_api=[DEMO.key], strategy_fields=STRATEGY_FIELDS),
     metrics=MetricFacts(policies=[DEMO], samples=SAMPLES, nodes={"a": {}, "b": {}}, now=NOW, stale_after=120.0),
     clocks=ClockFacts(api_server=AGREES, bus=AGREES, extender=AGREES, nodes={"a": 0.0}, samples=SAMPLES),
     extender=ExtenderFacts(
@@ -83,7 +84,9 @@ def test_a_healthy_installation_has_every_check_and_no_finding() -> None:
 
 
 def test_without_a_cluster_nothing_of_a_cluster_is_checked() -> None:
-    policies = PolicyFacts(stored=[StoredPolicy(policy=DEMO)], in_api=None, has_api=False)
+    policies = PolicyFacts(
+        stored=[StoredPolicy(policy=DEMO)], in_api=None, strategy_fields=STRATEGY_FIELDS, has_api=False
+    )
     facts = msgspec.structs.replace(GOOD, cluster=None, policies=policies)
     findings = diagnose(facts)
     assert bad(findings) == {}

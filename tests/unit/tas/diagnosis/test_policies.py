@@ -1,7 +1,10 @@
 """The checks of policies."""
 
+import json
+
 from tas.diagnosis.finding import Missing, Severity
-from tas.diagnosis.policies import PolicyFacts, StoredPolicy, check_policies
+from tas.diagnosis.policies import PolicyFacts, StoredPolicy, check_policies, strategy_fields
+from tas.policy.manifest import STRATEGY_FIELDS
 from tas.policy.policy import PolicyKey, Problem
 from tests.unit.tas.diagnosis.found import bad, one, severities
 from tests.unit.tas.diagnosis.samples import policy
@@ -13,13 +16,13 @@ OTHER = StoredPolicy(policy=policy("demo", "deschedule", namespace="other"), uid
 
 def in_files(*stored: StoredPolicy) -> PolicyFacts:
     """Policies of a directory."""
-    return PolicyFacts(stored=stored, in_api=None, has_api=False)
+    return PolicyFacts(stored=stored, in_api=None, strategy_fields=STRATEGY_FIELDS, has_api=False)
 
 
 def test_a_policy_that_is_mirrored_has_no_finding() -> None:
-    findings = list(check_policies(PolicyFacts(stored=[DEMO], in_api=[KEY])))
+    findings = list(check_policies(PolicyFacts(stored=[DEMO], in_api=[KEY], strategy_fields=STRATEGY_FIELDS)))
     assert bad(findings) == {}
-    assert len(severities(findings)) == 5
+    assert len(severities(findings)) == 6
 
 
 def test_without_a_cluster_nothing_is_compared() -> None:
@@ -40,21 +43,55 @@ def test_policies_of_one_name_without_labels_share_nothing() -> None:
 
 
 def test_what_is_wrong_with_the_store_is_found() -> None:
-    absent = PolicyFacts(stored=[], in_api=[KEY])
+    absent = PolicyFacts(stored=[], in_api=[KEY], strategy_fields=STRATEGY_FIELDS)
     assert bad(check_policies(absent)) == {"policies.any": Severity.WARNING, "policies.mirrored": Severity.ERROR}
     assert "not on the bus: default/demo" in one(check_policies(absent), "policies.mirrored").what
-    extra = one(check_policies(PolicyFacts(stored=[DEMO], in_api=[])), "policies.mirrored")
+    extra = one(
+        check_policies(PolicyFacts(stored=[DEMO], in_api=[], strategy_fields=STRATEGY_FIELDS)), "policies.mirrored"
+    )
     assert extra.what == "not in the API server: default/demo"
-    unserved = list(check_policies(PolicyFacts(stored=[DEMO], in_api=None)))
+    unserved = list(check_policies(PolicyFacts(stored=[DEMO], in_api=None, strategy_fields=STRATEGY_FIELDS)))
     assert one(unserved, "policies.served").run == "tas crd | kubectl apply -f -"
     assert bad(unserved) == {"policies.served": Severity.ERROR, "policies.mirrored": Severity.UNKNOWN}
 
 
+def schemas(*fields: str, **extra: object) -> bytes:
+    """As an API server publishes them, with this CRD and a schema without it."""
+    strategy = {"type": "object", "properties": {name: {"type": "string"} for name in fields}}
+    spec = {"properties": {"strategies": {"type": "object", "additionalProperties": strategy}}}
+    found = {"TASPolicy": {"properties": {"spec": spec, "status": {}}}, "DeleteOptions": {"properties": {"kind": {}}}}
+    return json.dumps({"openapi": "3.0.0", "components": {"schemas": found | extra}}).encode()
+
+
+def test_a_crd_of_an_earlier_version_is_named() -> None:
+    old = strategy_fields(schemas(*(field for field in STRATEGY_FIELDS if field != "keepFor")))
+    (found,) = (
+        each
+        for each in check_policies(PolicyFacts(stored=[], in_api=[], strategy_fields=old))
+        if each.check == "policies.crd"
+    )
+    assert (found.severity, found.run) == (Severity.WARNING, "tas crd | kubectl apply -f -")
+    assert "keepFor" in found.what
+    assert "onStale: keep" in found.what
+    current = strategy_fields(schemas(*STRATEGY_FIELDS, "later"))
+    assert (
+        one(check_policies(PolicyFacts(stored=[], in_api=[], strategy_fields=current)), "policies.crd").severity
+        is Severity.OK
+    )
+
+
+def test_a_schema_that_says_nothing_is_not_an_old_one() -> None:
+    for data in (b"", b"{}", b'{"components": 5}', schemas()):
+        assert isinstance(strategy_fields(data), Missing)
+
+
 def test_a_policy_that_is_created_or_deleted_meanwhile_is_no_difference() -> None:
     for stored, in_api in (([], [KEY]), ([DEMO], [])):
-        facts = PolicyFacts(stored=stored, in_api=in_api, changing={KEY})
+        facts = PolicyFacts(stored=stored, in_api=in_api, strategy_fields=STRATEGY_FIELDS, changing={KEY})
         assert one(check_policies(facts), "policies.mirrored").severity is Severity.OK
-        other = PolicyFacts(stored=stored, in_api=in_api, changing={PolicyKey("default", "other")})
+        other = PolicyFacts(
+            stored=stored, in_api=in_api, strategy_fields=STRATEGY_FIELDS, changing={PolicyKey("default", "other")}
+        )
         assert one(check_policies(other), "policies.mirrored").severity is Severity.ERROR
 
 
@@ -71,7 +108,9 @@ def test_the_worst_problem_of_a_policy_is_named() -> None:
 
 
 def test_without_facts_nothing_is_ok() -> None:
-    findings = check_policies(PolicyFacts(stored=Missing("no bus"), in_api=Missing("forbidden")))
+    findings = check_policies(
+        PolicyFacts(stored=Missing("no bus"), in_api=Missing("forbidden"), strategy_fields=Missing("forbidden"))
+    )
     assert set(severities(findings).values()) == {Severity.UNKNOWN}
-    half = check_policies(PolicyFacts(stored=Missing("no bus"), in_api=[KEY]))
+    half = check_policies(PolicyFacts(stored=Missing("no bus"), in_api=[KEY], strategy_fields=STRATEGY_FIELDS))
     assert severities(half)["policies.mirrored"] is Severity.UNKNOWN

@@ -91,7 +91,8 @@ class TestMeaning:
                     type=DONTSCHEDULE,
                     rules=(rule(Operator.EQUALS, "1"), rule(Operator.EQUALS, "2")),
                     logical_operator=LogicalOperator.ALL_OF,
-                    on_stale=OnStale.PASS,
+                    on_stale=OnStale.KEEP,
+                    keep_for=3600.0,
                 ),
                 SCHEDULEONMETRIC: Strategy(
                     type=SCHEDULEONMETRIC, rules=(rule(Operator.LESS_THAN, "0"),), on_stale=OnStale.LOWEST
@@ -542,11 +543,56 @@ class TestRefused:
         assert [rule.readable for rule in policy.strategies[DESCHEDULE].rules] == [False]
         assert [rule.readable for rule in policy.strategies[DONTSCHEDULE].rules] == [True, False]
 
+    @pytest.mark.parametrize(
+        ("fields_of", "on_stale", "keep_for", "noted"),
+        [
+            ({}, OnStale.KEEP, 3600.0, []),
+            ({"onStale": "keep"}, OnStale.KEEP, 3600.0, []),
+            ({"keepFor": "10m"}, OnStale.KEEP, 600.0, []),
+            ({"keepFor": "0s"}, OnStale.PASS, 0.0, []),
+            ({"onStale": "keep", "keepFor": "0"}, OnStale.PASS, 0.0, []),
+            ({"onStale": "pass"}, OnStale.PASS, 0.0, []),
+            ({"onStale": "pass", "keepFor": "10m"}, OnStale.PASS, 0.0, ["has no effect with onStale: pass"]),
+            ({"onStale": "fail", "keepFor": "10m"}, OnStale.FAIL, 0.0, ["has no effect with onStale: fail"]),
+            (
+                {"keepFor": "2m"},
+                OnStale.KEEP,
+                120.0,
+                ["not longer than the default of --stale-after, 120s: no value is kept"],
+            ),
+        ],
+    )
+    def test_keep_for(self, fields_of: dict[str, str], on_stale: OnStale, keep_for: float, noted: list[str]) -> None:
+        policy, refused, accepted = parsed(spec_of("dontschedule", RULE, **fields_of))
+        strategy = policy.strategies[DONTSCHEDULE]
+        assert (strategy.on_stale, strategy.keep_for, refused) == (on_stale, keep_for, [])
+        assert [(each.field, each.reason) for each in accepted] == [
+            ("spec.strategies.dontschedule.keepFor", reason) for reason in noted
+        ]
+
+    def test_keep_for_that_ends_before_a_value_is_stale(self) -> None:
+        spec = spec_of("dontschedule", RULE, keepFor="5m")
+        assert [each.reason for each in parsed(spec | {"staleAfter": "10m"})[2]] == [
+            "not longer than staleAfter, 600s: no value is kept"
+        ]
+        assert parsed(spec | {"staleAfter": "4m"})[2] == []
+
+    @pytest.mark.parametrize("value", ["2h", "-1m", "3601s", "1d", "", 60, None, True])
+    def test_keep_for_out_of_bounds(self, value: Any) -> None:
+        policy, refused, _ = parsed(spec_of("dontschedule", RULE, keepFor=value))
+        assert fields(refused) == ["spec.strategies.dontschedule.keepFor"]
+        assert [rule.readable for rule in policy.strategies[DONTSCHEDULE].rules] == [False]
+
+    @pytest.mark.parametrize("kind", [kind for kind in StrategyType if kind is not DONTSCHEDULE])
+    def test_only_dontschedule_keeps_values(self, kind: StrategyType) -> None:
+        _, refused, _ = parsed(spec_of(kind.value, RULE, keepFor="10m"))
+        assert fields(refused) == [f"spec.strategies.{kind.value}.keepFor"]
+
     def test_on_stale_has_no_effect_by_an_unreadable_rule(self) -> None:
         """`onStale: fail` for a mistyped operator would reject every node."""
         spec = spec_of("dontschedule", {**RULE, "operator": "MoreThan"}, onStale="fail")
         policy, refused, accepted = parsed(spec)
-        assert policy.strategies[DONTSCHEDULE].on_stale is OnStale.PASS
+        assert policy.strategies[DONTSCHEDULE].on_stale is OnStale.KEEP
         assert fields(refused) == [RULE_FIELD.format(kind="dontschedule", field="operator")]
         assert fields(accepted) == ["spec.strategies.dontschedule.onStale"]
 

@@ -36,9 +36,9 @@ def test_a_strategy_is_readable_if_all_its_rules_are(changes: dict[str, object])
     assert not msgspec.structs.replace(strategy, rules=(RULE, unreadable)).readable
 
 
-def test_unknown_has_no_effect_by_default() -> None:
+def test_unknown_changes_nothing_by_default() -> None:
     assert {kind.value: words[0].value for kind, words in ON_STALE.items()} == {
-        "dontschedule": "pass",
+        "dontschedule": "keep",
         "scheduleonmetric": "lowest",
         "deschedule": "hold",
         "labeling": "hold",

@@ -18,7 +18,7 @@ from tas.extender.decision import Outcome, Pod, ScoreDecision
 from tas.extender.telemetry import TelemetryDecider
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import POD_LABEL, PolicyKey, StrategyType
-from tas.policy.rules import State
+from tas.policy.rules import LAST_KNOWN, State
 from tas.samples.parts import Part
 from tas.samples.sample import MAX_SAMPLE_AGE, Scrape
 from tas.samples.table import Column, Reading, Table, TableKey, merge_tables, table_of, without_earlier
@@ -94,7 +94,8 @@ SPECS = st.fixed_dictionaries(
                     {"rules": rules_of(METRICS)},
                     optional={
                         "logicalOperator": st.sampled_from(["anyOf", "allOf"]),
-                        "onStale": st.sampled_from(["pass", "fail"]),
+                        "onStale": st.sampled_from(["keep", "pass", "fail"]),
+                        "keepFor": st.sampled_from(["0s", "10s", "45s", "1h"]),
                     },
                 ),
                 "scheduleonmetric": st.fixed_dictionaries({"rules": rules_of(METRICS)}),
@@ -132,6 +133,8 @@ class Facts:
         self.reported: dict[str, dict[tuple[str, str], ReportedValue]] = {}  # by node, then by source and metric
         self.tables: dict[TableKey, dict[tuple[str, str], ReportedValue]] = {}  # by node and metric
         self.created: dict[str, float] = {}
+        self.released: dict[str, float] = {}
+        self.cluster = False
         self.labels: dict[str, dict[str, str] | None] = {}
         self.specs: dict[str, dict[str, Any]] = {}
 
@@ -144,12 +147,29 @@ class Facts:
 
     def fresh(self, node: str, spec: Mapping[str, Any], rule: Mapping[str, Any], now: float) -> int | None:
         """The newest value of a rule, None if it is stale; for equal times the first source counts."""
-        sources = [rule["source"]] if "source" in rule else SOURCES
-        of_sources = [self.newest(node, source, rule["metricname"]) for source in sources]
-        newest = max((each for each in of_sources if each is not None), key=lambda found: found.time, default=None)
+        newest = self.newest_of_rule(node, rule)
         stale_after = {"5s": 5.0, "30s": 30.0, None: self.default_stale_after}[spec.get("staleAfter")]
         is_stale = newest is None or min(newest.time + stale_after, newest.ends) <= now
         return None if newest is None or is_stale else newest.value
+
+    def newest_of_rule(self, node: str, rule: Mapping[str, Any]) -> ReportedValue | None:
+        sources = [rule["source"]] if "source" in rule else SOURCES
+        of_sources = [self.newest(node, source, rule["metricname"]) for source in sources]
+        return max((each for each in of_sources if each is not None), key=lambda found: found.time, default=None)
+
+    def known(self, node: str, spec: Mapping[str, Any], rule: Mapping[str, Any], now: float) -> int | None:
+        """The fresh value of a rule of `dontschedule`; with `onStale: keep` also the last known one of this node."""
+        strategy, newest = spec["strategies"]["dontschedule"], self.newest_of_rule(node, rule)
+        keep_for = {"0s": 0.0, "10s": 10.0, "45s": 45.0, "1h": 3600.0}[strategy.get("keepFor", "1h")]
+        if (fresh := self.fresh(node, spec, rule, now)) is not None or newest is None:
+            return fresh
+        is_kept = strategy.get("onStale", "keep") == "keep" and now < newest.time + keep_for
+        return newest.value if is_kept and self.is_of_this_node(node, newest.time) else None
+
+    def is_of_this_node(self, node: str, time: float) -> bool:
+        if node in self.labels:
+            return node in self.created and time >= max(self.created[node], self.released.get(node, -inf))
+        return not self.cluster and time >= self.released.get(node, -inf)
 
     def newest(self, node: str, source: str, metric: str) -> ReportedValue | None:
         """The newest value of a source; for equal times that of a single scrape, then the one with the later sequence.
@@ -179,12 +199,28 @@ class Facts:
 
     def state(self, node: str, spec: Mapping[str, Any], kind: str, now: float) -> State:
         """The state of a strategy with rules: unknown exactly where it depends on an unknown value or label."""
+        return self.state_by(self.fresh, node, spec, kind, now)
+
+    def rejects_by_kept(self, node: str, spec: Mapping[str, Any], now: float) -> bool:
+        """Whether filter rejects the node, and would not by the fresh values alone."""
+        if self.state(node, spec, "dontschedule", now) is State.VIOLATED:
+            return False
+        return self.state_by(self.known, node, spec, "dontschedule", now) is State.VIOLATED
+
+    def state_by(
+        self,
+        value_of: Callable[[str, Mapping[str, Any], Mapping[str, Any], float], int | None],
+        node: str,
+        spec: Mapping[str, Any],
+        kind: str,
+        now: float,
+    ) -> State:
         selected, strategy = self.selects(node, spec), spec["strategies"][kind]
         if not selected:
             return State.UNKNOWN if selected is None else State.MET
         violated = [
             None
-            if (value := self.fresh(node, spec, rule, now)) is None
+            if (value := value_of(node, spec, rule, now)) is None
             else COMPARE[rule["operator"]](value, rule["target"])
             for rule in strategy["rules"]
         ]
@@ -340,12 +376,28 @@ class Histories(RuleBasedStateMachine):
     def labelled(self, node: str, labels: dict[str, str] | None) -> None:
         self.view.set_labels(node, labels)
         self.facts.labels[node] = labels
+        self.facts.created.pop(node, None)
 
     @rule(node=st.sampled_from(NODES))
     def unlabelled(self, node: str) -> None:
         self.view.drop_labels(node)
         self.facts.labels.pop(node, None)
         self.facts.created.pop(node, None)
+
+    @rule(cluster=st.booleans())
+    def listed(self, cluster: bool) -> None:
+        self.view.set_cluster(cluster=cluster)
+        self.facts.cluster = cluster
+
+    @rule(node=st.sampled_from(NODES), ago=st.sampled_from([0.0, 10.0, 100.0]))
+    def released(self, node: str, ago: float) -> None:
+        self.view.release(node, self.now - ago)
+        self.facts.released[node] = self.now - ago
+
+    @rule(node=st.sampled_from(NODES))
+    def release_ends(self, node: str) -> None:
+        self.view.drop_release(node)
+        self.facts.released.pop(node, None)
 
     @rule(name=st.sampled_from(["p", "q"]), spec=SPECS)
     def policy(self, name: str, spec: dict[str, Any]) -> None:
@@ -371,6 +423,9 @@ class ViewAgainstFacts(Histories):
 
     The hard case of a view that evaluates a strategy again only when a value passes a target.
     """
+
+    kept = 0
+    """How often filter rejected a node by a last known value."""
 
     def __init__(self) -> None:
         super().__init__(View(default_stale_after=20.0))
@@ -408,8 +463,16 @@ class ViewAgainstFacts(Histories):
             states = {node: self.facts.state(node, spec, "dontschedule", self.now) for node in NODES}
             stale_fails = spec["strategies"]["dontschedule"].get("onStale") == "fail"
             fails = {State.VIOLATED, State.UNKNOWN} if stale_fails else {State.VIOLATED}
-            assert set(decision.rejected) == {node for node, state in states.items() if state in fails}
-            passed_unknown = [n for n, state in states.items() if state is State.UNKNOWN and state not in fails]
+            kept = {node for node in NODES if self.facts.rejects_by_kept(node, spec, self.now)}
+            ViewAgainstFacts.kept += len(kept)
+            assert set(decision.rejected) == kept | {node for node, state in states.items() if state in fails}
+            assert {node for node, why in decision.rejected.items() if why.endswith(LAST_KNOWN)} == kept
+            assert decision.kept_rejected == len(kept)
+            assert {each.node for each in decision.list_values() if each.kept} == kept
+            assert {node for node, state in states.items() if state is State.UNKNOWN} >= kept
+            passed_unknown = [
+                n for n, state in states.items() if state is State.UNKNOWN and state not in fails and n not in kept
+            ]
             assert decision.unknown == len(passed_unknown)
             rejected_unknown = [n for n, state in states.items() if state is State.UNKNOWN and state in fails]
             assert decision.unknown_rejected == len(rejected_unknown)
@@ -426,6 +489,7 @@ class ViewAgainstFacts(Histories):
                     assert [rule.fresh for rule in strategy.rules] == fresh
                     if strategy.type is StrategyType.DONTSCHEDULE:
                         assert strategy.state is self.facts.state(node, spec, "dontschedule", self.now)
+                        assert strategy.rejects_by_kept == self.facts.rejects_by_kept(node, spec, self.now)
 
     @invariant()
     def scores_are_bounded_and_known_values_alone_can_have_any(self) -> None:
@@ -452,11 +516,12 @@ class ViewAgainstFacts(Histories):
 class TestViewAgainstFacts:
     @pytest.mark.seeded
     def test_after_any_history_answers_are_those_of_the_facts(self) -> None:
-        ViewAgainstFacts.reached = 0
+        ViewAgainstFacts.reached = ViewAgainstFacts.kept = 0
         run_state_machine_as_test(
             ViewAgainstFacts, settings=settings(max_examples=150, stateful_step_count=30, deadline=None)
         )
         assert ViewAgainstFacts.reached >= 30
+        assert ViewAgainstFacts.kept >= 100
 
 
 def labelled_rules(operator: str) -> st.SearchStrategy[list[dict[str, Any]]]:
@@ -488,7 +553,12 @@ VERDICT_SPECS = st.fixed_dictionaries(
             {},
             optional={
                 "dontschedule": st.fixed_dictionaries(
-                    {"rules": rules_of(METRICS)}, optional={"onStale": st.sampled_from(["pass", "fail"])}
+                    {"rules": rules_of(METRICS)},
+                    optional={
+                        "logicalOperator": st.sampled_from(["anyOf", "allOf"]),
+                        "onStale": st.sampled_from(["keep", "pass", "fail"]),
+                        "keepFor": st.sampled_from(["10s", "45s"]),
+                    },
                 ),
                 "deschedule": st.fixed_dictionaries({"rules": rules_of(METRICS)}, optional=SLOW),
                 "labeling": st.sampled_from(["GreaterThan", "LessThan", "Equals"]).flatmap(
@@ -535,6 +605,7 @@ class VerdictsByTouch(Histories):
             default_stale_after=self.view.default_stale_after,
             before=self.verdicts.get((node, key)),
             now=self.now,
+            kept_from=self.view.kept_from(node),
             stale_deadlines=False,
         )
 
@@ -690,17 +761,76 @@ class TestTouched:
 class TestStaleness:
     def test_facts_D22_a_node_without_new_samples_becomes_unknown_without_any_event(self) -> None:
         view = View(default_stale_after=10)
-        view.set_policy(policy_of(dontschedule(("m", "GreaterThan", 40))), 0.0)
+        view.set_policy(policy_of(dontschedule(("m", "GreaterThan", 40), keepFor="30s")), 0.0)
         view.add_samples("a", [scrape(100.0, m="50")], 100.0)
         decider = TelemetryDecider(view)
-        assert set(decider.filter(pod_of(), {"a": None}, 109.9).rejected) == {"a"}
-        after = decider.filter(pod_of(), {"a": None}, 110.0)
-        assert after.rejected == {}
-        assert after.unknown == 1
+        assert decider.filter(pod_of(), {"a": None}, 109.9).rejected == {"a": "Node violates p: m GreaterThan 40"}
+        for now in (110.0, 129.9):
+            kept = decider.filter(pod_of(), {"a": None}, now)
+            assert kept.rejected == {"a": "Node violates p: m GreaterThan 40 (last known)"}
+            assert (kept.unknown, kept.unknown_rejected, kept.kept_rejected) == (0, 0, 1)
+        after = decider.filter(pod_of(), {"a": None}, 130.0)
+        assert (after.rejected, after.unknown, after.kept_rejected) == ({}, 1, 0)
+
+    def test_the_end_of_what_is_kept_is_a_deadline_in_both_forms(self) -> None:
+        table = table_of("s1", ("a", "b"), {"m": Column((parse_quantity("50"),) * 2, Reading(100.0, 100.0, 1))})
+        for form in ("single", "table"):
+            view = View(default_stale_after=10, verdicts=True)
+            view.set_policy(policy_of(dontschedule(("m", "GreaterThan", 40), keepFor="30s")), 0.0)
+            if form == "table":
+                view.set_table(TABLES[0], table, 100.0)
+            else:
+                view.add_samples("a", [scrape(100.0, m="50")], 100.0)
+            found = []
+            while (due := view.next_deadline()) is not None and due < 1000.0:
+                view.touched.clear()
+                view.advance(due)
+                found.append((due, "a" in view.touched))
+            assert found == [(110.0, True), (130.0, True)], form
+
+    def test_a_policy_that_comes_later_keeps_what_it_finds(self) -> None:
+        """Its values are already stale, in both forms, and its deadline is right all the same."""
+        view = View(default_stale_after=10)
+        table = table_of("s1", ("b",), {"m": Column((parse_quantity("50"),), Reading(100.0, 100.0, 1))})
+        view.add_samples("a", [scrape(101.0, m="50")], 101.0)
+        view.set_table(TABLES[0], table, 101.0)
+        view.set_policy(policy_of(dontschedule(("m", "GreaterThan", 40), keepFor="30s")), 120.0)
+        decider = TelemetryDecider(view)
+        assert set(decider.filter(pod_of(), ["a", "b"], 120.0).rejected) == {"a", "b"}
+        assert view.next_deadline() == 130.0
+        assert set(decider.filter(pod_of(), ["a", "b"], 130.0).rejected) == {"a"}
+        assert set(decider.filter(pod_of(), ["a", "b"], 131.0).rejected) == set()
+
+    def test_while_all_is_fresh_nothing_is_kept(self) -> None:
+        view = View(default_stale_after=10)
+        view.set_policy(policy_of(dontschedule(("m", "GreaterThan", 40))), 0.0)
+        view.add_samples("a", [scrape(100.0, m="50")], 100.0)
+        (index,) = view._indices.values()
+        assert (set(index.values), set(index.kept)) == ({"a"}, set())
+        view.advance(110.0)
+        assert (set(index.values), set(index.kept)) == (set(), {"a"})
+        view.add_samples("a", [scrape(111.0, m="50")], 111.0)
+        assert (set(index.values), set(index.kept)) == ({"a"}, set())
+
+    def test_how_many_nodes_a_policy_rejects_by_last_known_values_and_of_how_many(self) -> None:
+        view = View(default_stale_after=10)
+        key = PolicyKey("default", "p")
+        spec = dontschedule(("m", "GreaterThan", 40)) | {"nodeSelector": {"matchLabels": {"pool": "x"}}}
+        view.set_policy(policy_of(spec), 0.0)
+        view.set_policy(policy_of(spec | {"dryRun": True}, "dry"), 0.0)
+        for node, pool in (("a", "x"), ("b", "x"), ("c", "y"), ("d", "x")):
+            view.set_labels(node, {"pool": pool}, created=50.0)
+        for node in ("a", "b", "c"):
+            view.add_samples(node, [scrape(100.0, m="50")], 100.0)
+        assert view.kept_rejections() == {key: (0, 0)}
+        view.advance(110.0)
+        assert view.kept_rejections() == {key: (2, 3)}
+        view.release("a", 105.0)
+        assert view.kept_rejections() == {key: (1, 3)}
 
     def test_the_end_of_a_series_makes_its_node_unknown_and_its_next_sample_known_again(self) -> None:
         view = View(default_stale_after=120)
-        view.set_policy(policy_of(dontschedule(("m", "GreaterThan", 40))), 0.0)
+        view.set_policy(policy_of(dontschedule(("m", "GreaterThan", 40), onStale="pass")), 0.0)
         decider = TelemetryDecider(view)
         first, again = scrape(100.0, m="50"), scrape(100.0, sequence=2, m="50")
         view.add_samples("a", [first], 100.0)
@@ -950,11 +1080,12 @@ class TestMetricsInUse:
 
         assert set(TelemetryDecider(view).filter(pod_of(), {"a": None}, 2.0).rejected) == {"a"}
 
-    def test_facts_C7_the_last_sample_counts_until_it_is_stale(self) -> None:
+    def test_facts_C7_the_last_sample_counts_until_it_is_kept_no_more(self) -> None:
         decider = TelemetryDecider(self.filled())
 
-        assert set(decider.filter(pod_of(), {"a": None}, 119.0).rejected) == {"a"}
-        assert not decider.filter(pod_of(), {"a": None}, 121.0).rejected
+        assert decider.filter(pod_of(), {"a": None}, 119.0).kept_rejected == 0
+        assert decider.filter(pod_of(), {"a": None}, 121.0).kept_rejected == 1
+        assert not decider.filter(pod_of(), {"a": None}, 3601.0).rejected
 
 
 @pytest.mark.parametrize("verdicts", [False, True])

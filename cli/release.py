@@ -1,0 +1,43 @@
+"""`tas release`: the last known values of a node count no more."""
+
+import time
+from datetime import UTC, datetime
+from socket import gethostname
+
+import click
+
+from bus.connection import Bus
+from bus.kinds import NODE_RELEASES
+from bus.records.nodes import NodeRelease
+from bus.trying import STALE, Tries
+from cli.brake import user_name
+from cli.options import settings_command
+from cli.output import echo
+from cli.queries.query import ask
+from cli.settings import Settings
+from tas.errors import shortened
+from tas.values.names import is_subdomain
+
+TRIES = Tries(STALE, times=10)
+
+
+@settings_command("release", params=[click.Argument(["node"], metavar="NODE")])
+def release(settings: Settings, *, node: str) -> int:
+    """Let pods go to a node that is rejected only by its last known values.
+
+    With `onStale: keep`, the default of dontschedule, filter rejects a node without a fresh value by its last known
+    one, for an hour at most. If you have retired the metric on purpose, release the node: values measured before now
+    count no more. A new value that violates a rule rejects the node again.
+    """
+    if not is_subdomain(node):
+        raise click.BadParameter(f"{shortened(node)} is not the name of a node")
+    return ask(settings, lambda bus, _: TRIES.of(lambda: _release(bus, node)))
+
+
+async def _release(bus: Bus, node: str) -> int:
+    read_at = time.monotonic()
+    entry = await NODE_RELEASES.get(bus, node)
+    record = NodeRelease(time=datetime.now(UTC), by=f"{user_name()}@{gethostname()}")
+    await NODE_RELEASES.put(bus, node, record, revision=entry.revision, read_at=read_at)
+    echo(f"{node} is released: no value counts that was measured before now and is not fresh")
+    return 0

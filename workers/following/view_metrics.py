@@ -1,0 +1,59 @@
+"""What a view knows of itself, as metrics: how old its tables are, and how many nodes last known values reject."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from tas.policy.policy import PolicyKey
+
+
+class TableAges(Collector):
+    """`tas_view_table_age_seconds`: for each source with tables, how old its part is that is most behind.
+
+    A process has one view, so one of these. Without tables there is no series.
+    """
+
+    def __init__(self, newest: Callable[[], Mapping[str, float]]) -> None:
+        """`newest` gives for each source the time of the newest value of that part, in seconds since 1970."""
+        self._newest = newest
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """The metric now."""
+        ages = GaugeMetricFamily(
+            "tas_view_table_age_seconds",
+            "Seconds since the newest value was measured of that table of a source which is most behind in the view.",
+            labels=["source"],
+        )
+        now = time.time()
+        for source, newest in sorted(self._newest().items()):
+            ages.add_metric([source], max(0.0, now - newest))
+        yield ages
+
+
+class KeptRejections(Collector):
+    """`tas_policy_kept_rejections` and `tas_policy_selected_nodes`, for each policy with `onStale: keep`.
+
+    A process has one view, so one of these. The second metric is 0 while the first one is.
+    """
+
+    def __init__(self, rejections: Callable[[], Mapping[PolicyKey, tuple[int, int]]]) -> None:
+        """`rejections` gives for each policy how many nodes it rejects by last known values, and of how many."""
+        self._rejections = rejections
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """The metrics now."""
+        names = ["namespace", "policy"]
+        rejections = GaugeMetricFamily(
+            "tas_policy_kept_rejections",
+            "Nodes without a fresh value that filter rejects by their last known values.",
+            labels=names,
+        )
+        selected = GaugeMetricFamily(
+            "tas_policy_selected_nodes", "Nodes that the policy selects; 0 while it keeps no value.", labels=names
+        )
+        for key, (kept, nodes) in sorted(self._rejections().items()):
+            rejections.add_metric([key.namespace, key.name], kept)
+            selected.add_metric([key.namespace, key.name], nodes)
+        yield from (rejections, selected)
