@@ -86,6 +86,7 @@ BROKEN: list[list[Finding]] = [
     changed("bus", embedded=True, wrong=[WrongStream("KV_NODES", HOSTILE), WrongStream("EVENTS", "x", "the events")]),
     changed("policies", in_api=None),
     changed("policies", in_api=[], stored=[]),
+    changed("policies", strategy_fields={"rules"}),
     changed("policies", stored=[StoredPolicy(policy=DEMO, problems=[PROBLEM]), OTHER]),
     changed("policies", stored=[StoredPolicy(policy=DEMO, problems=[PROBLEM], origin=HOSTILE)]),
     changed("metrics", policies=[policy_of("node_health_metric")]),

@@ -55,6 +55,7 @@ OF_A_USER = (
     | DESCHEDULERS
     | {
         "clocks.nodes",
+        "policies.crd",
         "policies.mirrored",
         "policies.served",
         "rights.accounts",

@@ -16,7 +16,14 @@ from bus.records.allocations import decode_allocation
 from bus.records.breakers import decode_breaker, decode_pause, encode_breaker, encode_pause
 from bus.records.codec import encode
 from bus.records.devices import NodeHold, NodeInventory, decode_hold, decode_inventory
-from bus.records.nodes import NodeFacts, decode_node_facts, decode_node_samples, encode_node_samples
+from bus.records.nodes import (
+    NodeFacts,
+    NodeRelease,
+    decode_node_facts,
+    decode_node_release,
+    decode_node_samples,
+    encode_node_samples,
+)
 from bus.records.outcomes import decode_outcome, encode_outcome
 from bus.records.pods import PodRecord, decode_pod
 from bus.records.policies import PolicyRecord, decode_policy, encode_policy
@@ -96,6 +103,7 @@ SCRAPES = (
         metrics={"health_metric": parse_quantity("2"), "memory_available_bytes": parse_quantity("2Gi")},
     ),
 )
+RELEASE = NodeRelease(time=NEW_YEAR + timedelta(seconds=5), by="ann@workstation")
 FACTS = NodeFacts(
     uid="0f9b7a2e-6f0e-4e43-9d0c-3f6d3f8d9a11",
     labels={"kubernetes.io/hostname": "ip-10-0-0-1.ec2.internal", "topology.kubernetes.io/zone": "eu-1a"},
@@ -127,7 +135,7 @@ SYNCED = Synced(
                 subject="policy default/web",
                 field="spec.strategies.dontschedule.onStale",
                 value="'hold'",
-                reason="must be one of pass, fail",
+                reason="must be one of keep, pass, fail",
             ),
         ),
         others=2,
@@ -140,7 +148,8 @@ POLICY = PolicyRecord(
         strategies={
             StrategyType.DONTSCHEDULE: Strategy(
                 type=StrategyType.DONTSCHEDULE,
-                on_stale=OnStale.PASS,
+                on_stale=OnStale.KEEP,
+                keep_for=3600.0,
                 rules=(
                     Rule(metric="health_metric", operator=Operator.EQUALS, target=parse_quantity("1")),
                     Rule(metric="cpu_ratio", operator=Operator.GREATER_THAN, target=parse_quantity("0.9")),
@@ -377,6 +386,7 @@ RECORDS: list[tuple[str, Any, Callable[[Any], bytes], Callable[[bytes], Any]]] =
     ("pause.json", PAUSE, encode_pause, decode_pause),
     ("node-metrics.json", SCRAPES, encode_node_samples, decode_node_samples),
     ("node-facts.json", FACTS, encode, decode_node_facts),
+    ("node-released.json", RELEASE, encode, decode_node_release),
     ("node-hold.json", NODE_HOLD, encode, decode_hold),
     ("node-allocation.json", ALLOCATION, encode, decode_allocation),
     ("node-inventory.json", INVENTORY, encode, decode_inventory),
