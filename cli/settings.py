@@ -115,7 +115,7 @@ def variable(name: str) -> str:
 
 
 _STARTS_BUS = ("run all", "run bus", "up")
-_QUERIES = ("doctor", "events", "explain", "get", "pause", "publish", "reset", "resume", "top", "trace")
+_QUERIES = ("doctor", "events", "explain", "get", "pause", "publish", "release", "reset", "resume", "top", "trace")
 _SHOWS_CREDENTIALS = ("bus check", "demo", "up", *_QUERIES)
 
 

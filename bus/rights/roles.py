@@ -220,7 +220,7 @@ def _samples_of(source: str) -> tuple[str, ...]:
 WORKERS: Mapping[str, Rights] = {
     "materialize": Rights(
         reads=(SAMPLES, TABLES, NODES),
-        writes=(NODES.subject("*.metrics"), NODES.subject("_table.*.*"), NODES.subject("*.released")),
+        writes=(NODES.subject("*.metrics"), NODES.subject("_table.*.*")),
         durables=((SAMPLES, SAMPLES_CONSUMER), (TABLES, TABLES_CONSUMER)),
     ),
     "windows": Rights(reads=(SAMPLES, TABLES, NODES, POLICIES, WINDOWS), writes=(WINDOWS.subject(">"),))

@@ -9,7 +9,6 @@ that starts would pass nodes that a running one rejects by their last known valu
 """
 
 import asyncio
-import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Collection, Sequence
@@ -116,10 +115,9 @@ class Materialize:
         self._bus = bus
         self._nodes: dict[str, _StoredSamples] = {}
         self._facts: dict[str, float | None] = {}  # nodes of the API server, and when they were created, if known
-        self._released: dict[str, tuple[float, int]] = {}  # when a node was released, with the revision
+        self._released: dict[str, float] = {}  # when a node was released
         self._remembered: dict[str, _StoredSamples] = {}  # of the epochs before
         self._remembers = asyncio.Event()
-        self._released_changed = asyncio.Event()
         self._deleted: set[str] = set()  # nodes whose facts were deleted, or are not in the complete list of a cluster
         self._epoch: Epoch | None = None
         self._deleted_changed = asyncio.Event()
@@ -164,7 +162,6 @@ class Materialize:
             tasks.create_task(self._tables.run())
             tasks.create_task(self._delete_samples_of_deleted_nodes())
             tasks.create_task(self._write_remembered())
-            tasks.create_task(self._remove_releases())
 
     async def handle(self, messages: Sequence[Message]) -> None:
         """Merges a batch into NODES; returns when all valid samples of the batch are stored.
@@ -332,17 +329,15 @@ class Materialize:
         if release is None:
             self._released.pop(entry.key, None)
         else:
-            self._released[entry.key] = min(release.time.timestamp(), time.time()), entry.revision
-        self._released_changed.set()
+            self._released[entry.key] = min(release.time.timestamp(), time.time())
 
     def _own_since(self, node: str) -> float:
         """Since when a value is one of this node's, as `kept_from`."""
-        released, _ = self._released.get(node, (-inf, 0))
         return kept_from(
             listed=node in self._facts,
             created=self._facts.get(node),
             cluster=self._cluster is True,
-            released=released,
+            released=self._released.get(node, -inf),
         )
 
     async def _write_remembered(self) -> None:
@@ -371,21 +366,6 @@ class Materialize:
             if self._cluster is not None and (self._remembered or self._tables.remembers):
                 await asyncio.sleep(RETRY_SECONDS)
                 self._remembers.set()
-
-    async def _remove_releases(self) -> None:
-        """Deletes releases that have no effect any more: nothing is stored from before them. Never ends."""
-        while True:
-            ends = min((time for time, _ in self._released.values()), default=inf) + MAX_SAMPLE_AGE
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(None if ends == inf else max(RETRY_SECONDS, ends - time.time())):
-                    await self._released_changed.wait()
-            self._released_changed.clear()
-            for node, (released, revision) in tuple(self._released.items()):
-                if released + MAX_SAMPLE_AGE <= time.time():
-                    try:
-                        await NODE_RELEASES.delete(self._bus, node, revision=revision, read_at=time.monotonic())
-                    except BusError as error:
-                        self._throttled.warning("release_not_removed", node=node, error=str(error))
 
     async def _delete_samples_of_deleted_nodes(self) -> None:
         """Runs until cancelled."""

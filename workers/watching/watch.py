@@ -13,10 +13,10 @@ import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from bus.buckets import FORGET_SECONDS
+from bus.buckets import FORGET_SECONDS, NODES
 from bus.connection import Bus
 from bus.history import purge_tombstone
-from bus.kinds import NODE_FACTS, NODE_SAMPLES, POD_RECORDS, POLICY_RECORDS
+from bus.kinds import NODE_FACTS, NODE_RELEASES, NODE_SAMPLES, POD_RECORDS, POLICY_RECORDS
 from bus.records.codec import encode, optional_time_of
 from bus.records.nodes import NodeFacts
 from bus.records.pods import PodRecord
@@ -196,18 +196,22 @@ class WatchWorker:
                 tasks.create_task(mirror.run())
 
     async def _forget_samples(self, node: str) -> bool:
-        """Purges the tombstone of the samples of a deleted node. Returns whether the bus has no record of its samples.
+        """Purges the tombstone of the samples of a deleted node, and its release.
+
+        Returns whether the bus has no record of its samples.
 
         `materialize` deletes the samples. Until then the tombstone of the node's facts stays, since only this tombstone
         says whose samples are to be forgotten. A row of a table leaves no tombstone: `materialize` finds it in the
         table. Raises BusError.
         """
         samples = await NODE_SAMPLES.get(self._bus, node)
-        if samples.revision == 0:
-            return True
-        if samples.present or time.time() < samples.created + self._forget_seconds:
-            return False
-        await purge_tombstone(self._bus, NODE_SAMPLES.bucket, NODE_SAMPLES.key(node), revision=samples.revision)
+        if samples.revision:
+            if samples.present or time.time() < samples.created + self._forget_seconds:
+                return False
+            await purge_tombstone(self._bus, NODES, NODE_SAMPLES.key(node), revision=samples.revision)
+        release = await NODE_RELEASES.get(self._bus, node)
+        if release.revision:
+            await purge_tombstone(self._bus, NODES, NODE_RELEASES.key(node), revision=release.revision)
         return True
 
     def _policy_written(self, key: PolicyKey, record: PolicyRecord | None, _before: PolicyRecord | None) -> None:

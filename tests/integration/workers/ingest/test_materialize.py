@@ -14,20 +14,23 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from bus.buckets import NODES, SAMPLES, SYNCED, Bucket
+from bus.buckets import NODES, SAMPLES, SYNCED, TABLES, Bucket
 from bus.connection import Bus, RawEntry
 from bus.consumer import Message
 from bus.errors import RefusedError, UnavailableError
 from bus.history import purge_tombstone
+from bus.kinds import NODE_TABLES
 from bus.overtaking import is_overtaken
 from bus.records.codec import encode
-from bus.records.nodes import NodeFacts
+from bus.records.nodes import NodeFacts, NodeRelease
 from bus.records.samples import encode_samples
 from bus.records.synced import Synced
 from bus.scrapes import publish_scrapes
-from bus.subjects import node_facts_key, node_metrics_key, samples_subject
+from bus.subjects import node_facts_key, node_metrics_key, node_released_key, samples_subject
 from tas.samples.capacity import SOURCE_LIMIT
+from tas.samples.parts import Part
 from tas.samples.sample import Scrape, metric_count, newest
+from tas.samples.table import TableKey
 from tas.values.quantity import NANO, Quantity, format_quantity
 from tests.integration.servers import Server, all_answered, answered, eventually
 from tests.integration.workers.running import (
@@ -125,10 +128,10 @@ def at(seconds: float) -> str:
     return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()
 
 
-async def list_nodes(bus: Bus, *nodes: str, cluster: bool = True) -> None:
+async def list_nodes(bus: Bus, *nodes: str, cluster: bool = True, created: Mapping[str, datetime] = {}) -> None:
     """Writes what `watch` would write: facts, then `_synced`."""
     for node in nodes:
-        facts = encode(NodeFacts(uid=f"uid-{node}", labels={}))
+        facts = encode(NodeFacts(uid=f"uid-{node}", labels={}, created=created.get(node)))
         await put(bus, NODES, node_facts_key(node), facts)
     synced = Synced(
         epoch=(await epoch_on(bus, NODES)).created,
@@ -507,6 +510,62 @@ async def test_samples_published_after_a_wipe_are_stored(materialized: Materiali
         return await materialized.value("node-1", "load1") == "2"
 
     await eventually(stands_again)
+
+
+async def test_after_a_wipe_it_writes_what_it_remembers_of_the_nodes_that_are_still_there(
+    materialized: Materialized, server: Server
+) -> None:
+    """A silent source sends nothing again. Both forms; a new node of the name, and one that is gone, get nothing."""
+    bus, names = materialized.bus, ("same", "newer", "gone", "undated")
+    before = datetime.now(UTC) - timedelta(minutes=10)
+    await list_nodes(bus, *names, created=dict.fromkeys(names, before))
+    for name in names:
+        await publish(bus, name, ago=300.0, load1=2)
+        await materialized.has(name, "load1", "2")
+    table = {"nodes": names, "measured": at(-300.0), "metrics": {"load5": ["3"] * 4}}
+    await answered(lambda: bus.publish(TABLES, "tas.tables.poll.1-0", json.dumps(table).encode()))
+    await eventually_rows(bus, set(names))
+    await server.restart(wiped=True)
+    await eventually(lambda: bus.connected)
+    with capture_logs() as logs:
+        await list_nodes(
+            bus, "same", "newer", "undated", created={"same": before, "newer": datetime.now(UTC) - timedelta(minutes=1)}
+        )
+        await materialized.has("same", "load1", "2")
+        await eventually_rows(bus, {"same"})
+        await eventually(lambda: any(line["event"] == "remembered_samples_written" for line in logs))
+    assert [await materialized.value(name, "load1") for name in ("newer", "gone", "undated")] == [None] * 3
+    (written,) = (line for line in logs if line["event"] == "remembered_samples_written")
+    assert (written["nodes"], written["tables"]) == (1, 1)
+
+
+async def test_after_a_wipe_a_newer_sample_stays_and_a_released_node_gets_nothing(
+    materialized: Materialized, server: Server
+) -> None:
+    bus = materialized.bus
+    await list_nodes(bus, cluster=False)
+    for name in ("current", "released", "silent"):
+        await publish(bus, name, ago=300.0, load1=2)
+        await materialized.has(name, "load1", "2")
+    await server.restart(wiped=True)
+    await eventually(lambda: bus.connected)
+    await publish(bus, "current", load1=1)
+    release = NodeRelease(time=datetime.now(UTC) - timedelta(minutes=1))
+    await put(bus, NODES, node_released_key("released"), encode(release))
+    await list_nodes(bus, cluster=False)
+    await materialized.has("silent", "load1", "2")
+    await materialized.has("current", "load1", "1")
+    assert await materialized.value("released", "load1") is None
+
+
+async def eventually_rows(bus: Bus, nodes: set[str]) -> None:
+    """Waits until the table of the source `poll` has these nodes."""
+
+    async def are_stored() -> bool:
+        table = (await answered(lambda: NODE_TABLES.get(bus, TableKey("poll", Part(1, 0))))).readable()
+        return table is not None and set(table.nodes) == nodes
+
+    await eventually(are_stored)
 
 
 async def test_messages_published_before_the_server_was_killed_are_not_lost(

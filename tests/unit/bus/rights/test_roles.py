@@ -18,7 +18,6 @@ SHARED = {
     ("inventory", "gpu"): {"$KV.HOLDS.*"},
     ("events", "resources"): {"tas.events.>", "tas.events.resource.>"},
     ("labels", "operator"): {"$KV.BREAKERS.*"},
-    ("materialize", "operator"): {"$KV.NODES.*.released"},
 }
 """The subjects that two roles may write, each by conditional writes."""
 
