@@ -88,12 +88,17 @@ class ViolationEnded(_OfStrategy, frozen=True, kw_only=True):
 
 
 class MetricStale(_OfStrategy, frozen=True, kw_only=True):
-    """The strategy has no fresh sample any more, so its state is unknown. `state` is the state before."""
+    """The strategy has no fresh sample any more, so its state is unknown. `state` is the state before.
+
+    `kept_since` is when the oldest of the last known values was measured by which filter goes on rejecting the node
+    (`onStale: keep`).
+    """
 
     TYPE: ClassVar[str] = "metric.stale.v1"
     CHANNEL: ClassVar[str] = "metric"
 
     state: str
+    kept_since: Time | None = None
 
 
 class MetricFresh(_OfStrategy, frozen=True, kw_only=True):

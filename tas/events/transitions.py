@@ -169,7 +169,9 @@ class _Strategy(NamedTuple):
             return MetricFresh(**self._names(), state=state.value) if is_stale else None
         if is_stale or before is None:  # without a state before, there never was a fresh sample
             return None
-        return MetricStale(**self._names(), state=before.value)
+        kept = self.strategy.kept_since
+        since = None if kept is None else datetime.fromtimestamp(kept, UTC)
+        return MetricStale(**self._names(), state=before.value, kept_since=since)
 
     def _restates(self, node_created: float | None) -> bool:
         """Whether the first violation in an epoch may have begun before the epoch."""

@@ -7,7 +7,7 @@
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -39,11 +39,12 @@ NOT_READY = (
 
 
 class NodeStates(msgspec.Struct, frozen=True, kw_only=True):
-    """The nodes of one strategy, by what their samples say of it."""
+    """The nodes of one strategy, by what their samples say of it; `kept` are the unknown ones that filter rejects."""
 
     violated: Collection[str] = ()
     met: Collection[str] = ()
     unknown: Collection[str] = ()
+    kept: Collection[str] = ()
 
     @property
     def count(self) -> int:
@@ -352,7 +353,10 @@ def _violating(
         return "True", "NodesViolate", f"{len(violating)} of {evaluated} nodes violate: {_first(violating)}"
     unknown = {node for each in states.values() for node in each.unknown}
     if unknown:
-        return "False", "SomeUnknown", f"none of {evaluated} nodes is known to violate, {len(unknown)} are unknown"
+        text = f"none of {evaluated} nodes is known to violate, {len(unknown)} are unknown"
+        if kept := {node for each in states.values() for node in each.kept}:
+            text += f", of which {len(kept)} get no pods because of their last known values"
+        return "False", "SomeUnknown", text
     return "False", "NoneViolates", f"none of {evaluated} nodes violates"
 
 
@@ -389,8 +393,18 @@ def _first(names: Sequence[str]) -> str:
     return ", ".join(names[:MAX_NAMES]) + more
 
 
-_States = tuple[tuple[StrategyType, State], ...]
+class NodeState(NamedTuple):
+    """The state of a strategy on a node, and whether filter rejects the node by last known values (`onStale: keep`)."""
+
+    state: State
+    kept: bool = False
+
+
+_States = tuple[tuple[StrategyType, NodeState], ...]
 """The state of each strategy of a policy on a node, in the order of the kinds."""
+
+
+_KEPT = NodeState(State.UNKNOWN, kept=True)
 
 
 class StateBook:
@@ -401,12 +415,12 @@ class StateBook:
     """
 
     def __init__(self) -> None:
-        self._sets: dict[PolicyUid, dict[StrategyType, dict[State, set[str]]]] = {}
+        self._sets: dict[PolicyUid, dict[StrategyType, dict[NodeState, set[str]]]] = {}
         self._of_node: dict[str, dict[PolicyUid, _States]] = {}
         self._policies: dict[PolicyUid, PolicyUid] = {}  # the kept object of each policy in `_sets`
         self._states: dict[_States, _States] = {}  # at most one for each combination of kinds and states
 
-    def take(self, node: str, states: Mapping[PolicyUid, Mapping[StrategyType, State]]) -> frozenset[PolicyKey]:
+    def take(self, node: str, states: Mapping[PolicyUid, Mapping[StrategyType, NodeState]]) -> frozenset[PolicyKey]:
         """Applies the states of a node's verdict by key and uid of the policies; empty if the node was deleted.
 
         Returns the policies whose states have changed.
@@ -439,14 +453,15 @@ class StateBook:
         """The nodes of each strategy of a policy."""
         return {
             kind: NodeStates(
-                violated=by_state.get(State.VIOLATED, ()),
-                met=by_state.get(State.MET, ()),
-                unknown=by_state.get(State.UNKNOWN, ()),
+                violated=by_state.get(NodeState(State.VIOLATED), ()),
+                met=by_state.get(NodeState(State.MET), ()),
+                unknown={*by_state.get(NodeState(State.UNKNOWN), ()), *by_state.get(_KEPT, ())} or (),
+                kept=by_state.get(_KEPT) or (),
             )
             for kind, by_state in self._sets.get((key, uid), {}).items()
         }
 
-    def _drop(self, policy: PolicyUid, kind: StrategyType, state: State, node: str) -> None:
+    def _drop(self, policy: PolicyUid, kind: StrategyType, state: NodeState, node: str) -> None:
         by_kind = self._sets[policy]
         by_kind[kind][state].discard(node)
         if not any(by_kind[kind].values()):

@@ -44,6 +44,7 @@ from tas.verdict.status import (
     NOT_READY,
     UNSET_SECONDS,
     MetricUse,
+    NodeState,
     NodeStates,
     StateBook,
     UnsetLabels,
@@ -398,7 +399,10 @@ class _Following:
         policies = {} if verdict is None else verdict.policies
         self.unset.take(entry.key, {(key, policy.uid): policy for key, policy in policies.items()})
         states = {
-            (key, policy.uid): {kind: strategy.state for kind, strategy in policy.strategies.items()}
+            (key, policy.uid): {
+                kind: NodeState(strategy.state, strategy.kept_since is not None)
+                for kind, strategy in policy.strategies.items()
+            }
             for key, policy in policies.items()
         }
         self.changed.update(self.book.take(entry.key, states))

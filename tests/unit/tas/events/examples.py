@@ -34,7 +34,7 @@ LABEL: dict[str, Any] = NODE | {"label": "telemetry.aware.scheduling.demo/Gpu_1"
 EXAMPLES: tuple[EventData, ...] = (
     ViolationStarted(**STRATEGY, value="2", dry_run=True),
     ViolationEnded(**STRATEGY, reason=EndReason.MET, value="2", since=SINCE),
-    MetricStale(**STRATEGY, state="violated"),
+    MetricStale(**STRATEGY, state="violated", kept_since=SINCE),
     MetricFresh(**STRATEGY, state="met"),
     LabelApplied(**LABEL, value="high", previous="low"),
     LabelRemoved(**LABEL, previous="high", gone=True),

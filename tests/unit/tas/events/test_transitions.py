@@ -1,10 +1,12 @@
 """Which transition is announced by which revision, for any history, whatever is killed, repeated or late."""
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tas.events.announcements import Announcements, thing_of
 from tas.events.data import (
@@ -15,6 +17,7 @@ from tas.events.data import (
     LabelRemoved,
     LabelsPaused,
     LabelsResumed,
+    MetricStale,
     SourceDry,
     ViolationEnded,
     ViolationStarted,
@@ -128,6 +131,15 @@ def test_each_change_of_the_state_is_one_event() -> None:
         ["metric.fresh.v1", "violation.ended.v1"],
         ["metric.stale.v1"],
     ]
+
+
+def test_a_node_that_is_rejected_by_its_last_known_value_has_its_time_in_the_event() -> None:
+    publisher = Publisher()
+    publisher.verdict(verdict({"p": strategy(VIOLATED, MET, changed=5.0)}))
+    kept = replace(strategy(UNKNOWN, VIOLATED, changed=9.0), rejects=True, kept_since=4.0)
+    (stale,) = publisher.verdict(verdict({"p": kept}))
+    assert isinstance(stale.data, MetricStale)
+    assert stale.data.kept_since == datetime.fromtimestamp(4.0, UTC)
 
 
 def test_an_event_has_the_time_of_the_transition_and_not_of_its_publication() -> None:

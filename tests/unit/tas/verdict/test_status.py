@@ -13,6 +13,7 @@ from tas.verdict.ownership import claim_of
 from tas.verdict.status import (
     MAX_NAMES,
     MetricUse,
+    NodeState,
     NodeStates,
     StateBook,
     UnsetLabels,
@@ -460,8 +461,8 @@ def test_a_label_that_is_not_missing_is_not_reported(
 
 def test_the_book_counts_each_node_once() -> None:
     book = StateBook()
-    violated = {(KEY, "u"): {StrategyType.DESCHEDULE: State.VIOLATED}}
-    met = {(KEY, "u"): {StrategyType.DESCHEDULE: State.MET}}
+    violated = {(KEY, "u"): {StrategyType.DESCHEDULE: NodeState(State.VIOLATED)}}
+    met = {(KEY, "u"): {StrategyType.DESCHEDULE: NodeState(State.MET)}}
     assert book.take("a", violated) == {KEY}
     assert book.take("a", violated) == frozenset()
     assert book.take("b", met) == {KEY}
@@ -474,6 +475,23 @@ def test_the_book_counts_each_node_once() -> None:
     assert book.states(KEY, "u") == {}
 
 
+def test_the_book_knows_which_unknown_nodes_get_no_pods() -> None:
+    book = StateBook()
+    unknown, kept = ({(KEY, "u"): {StrategyType.DONTSCHEDULE: NodeState(State.UNKNOWN, k)}} for k in (False, True))
+    book.take("a", unknown)
+    book.take("b", kept)
+    assert book.states(KEY, "u")[StrategyType.DONTSCHEDULE] == NodeStates(unknown={"a", "b"}, kept={"b"})
+    assert book.take("b", unknown) == {KEY}
+    assert book.states(KEY, "u")[StrategyType.DONTSCHEDULE] == NodeStates(unknown={"a", "b"})
+
+
+def test_last_known_values_are_in_the_message() -> None:
+    states = {StrategyType.DONTSCHEDULE: NodeStates(met=["c"], unknown=["a", "b"], kept=["b"])}
+    assert status({"dontschedule": rules()}, states)["message"] == (
+        "none of 3 nodes is known to violate, 2 are unknown, of which 1 get no pods because of their last known values"
+    )
+
+
 def test_a_policy_without_states_is_not_in_the_book() -> None:
     book = StateBook()
     assert book.take("a", {(KEY, "u"): {}}) == frozenset()
@@ -483,12 +501,12 @@ def test_a_policy_without_states_is_not_in_the_book() -> None:
 def test_the_book_takes_little_memory_for_each_node_and_policy_and_none_for_deleted_policies() -> None:
     nodes, policies, generations = 100, 50, 5
 
-    def verdict(generation: int) -> dict[tuple[PolicyKey, str], dict[StrategyType, State]]:
+    def verdict(generation: int) -> dict[tuple[PolicyKey, str], dict[StrategyType, NodeState]]:
         """As a decoder returns it: each object is a new one."""
         return {
             (PolicyKey("default", f"policy-{number}"), f"uid-{generation}-{number}"): {
-                StrategyType.DONTSCHEDULE: State.MET,
-                StrategyType.DESCHEDULE: State.MET,
+                StrategyType.DONTSCHEDULE: NodeState(State.MET),
+                StrategyType.DESCHEDULE: NodeState(State.MET),
             }
             for number in range(policies)
         }
