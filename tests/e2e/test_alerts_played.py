@@ -425,6 +425,32 @@ async def source_is_dry(cluster: Cluster) -> None:
         await stage.is_at("tas_source_metrics_missing", lambda count: count == 0)
 
 
+async def monitoring_is_dead(cluster: Cluster) -> None:
+    """Four of twelve nodes are sick when their metric ends."""
+    stage, kept = cluster.stage, 'tas_policy_kept_rejections{namespace="default",policy="silent"'
+    rule = {"metricname": "kept_metric", "operator": "GreaterThan", "target": 1}
+    policy(cluster.sandbox, "silent", "", strategies={"dontschedule": {"rules": [rule]}})
+    cluster.measure("kept_metric", 0, NAMES[4:])
+    cluster.measure("kept_metric", 2, NAMES[:4])
+
+    async def all_are_rejected() -> bool:
+        return (await cluster.said("get", "verdicts")).count("violated") == 4
+
+    await eventually(all_are_rejected, every=0.1)
+    async with stage.story("TasManyKeptRejections", minutes=1) as during:
+        cluster.sandbox.metrics.forget("kept_metric")
+        await stage.is_at(kept, lambda count: count == 4)
+        during.extend(await stage.scrapes())
+        assert "onStale: keep, rejected" in await cluster.said("explain", "node", NAMES[0])
+        assert (await cluster.said("release", NAMES[0])).startswith(f"{NAMES[0]} is released")
+        await stage.is_at(kept, lambda count: count == 3)
+        during.extend(await stage.scrapes())
+        cluster.measure("kept_metric", 0, NAMES)
+        await stage.is_at(kept, lambda count: count == 0)
+    cluster.sandbox.cluster.delete(TASPOLICIES, "default", "silent")
+    await stage.is_at("tas_source_metrics_missing", lambda count: count == 0)
+
+
 async def source_is_behind(cluster: Cluster) -> None:
     """Each answer takes four periods, and has fresh values."""
     stage = cluster.stage
@@ -511,6 +537,7 @@ STORIES = (
     labels_are_late,
     samples_are_late,
     source_is_dry,
+    monitoring_is_dead,
     source_is_behind,
     samples_are_not_stored,
     sink_is_behind,
