@@ -1,5 +1,6 @@
 """The record of an answer has the values for which nodes were rejected, as they were at the time of the answer."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from tas.extender.decision import MAX_REJECTED, RejectingValue
 from tas.extender.telemetry import TelemetryDecider
-from tas.extender.verbs import MAX_VALUES, Record, answer_filter
+from tas.extender.verbs import MAX_VALUES, Record, answer_filter, answer_preempt
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import POD_LABEL, PolicyKey
 from tas.samples.sample import Scrape
@@ -61,6 +62,28 @@ def test_a_node_rejected_for_want_of_a_fresh_value_has_its_last_one() -> None:
         RejectingValue(node="a", rule="m GreaterThan 40", value="1", age_seconds=12.0, source="agent"),
         RejectingValue(node="b", rule="m GreaterThan 40"),
     )
+
+
+def test_a_node_rejected_by_its_last_known_value_has_its_age_in_the_record_and_not_in_the_reason() -> None:
+    view = view_of(RULES)
+    publish(view, "a", {"m": "50", "k": "1"}, ago=12)
+
+    found = answered(view, "a", "b")()
+    assert (found.reasons, found.kept_rejected) == ({"Node violates p: m GreaterThan 40 (last known)": 1}, 1)
+    assert (found.unknown, found.unknown_rejected) == (1, 0)
+    assert found.values == (
+        RejectingValue(node="a", rule="m GreaterThan 40", value="50", age_seconds=12.0, source="agent", kept=True),
+    )
+
+
+def test_preempt_offers_no_node_that_is_rejected_by_its_last_known_value() -> None:
+    view = view_of(RULES[:1])
+    publish(view, "a", {"m": "50"}, ago=12)
+    pod = {"metadata": {"name": "web", "namespace": "default", "labels": {POD_LABEL: "p"}}}
+    victims = {node: {"Pods": [{"UID": "u"}], "NumPDBViolations": 0} for node in ("a", "b")}
+    request = body(Pod=pod, NodeNameToVictims=None, NodeNameToMetaVictims=victims)
+    answer, _ = answer_preempt(TelemetryDecider(view), request, NOW)
+    assert set(json.loads(answer)["NodeNameToMetaVictims"]) == {"b"}
 
 
 def test_samples_that_arrive_after_the_answer_are_not_recorded() -> None:
