@@ -99,9 +99,13 @@ class MetricIndex:
 
     def keep(self, value: Quantity, time: float, kept_from: float, now: float) -> Kept | None:
         """A value that is not fresh, as long as a strategy keeps it; None: none does. Arguments as `kept_until`."""
-        ends = (kept_until(time, keep_for, kept_from) for keep_for in self.keep_counts)
-        until = min((end for end in ends if end > now), default=None)
+        until = self.kept_until(time, kept_from, now)
         return None if until is None else Kept(value, time, until)
+
+    def kept_until(self, time: float, kept_from: float, now: float) -> float | None:
+        """When the next strategy keeps a value of `time` no more; None: none keeps it at `now`."""
+        ends = (kept_until(time, keep_for, kept_from) for keep_for in self.keep_counts)
+        return min((end for end in ends if end > now), default=None)
 
     def set_kept(self, node: str, kept: Kept | None) -> bool:
         """Sets the kept value of a node, None: it has none; whether that is a change."""

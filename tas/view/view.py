@@ -411,10 +411,17 @@ class View:
     ) -> Mapping[str, Kept | None]:
         """The kept values of a column by node, of which so many are fresh; None: no strategy keeps the value."""
         found: dict[str, Kept | None] = {}
-        if index.keep_counts and fresh < len(column.values) - column.values.count(None):
-            for node, value, reading in zip(nodes, column.values, column.readings, strict=True):
-                if value is not None and reading.stale_at(index.key.stale_after) <= now:
-                    found[node] = index.keep(value, reading.time, self.kept_from(node), now)
+        if not index.keep_counts or fresh == len(column.values) - column.values.count(None):
+            return found
+        ends: dict[Reading, float | None] = {}  # all nodes of a table may become stale at once
+        for node, value, reading in zip(nodes, column.values, column.readings, strict=True):
+            if value is None or reading.stale_at(index.key.stale_after) > now:
+                continue
+            if reading not in ends:
+                ends[reading] = index.kept_until(reading.time, -inf, now)
+            until = ends[reading]
+            is_kept = until is not None and reading.time >= self.kept_from(node)
+            found[node] = Kept(value, reading.time, until) if until is not None and is_kept else None
         return found
 
     def _keep_again(self, node: str, known_from: float) -> None:

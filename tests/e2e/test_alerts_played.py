@@ -526,7 +526,22 @@ async def bus_is_lost(cluster: Cluster) -> None:
         await stage.is_at("tas_worker_ready", lambda ready: ready == 1)  # each worker connects for itself
 
 
-STORIES = (certificate_expires, monitoring_is_dead,
+STORIES = (
+    certificate_expires,
+    certificate_is_not_loaded,
+    many_nodes_are_labelled,
+    breaker_trips,
+    labels_are_paused,
+    labels_are_not_written,
+    marks_are_not_written,
+    labels_are_late,
+    samples_are_late,
+    source_is_dry,
+    monitoring_is_dead,
+    source_is_behind,
+    samples_are_not_stored,
+    sink_is_behind,
+    bus_is_lost,
 )
 
 
