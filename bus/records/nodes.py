@@ -37,6 +37,11 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
         """All labels of the node, for a `nodeSelector`; None if some were left out."""
         return None if self.labels_left_out else self.labels
 
+    @property
+    def created_at(self) -> float | None:
+        """`created` in seconds since 1970."""
+        return None if self.created is None else self.created.timestamp()
+
 
 class NodeRelease(msgspec.Struct, frozen=True, kw_only=True):
     """Value of `<node>.released` in NODES: filter keeps no value that was measured before `time` (`onStale: keep`).

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 import click
 import msgspec
 
+from bus.buckets import NODES, SYNCED
 from bus.connection import Bus
-from bus.kinds import NODE_ALLOCATION, NODE_FACTS, POD_RECORDS, POLICY_RECORDS
+from bus.kinds import NODE_ALLOCATION, NODE_FACTS, NODE_RELEASES, POD_RECORDS, POLICY_RECORDS, synced_of
 from cli.as_json import JSON_OPTION, print_json
 from cli.groups import LazyCommand, LazyGroup
 from cli.options import settings_command
@@ -82,7 +83,7 @@ async def _explain_node(bus: Bus, name: str, default_stale_after: float, *, as_j
     if samples:
         view.add_samples(name, samples, now)
     if facts is not None:
-        view.set_labels(name, facts.complete_labels)
+        view.set_labels(name, facts.complete_labels, created=facts.created_at)
     view.advance(now)
     explanation = explain_node(view, name, now)
     devices = await devices_of_node(bus, name)
@@ -131,8 +132,12 @@ async def _explain_policy(bus: Bus, key: PolicyKey, default_stale_after: float, 
 
 
 async def _without_nodes(bus: Bus, default_stale_after: float, now: float) -> View:
-    """A view of the policies, and of the pods that they count."""
+    """A view of the policies, of the pods that they count, and of what is known of all nodes together."""
     view = View(default_stale_after=default_stale_after)
+    synced = (await synced_of(NODES).get(bus, SYNCED)).readable()
+    view.set_cluster(cluster=synced is not None and synced.cluster)
+    for node, release in (await readable(bus, NODE_RELEASES)).items():
+        view.release(node, min(release.time.timestamp(), now))
     for record in (await readable(bus, POLICY_RECORDS)).values():
         view.set_policy(record.policy, now)
     if view.counts_pods:
@@ -148,6 +153,6 @@ async def view_of(bus: Bus, default_stale_after: float, now: float) -> View:
     for name, samples in nodes.samples.items():
         view.add_samples(name, samples, now)
     for name, facts in nodes.facts.items():
-        view.set_labels(name, facts.complete_labels)
+        view.set_labels(name, facts.complete_labels, created=facts.created_at)
     view.advance(now)
     return view

@@ -100,7 +100,7 @@ async def _evidence(bus: Bus, node: str, default_stale_after: float, shown: set[
         published=published,
         tables=tables,
         known=known,
-        created=None if facts is None or facts.created is None else facts.created.timestamp(),
+        created=None if facts is None else facts.created_at,
         labels=None if facts is None else facts.labels,
         are_labels_complete=facts is None or facts.complete_labels is not None,
         cluster=None if synced is None else synced.cluster,

@@ -324,7 +324,7 @@ class NodeEvaluation:
             uid, labels = self._followed.node_uids.get(node, ""), view.labels(node)
         elif known is not None:
             uid, labels = known.uid, known.complete_labels
-            created = None if known.created is None else known.created.timestamp()
+            created = known.created_at
         since = kept_from(
             listed=known is not None,
             created=created,

@@ -295,8 +295,7 @@ class FollowedView:
             self._revisions.pop(node, None)
 
     def _set_facts(self, node: str, facts: NodeFacts) -> None:
-        created = None if facts.created is None else facts.created.timestamp()
-        self.view.set_labels(node, facts.complete_labels, created=created)
+        self.view.set_labels(node, facts.complete_labels, created=facts.created_at)
         if self.node_uids.get(node) != facts.uid:
             self.node_uids[node] = facts.uid
             self.nodes_since[node] = time.time()

@@ -308,7 +308,7 @@ class Materialize:
     def _apply_facts(self, entry: Entry[str, NodeFacts]) -> None:
         if entry.present:
             facts = entry.readable()
-            self._facts[entry.key] = None if facts is None or facts.created is None else facts.created.timestamp()
+            self._facts[entry.key] = None if facts is None else facts.created_at
             self._deleted.discard(entry.key)
         else:
             self._facts.pop(entry.key, None)

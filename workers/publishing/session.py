@@ -369,7 +369,7 @@ class _Decoded:
 
 
 def _known_node(facts: NodeFacts) -> _KnownNode:
-    return _KnownNode(facts.uid, None if facts.created is None else facts.created.timestamp())
+    return _KnownNode(facts.uid, facts.created_at)
 
 
 def _known_policy(record: PolicyRecord) -> KnownPolicy:
