@@ -260,6 +260,7 @@ def _explain_strategy(
         on_stale=strategy.on_stale.value,
         rules=rules,
         rejects_by_kept=strategy.keeps
+        and not (policy.suspend or policy.dry_run)
         and state is State.UNKNOWN
         and kept_state(strategy, judged, selected=selected) is State.VIOLATED,
     )

@@ -55,7 +55,6 @@ OF_A_USER = (
     | DESCHEDULERS
     | {
         "clocks.nodes",
-        "policies.crd",
         "policies.mirrored",
         "policies.served",
         "rights.accounts",
@@ -469,7 +468,7 @@ async def test_nothing_is_ok_by_mistake_and_nothing_is_changed(site: Installatio
     await site.has()
     (unused,) = free_ports(1)
     elsewhere = str(site.kubeconfig_at(f"127.0.0.1:{unused}"))
-    unknown = OF_A_USER | {"clocks.api_server"}
+    unknown = OF_A_USER | {"clocks.api_server", "policies.crd"}
     found = await site.has("cluster.reached", *unknown, flags=("--kubeconfig", elsewhere))
     assert severities(found) == {"cluster.reached": {"error"}} | {key: {"unknown"} for key in unknown}
     found = await site.has("bus.reached", *OF_A_BUS, flags=("--bus", f"nats://127.0.0.1:{unused}"))

@@ -26,6 +26,7 @@ COMMANDS = (
     "doctor",
     "pause",
     "publish",
+    "release",
     "reset",
     "resume",
     "get",

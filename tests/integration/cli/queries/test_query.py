@@ -473,9 +473,10 @@ async def test_explain_node_shows_the_value_and_state_of_each_rule(tas: Tas, bus
     assert scheduleonmetric["state"] is None
     done = await tas("explain", "node", "node-1", "--stale-after", "10s")
     assert re.search(
-        r"default/p \(suspended\) +dontschedule +load1 GreaterThan 5 +7 +\dm\d\ds \(stale\) +test", done.out
+        r"default/p \(suspended\) +dontschedule +load1 GreaterThan 5 +7 +\dm\d\ds \(stale, kept for 5\dm\d+s\) +test",
+        done.out,
     )
-    assert "unknown (onStale: pass)" in done.out
+    assert "unknown (onStale: keep)" in done.out  # and not rejected: the policy is suspended
 
 
 async def test_explain_of_an_unknown_node_is_an_error(tas: Tas, bus: Bus) -> None:
