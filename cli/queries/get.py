@@ -122,11 +122,14 @@ async def _verdicts(bus: Bus, *, as_json: bool) -> int:
                     or "-"
                 )
                 since = age_text(now - strategy.changed)
+                state = strategy.state.value
+                if strategy.kept_since is not None:
+                    state += f" (rejected by a value of {age_text(now - strategy.kept_since)} ago)"
                 table.add_row(
                     entry.key,
                     str(policy),
                     kind.value,
-                    strategy.state.value,
+                    state,
                     since,
                     value_text(strategy.value),
                     desired_labels,

@@ -184,6 +184,7 @@ class LiveView:
     def _names(self, node: str, state: State, now: float) -> list[str]:
         return [
             f"{policy.policy.removeprefix('default/')}/{strategy.type}"
+            + (" (rejected)" if strategy.rejects_by_kept else "")
             for policy in explain_node(self._view, node, now).policies
             for strategy in policy.strategies
             if strategy.state is state and strategy.rules

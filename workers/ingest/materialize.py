@@ -115,7 +115,7 @@ class Materialize:
         self._bus = bus
         self._nodes: dict[str, _StoredSamples] = {}
         self._facts: dict[str, float | None] = {}  # nodes of the API server, and when they were created, if known
-        self._released: dict[str, float] = {}  # when a node was released
+        self._released: dict[str, float] = {}  # when a node was released, also in the epochs before
         self._remembered: dict[str, _StoredSamples] = {}  # of the epochs before
         self._remembers = asyncio.Event()
         self._deleted: set[str] = set()  # nodes whose facts were deleted, or are not in the complete list of a cluster
@@ -294,7 +294,6 @@ class Materialize:
         self._remembers.clear()
         self._nodes.clear()
         self._facts.clear()
-        self._released.clear()
         self._deleted.clear()
 
     def _apply_samples(self, entry: Entry[str, NodeSamples]) -> None:

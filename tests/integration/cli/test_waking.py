@@ -126,6 +126,9 @@ async def test_a_node_that_was_sick_when_it_fell_silent_gets_no_pod_until_it_is_
         sandbox.cluster.create(PODS, "default", POD, manager="test")
         await eventually(lambda: is_rejected(sandbox, "Node violates p: health_metric Equals 1 (last known)"))
         assert placed_on(sandbox) is None
+        assert (
+            "unknown (rejected by a value of" in (await tas("get", "verdicts", "--bus", server.url, COLUMNS="200")).out
+        )
         if ends == "released":
             released = await tas("release", NODES[1], "--bus", server.url)
             assert (released.code, NODES[1] in released.out) == (0, True)

@@ -544,18 +544,22 @@ async def test_after_a_wipe_a_newer_sample_stays_and_a_released_node_gets_nothin
 ) -> None:
     bus = materialized.bus
     await list_nodes(bus, cluster=False)
-    for name in ("current", "released", "silent"):
+    for name in ("current", "released", "released-later", "silent"):
         await publish(bus, name, ago=300.0, load1=2)
         await materialized.has(name, "load1", "2")
+    release = encode(NodeRelease(time=datetime.now(UTC) - timedelta(minutes=1)))
+    await put(bus, NODES, node_released_key("released"), release)
+    await publish(bus, "last", load1=2)
+    await materialized.has("last", "load1", "2")
     await server.restart(wiped=True)
     await eventually(lambda: bus.connected)
     await publish(bus, "current", load1=1)
-    release = NodeRelease(time=datetime.now(UTC) - timedelta(minutes=1))
-    await put(bus, NODES, node_released_key("released"), encode(release))
+    await put(bus, NODES, node_released_key("released-later"), release)
     await list_nodes(bus, cluster=False)
     await materialized.has("silent", "load1", "2")
+    await materialized.has("last", "load1", "2")
     await materialized.has("current", "load1", "1")
-    assert await materialized.value("released", "load1") is None
+    assert [await materialized.value(name, "load1") for name in ("released", "released-later")] == [None] * 2
 
 
 async def eventually_rows(bus: Bus, nodes: set[str]) -> None:
