@@ -17,6 +17,10 @@ HEADER_BYTES = 1024
 TOMBSTONE_SECONDS = 60
 """How long the server keeps the tombstone of an expired key."""
 
+LEAST_WINDOW_NANOSECONDS = NANOSECONDS // 10
+"""The shortest duplicate window that a server accepts. For two minutes, the default, it would keep ids of 60 KB of each
+message of a publisher that sets some."""
+
 FORGET_SECONDS = 1800.0
 """How long the tombstone of a deleted key is kept at least, in a bucket whose tombstones are purged."""
 
@@ -28,7 +32,8 @@ FIRST_SEQUENCE_MICROSECONDS = 10**15
 class Stream:
     """A stream; limits of 0 mean no limit.
 
-    It stores what is published on `subjects`, or an ordered copy of its `sources` with limits of its own.
+    It stores what is published on `subjects`, or an ordered copy of its `sources` with limits of its own. With
+    `identifies` its publishers set `Nats-Msg-Id`, and the server remembers these ids for two minutes (facts.md n41).
     """
 
     name: str
@@ -38,6 +43,7 @@ class Stream:
     max_bytes: int = 0
     max_message_bytes: int = 0
     max_messages_per_subject: int = 0
+    identifies: bool = False
 
     @property
     def stream(self) -> str:
@@ -113,7 +119,11 @@ EVENTS = Stream(
 ANNOUNCED = Stream(name="ANNOUNCED", sources=(EVENTS,), max_messages_per_subject=1, max_bytes=256 << 20)
 """The last event of each subject, also when EVENTS no longer has it: a violation may last longer than that."""
 DEAD_LETTERS = Stream(
-    name="DEAD_LETTERS", subjects=("tas.dead_letters.*",), max_age_seconds=30 * 24 * 3600, max_bytes=256 << 20
+    name="DEAD_LETTERS",
+    subjects=("tas.dead_letters.*",),
+    max_age_seconds=30 * 24 * 3600,
+    max_bytes=256 << 20,
+    identifies=True,
 )
 """Events that a subscription gave up."""
 OUTCOMES = Stream(
@@ -122,6 +132,7 @@ OUTCOMES = Stream(
     max_age_seconds=7 * 24 * 3600,
     max_bytes=256 << 20,
     max_message_bytes=16 << 10,
+    identifies=True,
 )
 """What becomes of pods, for agents that learn: as long as such an agent remembers, if there is room."""
 LEASES = Bucket(name="LEASES", ttl=True)
@@ -180,6 +191,8 @@ def configuration(of: Stream | Bucket, *, first_sequence: int, replicas: int) ->
         "max_bytes": of.max_bytes or -1,
         "first_seq": first_sequence,
     }
+    if not (isinstance(of, Stream) and of.identifies):
+        common["duplicate_window"] = LEAST_WINDOW_NANOSECONDS
     if isinstance(of, Stream):
         stream = common | {
             "discard": "old",
@@ -194,7 +207,8 @@ def configuration(of: Stream | Bucket, *, first_sequence: int, replicas: int) ->
     bucket = common | {
         "discard": "new",
         "max_msgs_per_subject": of.history,
-        "allow_rollup_hdrs": True,
+        # With a header `Nats-Rollup`, who may write one key could delete all others.
+        "allow_rollup_hdrs": False,
         "deny_delete": True,
         "allow_direct": True,
     }

@@ -1,12 +1,14 @@
-"""The log of verdicts, which the server fills from the bucket."""
+"""The streams as the server has them: the log of verdicts, and what a header of a message may not do."""
 
 import base64
+import json
 import time
 from typing import Any
 
+import nats
 import pytest
 
-from bus.buckets import VERDICT_LOG, VERDICTS
+from bus.buckets import ALL, VERDICT_LOG, VERDICTS
 from bus.connection import Bus
 from tests.integration.servers import Server, eventually
 
@@ -55,3 +57,22 @@ async def test_the_log_continues_after_a_wipe(server: Server, bus: Bus) -> None:
     await bus.put(VERDICTS, "a", b"2", revision=0, read_at=now())
     await has_logged(bus, 1)
     assert await logged(bus) == [("$KV.VERDICTS.a", b"2")]
+
+
+async def test_who_may_write_a_key_cannot_empty_the_bucket_by_a_header(bus: Bus, server: Server) -> None:
+    await bus.put(VERDICTS, "a", b"1", revision=0, read_at=now())
+    client = await nats.connect(server.url)
+    try:
+        for rollup in ("all", "sub"):
+            headers = {"Nats-Rollup": rollup}
+            answer = await client.request("$KV.VERDICTS.b", b"2", headers=headers)
+            assert json.loads(answer.data)["error"]["description"] == "rollup not permitted"
+    finally:
+        await client.close()
+    assert (await bus.api("STREAM.INFO.KV_VERDICTS"))["state"]["messages"] == 1
+
+
+async def test_ids_of_messages_are_remembered_only_where_our_publishers_set_them(bus: Bus) -> None:
+    """Each id may have 64 KB, and by default a server keeps those of two minutes."""
+    windows = {of.stream: (await bus.api(f"STREAM.INFO.{of.stream}"))["config"]["duplicate_window"] for of in ALL}
+    assert {stream for stream, window in windows.items() if window > 10**8} == {"DEAD_LETTERS", "OUTCOMES"}
