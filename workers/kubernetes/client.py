@@ -30,7 +30,7 @@ from workers.kubernetes.errors import (
 )
 from workers.kubernetes.metrics import RequestMetrics
 from workers.kubernetes.resources import PODS, VERSIONS, Metadata, Object, Resource
-from workers.process.http_body import TooLargeError, body_start, failed_request, whole_body
+from workers.process.http_body import BoundedResponse, TooLargeError, body_start, failed_request, whole_body
 
 CALL_SECONDS = 10.0
 """Time limit of a request; of a list, of each page."""
@@ -192,6 +192,7 @@ class KubernetesClient:
             ),
             headers={"User-Agent": f"tas-on-nats/{worker}"},
             trust_env=not credentials.is_loopback,
+            response_class=BoundedResponse,
         )
         async with session:
             yield cls(session, credentials, worker=worker, metrics=metrics or RequestMetrics(None))

@@ -10,6 +10,7 @@ import aiohttp
 import msgspec
 
 from tas.values.http_config import Authorization, BasicAuth, HttpConfig, TlsConfig
+from workers.process.http_body import BoundedResponse
 from workers.process.resolver import LoneResolver
 
 CONNECT_SECONDS = 3.0
@@ -84,6 +85,7 @@ class HttpClient:
             headers=headers,
             timeout=aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS),
             trust_env=self._trust_env,
+            response_class=BoundedResponse,
         )
 
     def _read_settings(self, config: HttpConfig) -> _Settings:
