@@ -63,7 +63,7 @@ class MetricIndex:
         self.keep_counts: Counter[float] = Counter()  # how many dependents keep values for so many seconds
         self.dependents: dict[StrategyIndex, None] = {}
         self.watches: dict[PolicyKey, list[RuleWatch]] = {}
-        self.targets: list[Quantity] = []  # of the dependents' rules, sorted, each once
+        self.targets: list[Quantity] = []  # of the dependents' rules and the watches, sorted, each once
         self.target_counts: Counter[Quantity] = Counter()
         self.users = 0
         self.followers: list[MetricFollower] = []
@@ -74,9 +74,7 @@ class MetricIndex:
         if strategy.strategy.keeps:
             self.keep_counts[strategy.strategy.keep_for] += 1
         for target in self._targets_of(strategy):
-            self.target_counts[target] += 1
-            if self.target_counts[target] == 1:
-                insort(self.targets, target)
+            self._add_target(target)
 
     def remove_dependent(self, strategy: "StrategyIndex") -> None:
         """Removes a strategy added before."""
@@ -86,10 +84,30 @@ class MetricIndex:
             if not self.keep_counts:
                 self.kept.clear()
         for target in self._targets_of(strategy):
-            self.target_counts[target] -= 1
-            if not self.target_counts[target]:
-                del self.target_counts[target]
-                del self.targets[bisect_left(self.targets, target)]
+            self._remove_target(target)
+
+    def add_watch(self, watch: "RuleWatch") -> None:
+        """Adds a rule on which a verdict depends."""
+        self.watches.setdefault(watch.policy, []).append(watch)
+        if watch.rule.target is not None:
+            self._add_target(watch.rule.target)
+
+    def remove_watches(self, policy: PolicyKey) -> None:
+        """Removes the rules of a policy; without effect if there are none."""
+        for watch in self.watches.pop(policy, ()):
+            if watch.rule.target is not None:
+                self._remove_target(watch.rule.target)
+
+    def _add_target(self, target: Quantity) -> None:
+        self.target_counts[target] += 1
+        if self.target_counts[target] == 1:
+            insort(self.targets, target)
+
+    def _remove_target(self, target: Quantity) -> None:
+        self.target_counts[target] -= 1
+        if not self.target_counts[target]:
+            del self.target_counts[target]
+            del self.targets[bisect_left(self.targets, target)]
 
     def _targets_of(self, strategy: "StrategyIndex") -> Iterator[Quantity]:
         """The targets of a strategy's rules for this metric."""

@@ -278,8 +278,7 @@ class View:
             self._forget_pods(policy.key)
         if self._verdicts:
             for watch in watches_of(policy):
-                index = self._indices[self._metric_key(policy, watch.rule)]
-                index.watches.setdefault(policy.key, []).append(watch)
+                self._indices[self._metric_key(policy, watch.rule)].add_watch(watch)
             self.touch_policy(policy.key)
 
     def drop_policy(self, key: PolicyKey) -> None:
@@ -439,7 +438,7 @@ class View:
                 index.remove_dependent(policy.dontschedule)
         if self._verdicts:
             for watch in watches_of(policy.policy):
-                self._indices[self._metric_key(policy.policy, watch.rule)].watches.pop(watch.policy, None)
+                self._indices[self._metric_key(policy.policy, watch.rule)].remove_watches(watch.policy)
         for kind, strategy in policy.policy.strategies.items():
             if kind in self._indexed:
                 for rule in strategy.rules:

@@ -707,6 +707,26 @@ class TestTouched:
         view.add_samples("a", [scrape(3.0, m="40")], 3.0)
         assert view.touched == {"a": {PolicyKey("default", "p")}}
 
+    def test_a_table_touches_nodes_that_cross_a_target_of_deschedule_alone(self) -> None:
+        """Filter has no such target, so no strategy of the view changes with it."""
+        rule = {"metricname": "m", "operator": "GreaterThan", "target": 40}
+        view, key = View(verdicts=True), TableKey("poll", Part(1, 0))
+        view.set_policy(policy_of({"strategies": {"deschedule": {"rules": [rule]}}}), 1.0)
+
+        def poll(time: float, *values: str) -> None:
+            column = Column(tuple(map(parse_quantity, values)), Reading(time, time, int(time)))
+            view.set_table(key, Table("poll", ("a", "b"), {"m": column}), time)
+
+        poll(1.0, "1", "1")
+        view.touched.clear()
+        poll(2.0, "1", "50")
+        assert view.touched == {"b": {PolicyKey("default", "p")}}
+        view.touched.clear()
+        poll(3.0, "2", "60")
+        assert view.touched == {}
+        view.drop_policy(PolicyKey("default", "p"))
+        assert view._indices == {}
+
     def test_another_winning_rule_touches_although_no_state_changes(self) -> None:
         """Of two violated rules that set one label the larger value wins: the desired label changes with the value."""
         rules = [
