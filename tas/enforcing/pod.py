@@ -1,4 +1,4 @@
-"""Pods that name a policy: which of them wait for their policy to pass a node, and since when a pod is bound."""
+"""Pods that name a policy: which wait for their policy, since when a pod is bound, and which need filter."""
 
 from typing import NamedTuple
 
@@ -21,7 +21,10 @@ ENDED = frozenset({"Succeeded", "Failed"})
 """The phases of a pod that has ended for ever."""
 
 UNSCHEDULABLE = "Unschedulable"
-"""The reason of `PodScheduled` if no node fits the pod; after an error it is `SchedulerError`."""
+"""The reason of `PodScheduled` if no node fits the pod; after an error it is `SCHEDULER_ERROR`."""
+
+SCHEDULER_ERROR = "SchedulerError"
+"""The reason of `PodScheduled` after an error, also one of an extender that is not `ignorable` (facts.md c18)."""
 
 
 class Refusal(NamedTuple):
@@ -58,3 +61,15 @@ def waiting_since(
     if refusal.reason != UNSCHEDULABLE or rejection_prefix(policy) not in refusal.message:
         return None
     return refusal.since
+
+
+def needs_filter(refusal: Refusal | None, *, node: str | None, deleting: bool) -> bool:
+    """Whether the scheduler must have asked filter about a pod, or must ask now.
+
+    It must have asked about a pod that has a node, and must ask about one that it has not tried yet, or tries again
+    after an error. A pod that fits no node may wait without a request, since filter is asked last (facts.md c13), and
+    so may a gated one.
+    """
+    if node is not None:
+        return True
+    return not deleting and (refusal is None or refusal.reason == SCHEDULER_ERROR)

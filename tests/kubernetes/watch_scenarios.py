@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -50,6 +51,10 @@ class Watched:
     def objects(self, resource: str) -> float | None:
         """How many objects of the API server the worker knows."""
         return self.registry.get_sample_value("tas_watch_objects", {"resource": resource})
+
+    def newest_pod(self) -> float | None:
+        """When the newest pod was created about which the scheduler must have asked filter."""
+        return self.registry.get_sample_value("tas_watch_newest_pod_timestamp_seconds")
 
     async def ready(self) -> None:
         await eventually(lambda: self.worker.unready() is None)
@@ -233,13 +238,19 @@ class WatchScenarios:
     async def test_a_pod_waits_since_its_policy_kept_it_away_until_it_is_bound_or_loses_its_label(
         self, admin: Admin, watched: Watched, namespace: str, node: str
     ) -> None:
-        await admin.create_pod(namespace, "web", "one")
+        before = watched.newest_pod()
+        assert before is not None
+        created = await admin.create_pod(namespace, "web", "one")
         await watched.has_pod(namespace, "web", lambda pod: pod.waiting_since is None)
+        since = datetime.fromisoformat(created["metadata"]["creationTimestamp"]).timestamp()
+        assert before < since == watched.newest_pod(), "the scheduler has to ask about it"
         await admin.refuse(namespace, "web", "0/1 nodes are available: 1 Insufficient cpu.")
+        await eventually(lambda: watched.newest_pod() == before)  # filter is not asked about such a pod
         await admin.refuse(namespace, "web", REFUSED)
         await watched.has_pod(namespace, "web", lambda pod: pod.waiting_since is not None)
         await admin.bind(namespace, "web", node)
         await watched.has_pod(namespace, "web", lambda pod: (pod.node, pod.waiting_since) == (node, None))
+        assert watched.newest_pod() == since
         path = f"/api/v1/namespaces/{namespace}/pods/web"
         await admin.patch(path, {"metadata": {"labels": {"telemetry-policy": "two"}}})
         await watched.has_pod(namespace, "web", lambda pod: pod.policy == "two")
@@ -249,6 +260,7 @@ class WatchScenarios:
         await watched.has_pod(namespace, "web", lambda pod: pod.policy == "three")
         await admin.delete_pod(namespace, "web")
         await watched.lacks_pod(namespace, "web")
+        assert watched.newest_pod() == since, "a placed pod counts also after its end"
 
     async def test_changes_while_no_replica_ran_are_followed(
         self, admin: Admin, bus: Bus, namespace: str, node: str

@@ -1,12 +1,13 @@
 """Metrics of requests and answers of the extender, by path."""
 
+import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from math import inf
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
@@ -25,9 +26,10 @@ FROM_THE_START = (200, 500, 503, 504)
 
 
 class _VerbCounts:
-    __slots__ = ("buckets", "candidates", "codes", "outcomes", "seconds")
+    __slots__ = ("buckets", "candidates", "codes", "last", "outcomes", "seconds")
 
     def __init__(self) -> None:
+        self.last = time.time()
         self.codes = dict.fromkeys(FROM_THE_START, 0)
         self.outcomes = dict.fromkeys(Outcome, 0)
         self.candidates = 0
@@ -76,6 +78,7 @@ class ExtenderMetrics(Collector):
         path, verb = answer.path, answer.verb
         counts = self._counts[path, verb]
         counts.codes[answer.status] = counts.codes.get(answer.status, 0) + 1
+        counts.last = max(counts.last, answer.time)
         counts.seconds += answer.seconds
         counts.buckets[bisect_left(BUCKETS, answer.seconds)] += 1
         if answer.outcome is None:
@@ -107,6 +110,12 @@ class ExtenderMetrics(Collector):
         candidates = CounterMetricFamily(
             "tas_extender_candidates", "Candidate nodes in requests.", labels=["path", "verb"]
         )
+        # From the start on, so that a replica that has just started does not look like one that nobody asks.
+        last = GaugeMetricFamily(
+            "tas_extender_last_request_timestamp_seconds",
+            "When the last request came; before the first one, when the extender began to serve the path.",
+            labels=["path", "verb"],
+        )
         for (path, verb), counts in self._counts.items():
             for code, count in counts.codes.items():
                 requests.add_metric([path, verb, str(code)], count)
@@ -115,6 +124,7 @@ class ExtenderMetrics(Collector):
             for outcome, count in counts.outcomes.items():
                 decisions.add_metric([path, verb, outcome], count)
             candidates.add_metric([path, verb], counts.candidates)
+            last.add_metric([path, verb], counts.last)
         for code, count in self._unknown_paths.items():
             requests.add_metric(["", "", str(code)], count)
         rejected = CounterMetricFamily("tas_extender_rejected", "Nodes rejected by filter.", labels=["path"])
@@ -145,6 +155,7 @@ class ExtenderMetrics(Collector):
             seconds,
             decisions,
             candidates,
+            last,
             rejected,
             unknown,
             unknown_rejected,

@@ -21,7 +21,7 @@ from bus.records.codec import encode, optional_time_of
 from bus.records.nodes import NodeFacts
 from bus.records.pods import PodRecord
 from bus.records.policies import PolicyRecord
-from tas.enforcing.pod import PodKey, Refusal, bound_since, waiting_since
+from tas.enforcing.pod import PodKey, Refusal, bound_since, needs_filter, waiting_since
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import POD_LABEL, PolicyKey
 from workers.kubernetes.reflectors import Reflectors
@@ -143,6 +143,7 @@ class WatchWorker:
         self._bus = bus
         self._forget_seconds = forget_seconds
         self._metrics = _Metrics(registry)
+        self._filtered = _Filtered()
         self._policy_log = PolicyLog(log)
         self._policies = Mirror(
             bus,
@@ -167,7 +168,7 @@ class WatchWorker:
             bus,
             reflectors.pods,
             POD_RECORDS,
-            record_of=pod_record,
+            record_of=self._pod_record,
             on_written=self._pod_written,
             forget_seconds=forget_seconds,
             gather_seconds=GATHER_SECONDS,
@@ -175,6 +176,7 @@ class WatchWorker:
         )
         for resource, mirror in (("taspolicies", self._policies), ("nodes", self._nodes), ("pods", self._pods)):
             self._metrics.objects.labels(resource).set_function(mirror.__len__)
+        self._metrics.newest_pod.set_function(lambda: self._filtered.newest(self._pods.records()))
 
     def unready(self) -> str | None:
         """Why the bus may differ from the API server."""
@@ -214,6 +216,11 @@ class WatchWorker:
             await purge_tombstone(self._bus, NODES, NODE_RELEASES.key(node), revision=release.revision)
         return True
 
+    def _pod_record(self, found: PodObject) -> tuple[PodKey, PodRecord]:
+        key, record = pod_record(found)
+        self._filtered.take_in(key, found)
+        return key, record
+
     def _policy_written(self, key: PolicyKey, record: PolicyRecord | None, _before: PolicyRecord | None) -> None:
         self._count("taspolicies", record)
         if record is None:
@@ -235,11 +242,45 @@ class WatchWorker:
         self._metrics.writes.labels(resource, "delete" if record is None else "put").inc()
 
 
+class _Filtered:
+    """When the newest pod was created about which the scheduler must have asked filter, or must ask now.
+
+    A placed pod counts also after its end. One that waits counts no more once the scheduler finds that no node fits.
+    """
+
+    def __init__(self) -> None:
+        self._placed = 0.0
+        self._waiting: dict[PodKey, float] = {}
+
+    def take_in(self, key: PodKey, found: PodObject) -> None:
+        """Applies the state of a pod."""
+        metadata, node = found.metadata, found.spec.node_name or None
+        self._waiting.pop(key, None)
+        deleting = metadata.deletion_timestamp is not None
+        if metadata.creation_timestamp is None or not needs_filter(_refusal(found), node=node, deleting=deleting):
+            return
+        created = metadata.creation_timestamp.timestamp()
+        if node is None:
+            self._waiting[key] = created
+        else:
+            self._placed = max(self._placed, created)
+
+    def newest(self, known: Iterable[tuple[PodKey, PodRecord]]) -> float:
+        """The time in seconds since 1970; 0 without such a pod. Pods that are not `known` any more are forgotten."""
+        self._waiting = {key: self._waiting[key] for key, _ in known if key in self._waiting}
+        return max(self._placed, *self._waiting.values(), 0.0)
+
+
 class _Metrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.objects = Gauge("tas_watch_objects", "Known objects of the API server.", ["resource"], registry=registry)
         self.writes = Counter(
             "tas_watch_writes", "Records written to the bus.", ["resource", "operation"], registry=registry
+        )
+        self.newest_pod = Gauge(
+            "tas_watch_newest_pod_timestamp_seconds",
+            "When the newest pod was created that names a policy, and that the scheduler must have asked filter about.",
+            registry=registry,
         )
         for resource in ("taspolicies", "nodes", "pods"):
             for operation in ("put", "delete"):

@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import json
 import logging
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -498,6 +499,26 @@ async def test_requests_and_answers_are_counted() -> None:
         assert served.metric("tas_extender_unknown_passed_total") == 6
         assert served.metric("tas_extender_unknown_rejected_total") == 2
         assert served.metric("tas_extender_unknown_scored_total") == served.answers[-1].unknown > 0
+
+
+def test_the_last_request_has_its_time_and_before_the_first_one_it_is_the_start() -> None:
+    registry, before = CollectorRegistry(), time.time()
+    metrics = ExtenderMetrics(registry)
+    metrics.mount("/x", ["filter", "prioritize"])
+
+    def last(verb: str) -> float:
+        labels = {"path": "/x", "verb": verb}
+        value = registry.get_sample_value("tas_extender_last_request_timestamp_seconds", labels)
+        assert value is not None
+        return value
+
+    assert before <= last("filter") <= time.time()
+    asked = time.time() + 60
+    metrics.observe(Answer(time=asked, path="/x", verb="filter", status=503))
+    metrics.observe(Answer(time=asked - 30, path="/x", verb="filter"))
+    metrics.mount("/x", ["filter"])
+    assert last("filter") == asked, "a refused request came, too, and an older one ends later"
+    assert last("prioritize") < asked - 30
 
 
 def test_times_are_counted_in_histogram_buckets() -> None:

@@ -1,10 +1,10 @@
-"""Which pods wait for their policy, and since when a pod is bound."""
+"""Which pods wait for their policy, since when a pod is bound, and which pods need filter."""
 
 from typing import Any
 
 import pytest
 
-from tas.enforcing.pod import PodKey, Refusal, bound_since, waiting_since
+from tas.enforcing.pod import PodKey, Refusal, bound_since, needs_filter, waiting_since
 
 MESSAGE = (
     "0/3 nodes are available: 1 Insufficient cpu, 2 Node violates gold: load GreaterThan 80. no new claims to "
@@ -69,3 +69,16 @@ def test_a_pod_that_the_scheduler_would_not_place_does_not_wait(change: dict[str
 
 def test_a_pod_is_told_with_its_namespace() -> None:
     assert str(PodKey("web", "a.b")) == "web/a.b"
+
+
+def test_filter_is_asked_about_each_pod_that_is_placed_not_tried_yet_or_tried_with_an_error() -> None:
+    error = REFUSAL._replace(reason="SchedulerError", message="Post https://tas:9001/filter: certificate has expired")
+    gated = REFUSAL._replace(reason="SchedulingGated")
+    assert needs_filter(None, node="n", deleting=False)
+    assert needs_filter(REFUSAL, node="n", deleting=True)
+    assert needs_filter(None, node=None, deleting=False)
+    assert needs_filter(error, node=None, deleting=False)
+    # The scheduler may have found that no node fits, before it would have asked.
+    assert not needs_filter(REFUSAL, node=None, deleting=False)
+    assert not needs_filter(gated, node=None, deleting=False)
+    assert not needs_filter(error, node=None, deleting=True)
