@@ -94,7 +94,7 @@ class Context:
     async def view(self) -> "FollowedView":
         """The view that all workers share; built only if one needs it, since it needs all of NODES."""
         from workers.following.followed_view import FollowedView
-        from workers.following.view_metrics import KeptRejections, TableAges
+        from workers.following.view_metrics import KeptRejections, ValueAges
 
         if self._view is None:
             self._view = FollowedView(
@@ -104,7 +104,7 @@ class Context:
                 pods="extender" in self.workers,
             )
             view = self._view
-            self.registry.register(TableAges(lambda: view.table_times))
+            self.registry.register(ValueAges(lambda: view.value_times))
             self.registry.register(KeptRejections(view.view.kept_rejections))
         return self._view
 

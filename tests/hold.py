@@ -218,7 +218,7 @@ class Holder:
     async def _said(self) -> tuple[float, float]:
         """By how many seconds the source is behind, and how old the table is that is most behind."""
         metrics = await self._metrics()
-        return metrics["tas_source_behind_seconds"], metrics.get("tas_view_table_age_seconds", inf)
+        return metrics["tas_source_behind_seconds"], metrics.get("tas_view_value_age_seconds", inf)
 
     async def _compare(self, chance: random.Random) -> None:
         numbers = chance.sample(range(self._prometheus.nodes), CANDIDATES)

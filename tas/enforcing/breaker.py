@@ -92,6 +92,11 @@ class LabelledNodes:
     def __len__(self) -> int:
         return len(self._nodes)
 
+    @property
+    def with_labels(self) -> int:
+        """How many nodes have a label in our form, also without a policy of its name, as after a wipe of the bus."""
+        return sum(bool(node.names) or node.has_prefixed for node in self._nodes.values())
+
     def take_in(self, node: str, version: int, labels: Mapping[str, str]) -> frozenset[str]:
         """Applies a state of a node, unless a later one is known.
 

@@ -79,6 +79,10 @@ class PatchLimit:
         times = self._nodes.get(node, ())
         return max(0.0, times[0] + self._seconds - at) if len(times) == self._count else 0.0
 
+    def at_limit(self, at: float) -> int:
+        """How many nodes may not be patched now."""
+        return sum(self.wait(node, at=at) > 0.0 for node in self._nodes)
+
     def forget(self, node: str) -> None:
         """Deletes the data of a deleted node."""
         self._nodes.pop(node, None)
@@ -105,6 +109,10 @@ class FlapBudget:
         """Seconds until the next change is allowed."""
         limit = self._nodes.get(node)
         return 0.0 if limit is None else limit.wait(policy, at=at)
+
+    def exhausted(self, at: float) -> int:
+        """For how many policies on a node the budget is used up, over all nodes."""
+        return sum(limit.at_limit(at) for limit in self._nodes.values())
 
     def forget(self, node: str) -> None:
         """Deletes the data of a deleted node."""

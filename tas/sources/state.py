@@ -7,12 +7,13 @@ fresh sample of a metric that policies use is no success.
 from collections.abc import Mapping
 from enum import StrEnum
 from heapq import nsmallest
-from math import inf
+from math import inf, nan
 
 import msgspec
 
 from tas.errors import line_of
 from tas.samples.freshness import stale_time
+from tas.sources.overdue import Overdue
 from tas.sources.result import Refusal, RefusalReason, Sample, SourceResult
 
 MIN_WRITE_INTERVAL_SECONDS = 1.0
@@ -244,6 +245,8 @@ class SourceTracker:
         self._metrics: Mapping[str, float] = {}
         self._requested: frozenset[str] = frozenset()
         self._published: float | None = None
+        self._overdue = Overdue(period)
+        self._newest = -inf  # when the newest published value was measured
         self._fresh: dict[str, _FreshNodes] = {}
         self._missing: dict[str, str] = {}
         self._warming: set[str] = set()
@@ -259,9 +262,10 @@ class SourceTracker:
         """Why the last poll failed as a whole; empty if it succeeded."""
         return self._problem
 
-    def set_metrics(self, metrics: Mapping[str, float]) -> None:
+    def set_metrics(self, metrics: Mapping[str, float], *, now: float) -> None:
         """Sets the metrics that policies use from now on, each with the seconds after which its samples are stale."""
         self._metrics = metrics
+        self._overdue.want(now, wanted=bool(metrics))
         self._fresh = {metric: nodes for metric, nodes in self._fresh.items() if metric in metrics}
         self._missing = {metric: reason for metric, reason in self._missing.items() if metric in metrics}
         self._warming &= metrics.keys()
@@ -288,6 +292,14 @@ class SourceTracker:
             return 0.0
         return max(0.0, now - self._published - self._period)
 
+    def overdue(self, now: float) -> float:
+        """For how many seconds a fresh sample of any metric of policies is overdue (`tas.sources.overdue`)."""
+        return self._overdue.seconds(now)
+
+    def value_age(self, now: float) -> float:
+        """Seconds since the newest published value of a metric of policies was measured; NaN without one."""
+        return max(0.0, now - self._newest) if self._metrics and self._newest > 0 else nan
+
     def record_result(self, result: SourceResult, *, published: int, now: float) -> PollResult:
         """Counts the result of a poll or of a received request, of which `published` samples were published."""
         self._polls += 1
@@ -306,6 +318,8 @@ class SourceTracker:
             if metric in self._metrics:
                 self._missing[metric] = line_of(reason)
                 (self._warming.add if metric in result.warming else self._warming.discard)(metric)
+        if has_fresh or (self._metrics and self._metrics.keys() <= self._warming):
+            self._overdue.feed(now)
         if has_fresh:
             self._last_success = now
         elif self._period is not None or result.refusals:
@@ -333,6 +347,7 @@ class SourceTracker:
         if stale_after is None:
             return False
         measured = now if sample.measured is None else min(sample.measured, now)
+        self._newest = max(self._newest, measured)
         until = stale_time(measured, stale_after, sample.ends)
         self._missing.pop(sample.metric, None)
         nodes = self._fresh.setdefault(sample.metric, _FreshNodes())

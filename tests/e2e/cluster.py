@@ -89,9 +89,19 @@ class Cluster:
         """A kubeconfig with a token of a ServiceAccount."""
         return self._plane.account(namespace, name)
 
-    def scheduler(self, *extenders: Mapping[str, object], **configuration: object) -> AbstractContextManager[Process]:
-        """Runs a kube-scheduler with these extenders; it is ready within the context."""
-        return self._plane.scheduler(extenders, configuration)
+    def scheduler(
+        self, *extenders: Mapping[str, object], port: int = 0, **configuration: object
+    ) -> AbstractContextManager[Process]:
+        """Runs a kube-scheduler with these extenders; it is ready within the context. `port` is that of its metrics."""
+        return self._plane.scheduler(extenders, configuration, port=port)
+
+    def metrics(self, port: int) -> str:
+        """The metrics of a server of this control plane at this port, in the exposition format."""
+        server = self._plane.client(port)
+        try:
+            return str(server.get("/metrics")["text"])
+        finally:
+            server.close()
 
     @property
     def kubectl_binary(self) -> Path:

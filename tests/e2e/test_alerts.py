@@ -1,28 +1,22 @@
 """Prometheus' own tool reads the alerts and the dashboard, and runs the tests of the alerts."""
 
 import json
-import re
 import subprocess
 from pathlib import Path
 
-from tests.contract.test_alerts import DEPLOY, panels, rules
-
-ALERTS = DEPLOY / "alerts"
+from tests.contract.test_alerts import RULES, TESTS, panels
 
 
 def promtool(prometheus_binary: Path, *arguments: str | Path) -> str:
     command = [prometheus_binary.with_name("promtool"), *arguments]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout
 
 
 def test_each_alert_fires_when_it_should(prometheus_binary: Path) -> None:
-    promtool(prometheus_binary, "check", "rules", "--lint-fatal", ALERTS / "tas.yaml")
-    promtool(prometheus_binary, "test", "rules", ALERTS / "tas.test.yaml")
-    text = (ALERTS / "tas.test.yaml").read_text()
-    tested = re.findall(r"#(Tas\w+)$", text, re.MULTILINE)
-    assert set(tested) == {rule["alert"] for rule in rules()}
+    promtool(prometheus_binary, "check", "rules", "--lint-fatal", *RULES)
+    promtool(prometheus_binary, "test", "rules", TESTS)
 
 
 def test_the_dashboard_has_expressions_that_prometheus_reads(prometheus_binary: Path, tmp_path: Path) -> None:

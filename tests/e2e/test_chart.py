@@ -16,7 +16,7 @@ import yaml
 from manifests import CHART, FILES, FOLDER, NAMESPACE, manifest, rendered
 
 from tests.certificates import Authority
-from tests.contract.test_alerts import rules
+from tests.contract.test_alerts import RUNBOOK, rules
 
 from .api import Object
 from .cluster import Cluster
@@ -120,6 +120,7 @@ def test_a_wrong_value_is_an_error_that_names_it(helm: Path, tmp_path: Path) -> 
         "networkPolicy: {enabled: false, metrics: [{podSelector: {}}]}": "networkPolicy.metrics: needs",
         "networkPolicy: {remoteWrite: [{podSelector: {}}]}": "networkPolicy.remoteWrite: needs collect.remoteWritePort",
         "prometheus: {labels: {a: b}}": "prometheus.labels: needs",
+        "prometheus: {rules: true, runbookUrl: docs/operations.md}": "/prometheus/runbookUrl",
         "{mode: all, processes: {watch: {args: [--replicas=2]}}}": "processes.watch.args: nothing runs watch",
     }.items():
         file = tmp_path / "values.yaml"
@@ -169,6 +170,23 @@ def test_prometheus_names_the_job_as_the_alerts_expect(helm: Path) -> None:
     (relabeling,) = endpoint["relabelings"]
     assert relabeling["targetLabel"] == "job"
     assert [each["alert"] for each in rules() if f'up{{job="{relabeling["replacement"]}"}}' in each["expr"]]
+
+
+def test_the_link_of_each_alert_is_that_of_the_installation(helm: Path, tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text("prometheus: {rules: true, schedulerRules: true}")
+    for text, base in (
+        (rendered(helm, "examples/everything.yaml"), "https://wiki.example/tas/operations"),
+        (rendered(helm, str(file)), RUNBOOK),
+    ):
+        found = [
+            rule
+            for each in documents(text, "PrometheusRule")
+            for group in each["spec"]["groups"]
+            for rule in group["rules"]
+        ]
+        assert [rule["annotations"]["runbook_url"] for rule in found] == [f"{base}#{rule['alert']}" for rule in found]
+        assert {rule["alert"] for rule in found} == {rule["alert"] for rule in rules()}
 
 
 def test_all_is_in_the_namespace_of_the_release(helm: Path) -> None:

@@ -52,9 +52,11 @@ class Watched:
         """How many objects of the API server the worker knows."""
         return self.registry.get_sample_value("tas_watch_objects", {"resource": resource})
 
-    def newest_pod(self) -> float | None:
-        """When the newest pod was created about which the scheduler must have asked filter."""
-        return self.registry.get_sample_value("tas_watch_newest_pod_timestamp_seconds")
+    def newest_pod(self, state: str) -> float:
+        """When the newest pod of this state was created about which the scheduler has asked filter, or has to ask."""
+        value = self.registry.get_sample_value("tas_watch_newest_pod_timestamp_seconds", {"state": state})
+        assert value is not None
+        return value
 
     async def ready(self) -> None:
         await eventually(lambda: self.worker.unready() is None)
@@ -238,19 +240,20 @@ class WatchScenarios:
     async def test_a_pod_waits_since_its_policy_kept_it_away_until_it_is_bound_or_loses_its_label(
         self, admin: Admin, watched: Watched, namespace: str, node: str
     ) -> None:
-        before = watched.newest_pod()
-        assert before is not None
+        before = watched.newest_pod("placed")
+        assert watched.newest_pod("waiting") == 0.0
         created = await admin.create_pod(namespace, "web", "one")
         await watched.has_pod(namespace, "web", lambda pod: pod.waiting_since is None)
         since = datetime.fromisoformat(created["metadata"]["creationTimestamp"]).timestamp()
-        assert before < since == watched.newest_pod(), "the scheduler has to ask about it"
+        assert watched.newest_pod("waiting") == since, "the scheduler has to ask about it"
         await admin.refuse(namespace, "web", "0/1 nodes are available: 1 Insufficient cpu.")
-        await eventually(lambda: watched.newest_pod() == before)  # filter is not asked about such a pod
+        await eventually(lambda: watched.newest_pod("waiting") == 0.0)  # filter is not asked about such a pod
+        assert watched.newest_pod("placed") == before
         await admin.refuse(namespace, "web", REFUSED)
         await watched.has_pod(namespace, "web", lambda pod: pod.waiting_since is not None)
         await admin.bind(namespace, "web", node)
         await watched.has_pod(namespace, "web", lambda pod: (pod.node, pod.waiting_since) == (node, None))
-        assert watched.newest_pod() == since
+        assert watched.newest_pod("placed") == since
         path = f"/api/v1/namespaces/{namespace}/pods/web"
         await admin.patch(path, {"metadata": {"labels": {"telemetry-policy": "two"}}})
         await watched.has_pod(namespace, "web", lambda pod: pod.policy == "two")
@@ -260,7 +263,7 @@ class WatchScenarios:
         await watched.has_pod(namespace, "web", lambda pod: pod.policy == "three")
         await admin.delete_pod(namespace, "web")
         await watched.lacks_pod(namespace, "web")
-        assert watched.newest_pod() == since, "a placed pod counts also after its end"
+        assert watched.newest_pod("placed") == since, "a placed pod counts also after its end"
 
     async def test_changes_while_no_replica_ran_are_followed(
         self, admin: Admin, bus: Bus, namespace: str, node: str

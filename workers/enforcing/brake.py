@@ -8,11 +8,12 @@ for* (`workers.enforcing.admissions`).
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from math import inf
+from functools import partial
+from math import inf, nan
 from typing import NamedTuple
 
 import structlog
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Gauge
 
 from bus.buckets import PAUSED
 from bus.connection import Bus
@@ -34,6 +35,9 @@ log = structlog.get_logger("labels")
 
 FLAP_SECONDS = 300.0
 """The time in which the changes of the flap budget are counted."""
+
+FLAPS = 4
+"""So many changes within this time are flapping: a label was set and removed twice."""
 
 
 class BrakeSettings(NamedTuple):
@@ -89,6 +93,7 @@ class Brake:
         self._limits = Limits(settings.policy, settings.over_all)
         self._seen = LabelledNodes()
         self._flaps = FlapBudget(settings.flap_budget, seconds=FLAP_SECONDS)
+        self._flapping = FlapBudget(FLAPS, seconds=FLAP_SECONDS)
         self._kept_limits = KeptLimits(self._limits)
         self._throttled = ThrottledLog(log)
         self._records = BreakerRecords(
@@ -108,6 +113,7 @@ class Brake:
             is_ready=is_ready,
             is_active=is_active,
         )
+        self._export(registry)
 
     def unready(self) -> str | None:
         """Why no permit is given yet."""
@@ -146,11 +152,23 @@ class Brake:
         """Applies a state of a node."""
         for policy in self._seen.take_in(name, version_of(node.resource_version), node.labels):
             self._flaps.changed(name, policy, at=time.monotonic())
+            self._flapping.changed(name, policy, at=time.monotonic())
 
     def drop_node(self, name: str, resource_version: str) -> None:
         """Applies the deletion of a node that the API server has shown at this version."""
         self._seen.drop(name, version_of(resource_version))
         self._flaps.forget(name)
+        self._flapping.forget(name)
+
+    def _export(self, registry: CollectorRegistry) -> None:
+        gauge = partial(Gauge, registry=registry)
+        flapping = gauge(
+            "tas_labels_flapping",
+            f"Labels of a policy on a node that have changed {FLAPS} times or more within {FLAP_SECONDS:g} seconds.",
+        )
+        flapping.set_function(lambda: self._flapping.exhausted(time.monotonic()))
+        labelled = gauge("tas_labelled_nodes", "Nodes with labels of policies; NaN before the first list of nodes.")
+        labelled.set_function(lambda: self._seen.with_labels if self._seen.version else nan)
 
     def _note_loss(self, seconds: float | None) -> None:
         self._admissions.note_loss(seconds)

@@ -23,7 +23,7 @@ from bus.shared_task import SharedTask
 from bus.watch import WatchStatus
 from tas.policy.directory import FileProblems
 from tas.policy.policy import PolicyKey
-from tas.samples.sample import NodeSamples
+from tas.samples.sample import MAX_SAMPLE_AGE, NodeSamples
 from tas.samples.table import Table, TableKey
 from tas.verdict.watched import is_gap
 from tas.view.epoch_keys import EpochKeys
@@ -38,6 +38,10 @@ ADVANCE_SECONDS = 0.25
 
 LEAST_ADVANCE_SECONDS = 0.01
 """The shortest time between two advances, however many samples become stale one after the other."""
+
+
+MAX_SOURCES = 64
+"""Of so many sources that publish samples by node the time of the newest value is known: anybody may invent names."""
 
 
 class Unseen(NamedTuple):
@@ -86,6 +90,7 @@ class FollowedView:
         self._notes_unseen = verdicts
         self._revisions: dict[str | TableKey, int] = {}  # with `verdicts`: the last one of the samples under each key
         self._newest: dict[TableKey, float] = {}
+        self._newest_by_node: dict[str, float] = {}  # of samples by node: by source
         self._last_update_at = time.monotonic()
         self._policy_keys: EpochKeys[PolicyKey] = EpochKeys()
         self._node_keys: EpochKeys[str] = EpochKeys()
@@ -127,15 +132,20 @@ class FollowedView:
         return FileProblems() if self._policies.synced is None else self._policies.synced.file_problems
 
     @property
-    def table_times(self) -> dict[str, float]:
-        """For each source with tables, the time of the newest value of the part that is most behind, since 1970.
+    def value_times(self) -> dict[str, float]:
+        """For each source, the time of the newest value that it has measured of any node, in seconds since 1970.
 
-        In seconds. The parts of another number of parts than the newest one are those of before the source had grown.
+        Of a source with tables it is that of the part which is most behind; the parts of another number of parts than
+        the newest one are those of before the source had grown. Values older than any policy could use are left out.
         """
         parts: dict[str, dict[int, list[float]]] = {}
         for key, newest in self._newest.items():
             parts.setdefault(key.source, {}).setdefault(key.part.of, []).append(newest)
-        return {source: min(max(by_count.values(), key=max)) for source, by_count in parts.items()}
+        found = dict(self._newest_by_node)
+        for source, by_count in parts.items():
+            found[source] = max(min(max(by_count.values(), key=max)), found.get(source, 0.0))
+        oldest = time.time() - MAX_SAMPLE_AGE
+        return {source: newest for source, newest in found.items() if newest >= oldest}
 
     @property
     def idle_seconds(self) -> float:
@@ -308,6 +318,16 @@ class FollowedView:
         if self.view.touched:
             self._on_change()
         self.view.add_samples(node, samples, now)
+        for scrape in samples:
+            self._note_newest(scrape.source, scrape.time)
+
+    def _note_newest(self, source: str, newest: float) -> None:
+        """Notes the time of a value; of more than `MAX_SOURCES` the one that was silent longest is forgotten."""
+        times = self._newest_by_node
+        if newest > times.get(source, 0.0):
+            times[source] = newest
+            if len(times) > MAX_SOURCES:
+                del times[min(times, key=times.__getitem__)]
 
     def _policies_complete(self, synced: Synced) -> None:
         for key in self._policy_keys.complete_epoch(synced.epoch, self.view.policies.keys()):

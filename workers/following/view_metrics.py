@@ -1,4 +1,4 @@
-"""What a view knows of itself, as metrics: how old its tables are, and how many nodes last known values reject."""
+"""What a view knows of itself, as metrics: how old its newest values are, and how many nodes last known values reject."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -9,21 +9,21 @@ from prometheus_client.registry import Collector
 from tas.policy.policy import PolicyKey
 
 
-class TableAges(Collector):
-    """`tas_view_table_age_seconds`: for each source with tables, how old its part is that is most behind.
+class ValueAges(Collector):
+    """`tas_view_value_age_seconds`: for each source, how old the newest value is that the view has from it.
 
-    A process has one view, so one of these. Without tables there is no series.
+    A process has one view, so one of these. A source without a value of the last hour has no series.
     """
 
     def __init__(self, newest: Callable[[], Mapping[str, float]]) -> None:
-        """`newest` gives for each source the time of the newest value of that part, in seconds since 1970."""
+        """`newest` gives for each source the time of its newest value, in seconds since 1970."""
         self._newest = newest
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """The metric now."""
         ages = GaugeMetricFamily(
-            "tas_view_table_age_seconds",
-            "Seconds since the newest value was measured of that table of a source which is most behind in the view.",
+            "tas_view_value_age_seconds",
+            "Seconds since the newest value of a source in the view was measured; of tables, of the one most behind.",
             labels=["source"],
         )
         now = time.time()

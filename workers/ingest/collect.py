@@ -77,6 +77,17 @@ class SourceMetrics:
             "tas_source_behind_seconds",
             "By how many seconds the newest published values of a source are older than its period; 0 on standby.",
         )
+        self.overdue = gauge(
+            "tas_source_overdue_seconds",
+            "For how long a fresh sample of any metric of policies is overdue; 0 on standby, or if none is wanted.",
+        )
+        self.value_age = gauge(
+            "tas_source_value_age_seconds",
+            "Seconds since the newest value was measured that was published; NaN on standby, or if none is wanted.",
+        )
+        self.wanted = gauge(
+            "tas_source_metrics", "Metrics that policies use from the source; 0 on standby, or until it is polled."
+        )
         self.late = counter("tas_source_polls_late", "Polls that took longer than the period, with publishing.")
         self.refused = counter(
             "tas_source_values_refused", "Values in responses that were refused.", labelnames=["source", "reason"]
@@ -125,6 +136,9 @@ class Collect:
             for spec, source in sources.items()
         ]
         for run in self._runs:
+            metrics.overdue.labels(run.name).set_function(run.overdue)
+            metrics.value_age.labels(run.name).set_function(run.value_age)
+            metrics.wanted.labels(run.name).set_function(run.wanted)
             run.others = [other for other in self._runs if other is not run]
 
     def unready(self) -> str | None:
@@ -282,6 +296,18 @@ class _CollectedSource:
         """The state now."""
         return self._tracker.state(now=time.time())
 
+    def overdue(self) -> float:
+        """For how many seconds a fresh sample is overdue."""
+        return self._tracker.overdue(time.time())
+
+    def value_age(self) -> float:
+        """Seconds since the newest published value was measured; NaN without one."""
+        return self._tracker.value_age(time.time())
+
+    def wanted(self) -> float:
+        """How many metrics policies use from this source."""
+        return float(self.state().metric_count)
+
     def brought(self) -> frozenset[str]:
         """The metrics of which this source brings fresh samples to this process."""
         metrics = self.state().metrics
@@ -342,7 +368,7 @@ class _PolledSource(_CollectedSource):
             started = loop.time()
             version = self._policies.version
             metrics = self._wanted.of(self.name)
-            self._tracker.set_metrics(metrics)
+            self._tracker.set_metrics(metrics, now=time.time())
             min_pause, pause = MIN_PAUSE_SECONDS, IDLE_SECONDS
             if metrics:
                 try:
@@ -434,12 +460,12 @@ class ReceivingSource(_CollectedSource):
 
     async def _receive(self, result: SourceResult) -> None:
         metrics = self._wanted.of(self.name)
-        self._tracker.set_metrics(metrics)
+        self._tracker.set_metrics(metrics, now=time.time())
         await self._publish(result, metrics, requested_at=time.time())
 
     async def _write_states(self) -> None:
         while True:
-            self._tracker.set_metrics(self._wanted.of(self.name))
+            self._tracker.set_metrics(self._wanted.of(self.name), now=time.time())
             state = self._current_state()
             # A replica that received nothing does not overwrite the state of another replica.
             await self._states.write(state, keep_other_holder=state.polls == self._written_polls)

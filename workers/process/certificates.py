@@ -51,7 +51,7 @@ class TlsMetrics:
             self.refused.labels(reason)
         self.remaining = Gauge(
             "tas_tls_remaining_seconds",
-            "Seconds until the first certificate of the file, or of a connected client, expires.",
+            "Seconds until the first certificate of the file, or of a connected client, expires; negative after that.",
             ["file"],
             registry=registry,
         )
@@ -162,7 +162,8 @@ class Certificates:
         )
 
     def _remaining(self, file: str) -> float:
-        return self.current.expires[file] - self._clock()
+        now = self._clock()
+        return self.current.expiry(file, now) - now
 
     def _warn_of_expiry(self) -> None:
         for file, expires in self.current.expires.items():

@@ -20,13 +20,23 @@ class Credentials:
     """The TLS context of the files' contents.
 
     `authorities` are the certificates that sign trusted clients, as DER. `expires` has for each file, by its flag
-    without dashes, when its first certificate expires, in seconds since 1970.
+    without dashes, when its first certificate expires, in seconds since 1970; `authorities_until` is when the last
+    authority expires.
     """
 
     context: ssl.SSLContext
     contents: tuple[bytes, bytes, bytes]
     authorities: frozenset[bytes]
     expires: Mapping[str, float]
+    authorities_until: float
+
+    def expiry(self, file: str, now: float) -> float:
+        """When a file expires. An authority that has expired does not count while another one is valid.
+
+        Who replaces an authority trusts both for some time, and may leave the old one there.
+        """
+        first = self.expires[file]
+        return self.authorities_until if file.endswith("cacert") and first <= now else first
 
 
 def load_credentials(files: TlsFiles) -> Credentials:
@@ -35,7 +45,7 @@ def load_credentials(files: TlsFiles) -> Credentials:
     Raises TlsError if the files cannot be read, do not belong together, or changed while being read.
     """
     # Imported here, with cryptography: 40 ms and 10 MB, and most processes serve without TLS.
-    from workers.process.x509 import certificates_of, der_of, first_expiry  # noqa: PLC0415
+    from workers.process.x509 import certificates_of, der_of, first_expiry, last_expiry  # noqa: PLC0415
 
     contents = files.read()
     chain, authorities = certificates_of(contents, files)
@@ -73,6 +83,7 @@ def load_credentials(files: TlsFiles) -> Credentials:
             for name, certificates in (("cert", chain), ("cacert", authorities))
             if certificates
         },
+        authorities_until=last_expiry(authorities),
     )
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from math import inf
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
@@ -63,6 +64,11 @@ def der_of(certificate: x509.Certificate) -> bytes:
 def first_expiry(certificates: Iterable[x509.Certificate]) -> float:
     """When the first of these certificates expires, in seconds since 1970."""
     return min(certificate.not_valid_after_utc.timestamp() for certificate in certificates)
+
+
+def last_expiry(certificates: Iterable[x509.Certificate]) -> float:
+    """When the last of these certificates expires, in seconds since 1970; infinite without any."""
+    return max((certificate.not_valid_after_utc.timestamp() for certificate in certificates), default=inf)
 
 
 def names_in(der: bytes) -> str:

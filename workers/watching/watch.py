@@ -176,7 +176,8 @@ class WatchWorker:
         )
         for resource, mirror in (("taspolicies", self._policies), ("nodes", self._nodes), ("pods", self._pods)):
             self._metrics.objects.labels(resource).set_function(mirror.__len__)
-        self._metrics.newest_pod.set_function(lambda: self._filtered.newest(self._pods.records()))
+        for state, newest in (("placed", self._newest_placed), ("waiting", self._newest_waiting)):
+            self._metrics.newest_pod.labels(state).set_function(newest)
 
     def unready(self) -> str | None:
         """Why the bus may differ from the API server."""
@@ -216,6 +217,12 @@ class WatchWorker:
             await purge_tombstone(self._bus, NODES, NODE_RELEASES.key(node), revision=release.revision)
         return True
 
+    def _newest_placed(self) -> float:
+        return self._filtered.placed
+
+    def _newest_waiting(self) -> float:
+        return self._filtered.newest_waiting(self._pods.records())
+
     def _pod_record(self, found: PodObject) -> tuple[PodKey, PodRecord]:
         key, record = pod_record(found)
         self._filtered.take_in(key, found)
@@ -243,13 +250,16 @@ class WatchWorker:
 
 
 class _Filtered:
-    """When the newest pod was created about which the scheduler must have asked filter, or must ask now.
+    """When the newest pods were created about which the scheduler must have asked filter, or must ask now.
 
-    A placed pod counts also after its end. One that waits counts no more once the scheduler finds that no node fits.
+    One that waits counts no more once the scheduler finds that no node fits. Times are in seconds since 1970.
+
+    Attributes:
+        placed: When the newest pod was created that has a node, or had one before it ended; 0 without one.
     """
 
     def __init__(self) -> None:
-        self._placed = 0.0
+        self.placed = 0.0
         self._waiting: dict[PodKey, float] = {}
 
     def take_in(self, key: PodKey, found: PodObject) -> None:
@@ -263,12 +273,12 @@ class _Filtered:
         if node is None:
             self._waiting[key] = created
         else:
-            self._placed = max(self._placed, created)
+            self.placed = max(self.placed, created)
 
-    def newest(self, known: Iterable[tuple[PodKey, PodRecord]]) -> float:
-        """The time in seconds since 1970; 0 without such a pod. Pods that are not `known` any more are forgotten."""
+    def newest_waiting(self, known: Iterable[tuple[PodKey, PodRecord]]) -> float:
+        """When the newest pod was created that waits; 0 without one. Those not `known` any more are forgotten."""
         self._waiting = {key: self._waiting[key] for key, _ in known if key in self._waiting}
-        return max(self._placed, *self._waiting.values(), 0.0)
+        return max(self._waiting.values(), default=0.0)
 
 
 class _Metrics:
@@ -279,7 +289,8 @@ class _Metrics:
         )
         self.newest_pod = Gauge(
             "tas_watch_newest_pod_timestamp_seconds",
-            "When the newest pod was created that names a policy, and that the scheduler must have asked filter about.",
+            "When the newest pod with a policy was created about which the scheduler has asked filter, or has to ask.",
+            ["state"],
             registry=registry,
         )
         for resource in ("taspolicies", "nodes", "pods"):

@@ -111,6 +111,11 @@ seccompProfile: {type: RuntimeDefault}
 {{- end }}
 {{- end }}
 
+{{- /* A file of deploy/alerts, with the page of this installation in each `runbook_url`. */}}
+{{- define "tas.alerts" -}}
+{{- .root.Files.Get (printf "files/alerts/%s" .file) | replace "https://tas-on-nats.example/docs/operations.md" .root.Values.prometheus.runbookUrl }}
+{{- end }}
+
 {{- /* Three quarters of the volume of a NATS server, in MiB. */}}
 {{- define "tas.storeMebibytes" -}}
 {{- $storage := .Values.bus.servers.storage }}
@@ -172,8 +177,8 @@ seccompProfile: {type: RuntimeDefault}
 {{- if and $values.networkPolicy.remoteWrite (not $values.collect.remoteWritePort) }}
 {{- fail "networkPolicy.remoteWrite: needs collect.remoteWritePort" }}
 {{- end }}
-{{- if and $values.prometheus.labels (not (or $values.prometheus.podMonitor $values.prometheus.rules)) }}
-{{- fail "prometheus.labels: needs prometheus.podMonitor or prometheus.rules" }}
+{{- if and $values.prometheus.labels (not (or $values.prometheus.podMonitor $values.prometheus.rules $values.prometheus.schedulerRules)) }}
+{{- fail "prometheus.labels: needs prometheus.podMonitor, prometheus.rules or prometheus.schedulerRules" }}
 {{- end }}
 {{- $runs := include "tas.enabled" . | fromYamlArray }}
 {{- range $name, $process := $processes }}

@@ -429,11 +429,19 @@ async def test_of_several_certificates_in_a_file_the_first_to_expire_counts(fold
     short, long = (AUTHORITY.server("extender", lives=dt.timedelta(hours=hours)) for hours in (6, 12))
     chain = Pair(certificate=long.certificate + short.certificate, key=long.key)
     folder.swap(server=chain, authorities=AUTHORITY.certificate + short.certificate)
-    expires = load_credentials(folder.files).expires
-    assert {file: round((seconds - time.time()) / 3600) for file, seconds in expires.items()} == {
+    credentials, now = load_credentials(folder.files), time.time()
+    assert {file: round((seconds - now) / 3600) for file, seconds in credentials.expires.items()} == {
         "cert": 6,
         "cacert": 6,
     }
+
+    def left(file: str, hours: int) -> int:
+        at = now + 3600 * hours
+        return round((credentials.expiry(file, at) - at) / 3600)
+
+    # A server shows its whole chain; of two authorities one is enough.
+    assert [left("cert", hours) for hours in (0, 5, 7)] == [6, 1, -1]
+    assert [left("cacert", hours) for hours in (0, 5, 7, 25)] == [6, 1, 17, -1]
 
 
 OTHER = AUTHORITY.server("other")

@@ -446,4 +446,5 @@ async def test_an_oscillation_costs_at_most_the_flap_budget(world: World, kubeco
             await labels.caught_up()
             await labels.idle()
         assert labels.count("tas_label_patches_total", result="patched") == 4
+        assert labels.count("tas_labels_flapping") == 1
         assert await world.has(node, name, None)

@@ -28,7 +28,7 @@ from tests.integration.servers import answered, eventually
 from tests.integration.workers.running import epoch_on, put, running
 from workers.following.followed_view import FollowedView
 from workers.following.synced import write_synced
-from workers.following.view_metrics import TableAges
+from workers.following.view_metrics import ValueAges
 
 __all__ = ["long_limits"]
 
@@ -127,14 +127,14 @@ async def test_nothing_is_kept_of_a_node_without_facts_whose_row_was_removed(bus
         assert not followed.view.nodes
 
 
-async def test_the_age_of_the_newest_table_of_each_source_is_a_metric(bus: Bus) -> None:
+async def test_the_age_of_the_newest_value_of_each_source_is_a_metric(bus: Bus) -> None:
     now = time.time() // 1
     followed = FollowedView(bus, default_stale_after=60.0)
     registry = CollectorRegistry()
-    registry.register(TableAges(lambda: followed.table_times))
+    registry.register(ValueAges(lambda: followed.value_times))
 
     def age(source: str) -> float | None:
-        return registry.get_sample_value("tas_view_table_age_seconds", {"source": source})
+        return registry.get_sample_value("tas_view_value_age_seconds", {"source": source})
 
     async with running(followed):
         for source, part, ago in (("a", "1-0", 90), ("a", "2-0", 30), ("a", "2-1", 10), ("b", "1-0", 20)):
@@ -142,11 +142,18 @@ async def test_the_age_of_the_newest_table_of_each_source_is_a_metric(bus: Bus) 
             assert at is not None
             table = table_of_loads(now - ago, node=1)
             await put(bus, NODES, node_table_key(TableKey(source, at)), encode_stored_table(table))
-        await eventually(lambda: followed.table_times == {"a": now - 30, "b": now - 20})
+        await eventually(lambda: followed.value_times == {"a": now - 30, "b": now - 20})
         assert (age("b") or 0) >= 20
         assert (age("a") or 0) >= 30
         await put(bus, NODES, node_table_key(TableKey("b", Part(1, 0))), None)
         await eventually(lambda: age("b") is None)
+        for node, source, ago in (("node-1", "n", 40), ("node-2", "n", 25), ("node-3", "a", 5), ("node-4", "z", 3601)):
+            load = {"load": parse_quantity("1")}
+            scrape = Scrape(source=source, measured=now - ago, arrived=now, sequence=1, metrics=load)
+            await put(bus, NODES, node_metrics_key(node), encode_node_samples((scrape,)))
+        # A source that goes over from tables to nodes, or back, is as old as its newest value.
+        await eventually(lambda: followed.value_times == {"a": now - 5, "n": now - 25})
+        assert (age("n") or 0) >= 25
 
 
 @pytest.mark.parametrize("facts_first", [True, False])

@@ -378,19 +378,25 @@ async def test_a_source_says_how_far_it_is_behind_and_is_current_soon_after(bus:
         def behind() -> float:
             return registry.get_sample_value("tas_source_behind_seconds", {"source": "fake"}) or 0.0
 
+        def overdue() -> float | None:
+            return registry.get_sample_value("tas_source_overdue_seconds", {"source": "fake"})
+
         async def is_said(*, said: bool) -> bool:
             state = await world.state("fake")
             return state is not None and state.is_behind is said
 
         await world.has("node-1", "fake", {"load": 1})
+        assert registry.get_sample_value("tas_source_metrics", {"source": "fake"}) == 1
         answers.clear()
         await eventually(lambda: behind() > 3 * period)
+        assert (overdue() or 0.0) > period
         await eventually(partial(is_said, said=True))
         fake.value = "7"
         began = fake.polls
         answers.set()
         await world.has("node-1", "fake", {"load": 7})
         await eventually(lambda: behind() <= period)
+        await eventually(lambda: overdue() == 0.0)
         assert fake.polls <= began + 2
         await eventually(partial(is_said, said=False))
     assert fake.most_at_once == 1

@@ -212,3 +212,18 @@ def test_a_state_of_a_node_costs_in_proportion_to_its_labels() -> None:
         return asked.total()
 
     assert cost(100) < 20 * cost(10), "it was a hundred times as much"
+
+
+def test_the_nodes_with_labels_are_counted_also_when_a_wipe_has_forgotten_their_policies() -> None:
+    nodes = LabelledNodes()
+    nodes.begin_list(1)
+    nodes.set_policy("p", exists=True)
+    states = ({"p": "violating"}, {f"{LABEL_PREFIX}q/card": "1", "p": "violating"}, {"zone": "ssd"}, {})
+    for node, labels in zip(NODES, states, strict=True):
+        nodes.take_in(node, 1, labels)
+    assert nodes.with_labels == 2
+    nodes.forget_policies()
+    assert nodes.with_labels == 2
+    nodes.take_in("c", 2, {"zone": "ssd", "p": "violating"})
+    nodes.drop("a", 3)
+    assert nodes.with_labels == 2

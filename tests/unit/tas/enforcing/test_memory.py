@@ -94,3 +94,22 @@ def test_a_flap_budget_of_0_is_no_limit_and_a_deleted_node_is_forgotten() -> Non
     assert one.wait("a", "p", at=1.0) == 300.0
     one.forget("a")
     assert one.wait("a", "p", at=1.0) == 0.0
+
+
+def test_the_policies_on_nodes_whose_budget_is_used_up_are_counted_until_it_is_free_again() -> None:
+    budget = FlapBudget(2, seconds=300.0)
+    for node, policy, at in (
+        ("a", "p", 0),
+        ("a", "p", 10),
+        ("a", "q", 10),
+        ("a", "q", 20),
+        ("b", "p", 0),
+        ("b", "q", 5),
+    ):
+        budget.changed(node, policy, at=float(at))
+    assert budget.exhausted(20.0) == 2
+    assert budget.exhausted(305.0) == 1
+    assert budget.exhausted(311.0) == 0
+    budget.changed("b", "p", at=40.0)
+    budget.forget("a")
+    assert budget.exhausted(40.0) == 1

@@ -1,5 +1,6 @@
 """The health of a source, its state, and when the state is written."""
 
+from math import isnan
 from typing import Any
 
 import msgspec
@@ -32,7 +33,7 @@ STALE_AFTER = 60.0
 
 def make_tracker(*, period: float | None = 1.0) -> SourceTracker:
     tracker = SourceTracker(kind="k", holder="h", period=period, now=100.0)
-    tracker.set_metrics({"m": STALE_AFTER, "n": STALE_AFTER})
+    tracker.set_metrics({"m": STALE_AFTER, "n": STALE_AFTER}, now=0.0)
     return tracker
 
 
@@ -61,6 +62,30 @@ def test_polls_are_counted_and_reported_by_metric() -> None:
     assert (state.since, state.time, state.polls, state.failures, state.samples) == (100.0, 103.0, 2, 1, 2)
     assert (state.problem, state.last_failure, state.last_success) == ("", 101.0, 102.0)
     assert state.metrics == {"m": SourceMetric(nodes=2), "n": SourceMetric(missing="unknown")}
+
+
+def test_the_age_of_the_newest_value_counts_from_its_measurement_and_only_while_policies_use_a_metric() -> None:
+    tracker = make_tracker()
+    assert isnan(tracker.value_age(100.0))
+    tracker.record_result(result(("a", "other"), measured=99.0), published=1, now=100.0)
+    assert isnan(tracker.value_age(100.0)), "no policy uses it"
+    tracker.record_result(result(("a", "m"), measured=80.0), published=1, now=101.0)
+    tracker.record_result(result(("b", "m"), measured=70.0), published=1, now=102.0)
+    assert tracker.value_age(103.0) == 23.0
+    tracker.record_result(result(("b", "m")), published=1, now=104.0)
+    assert tracker.value_age(105.0) == 1.0, "without a time, a value is measured when it comes"
+    assert tracker.overdue(110.0) == pytest.approx(110.0 - 104.0 - 1.0)
+    tracker.set_metrics({}, now=111.0)
+    assert isnan(tracker.value_age(112.0))
+    assert tracker.overdue(200.0) == 0.0
+
+
+def test_a_source_whose_windows_are_not_covered_yet_is_not_overdue() -> None:
+    tracker = make_tracker()
+    warming = SourceResult(missing={"m": "1 of 5 minutes", "n": "1 of 5 minutes"}, warming=frozenset({"m", "n"}))
+    tracker.record_result(warming, published=0, now=400.0)
+    assert tracker.overdue(400.5) == 0.0
+    assert tracker.overdue(411.0) == 10.0
 
 
 def test_a_failure_keeps_the_metrics_of_the_last_poll() -> None:
@@ -110,7 +135,7 @@ class TestHealth:
 
     def test_a_stale_marker_is_visible_at_once_and_is_no_success(self) -> None:
         tracker = make_tracker(period=None)
-        tracker.set_metrics({"m": STALE_AFTER})
+        tracker.set_metrics({"m": STALE_AFTER}, now=0.0)
         tracker.record_result(result(("a", "m"), ("b", "m")), published=2, now=100.0)
         (sample, _) = result(("a", "m"), ("b", "m"), measured=100.0).samples
         ended = SourceResult(samples=(msgspec.structs.replace(sample, ends=130.0),))
@@ -124,7 +149,7 @@ class TestHealth:
 
     def test_a_source_whose_series_have_ended_is_failing_and_says_so(self) -> None:
         tracker = make_tracker(period=None)
-        tracker.set_metrics({"m": STALE_AFTER})
+        tracker.set_metrics({"m": STALE_AFTER}, now=0.0)
         (sample,) = result(("a", "m"), measured=100.0).samples
         ended = SourceResult(samples=(msgspec.structs.replace(sample, ends=130.0),))
         tracker.record_result(ended, published=1, now=110.0)
@@ -182,7 +207,7 @@ class TestHealth:
 
     def test_the_longest_stale_after_of_the_policies_counts(self) -> None:
         tracker = make_tracker()
-        tracker.set_metrics({"m": 600.0})
+        tracker.set_metrics({"m": 600.0}, now=0.0)
         assert tracker.record_result(result(("a", "m"), measured=0.0), published=1, now=599.0) is PollResult.ALL
         assert health_of(tracker, 599.0) is Health.HEALTHY
         assert health_of(tracker, 600.0) is Health.FAILING
@@ -190,7 +215,7 @@ class TestHealth:
     def test_a_new_metric_is_not_missing_before_it_was_polled(self) -> None:
         tracker = make_tracker()
         tracker.record_result(result(("a", "m"), ("a", "n")), published=2, now=101.0)
-        tracker.set_metrics({"m": STALE_AFTER, "new": STALE_AFTER})
+        tracker.set_metrics({"m": STALE_AFTER, "new": STALE_AFTER}, now=0.0)
         assert tracker.state(now=101.0).metrics == {"m": SourceMetric(nodes=1), "new": SourceMetric()}
         tracker.record_result(result(("a", "m")), published=1, now=102.0)
         assert tracker.state(now=102.0).metrics["new"].missing == "no value"
@@ -241,7 +266,7 @@ class TestHealth:
         tracker = make_tracker()
         tracker.record_failure("down", now=101.0)
         assert health_of(tracker, 101.0) is Health.FAILING
-        tracker.set_metrics({})
+        tracker.set_metrics({}, now=0.0)
         assert health_of(tracker, 101.0) is Health.IDLE
 
 
@@ -264,11 +289,11 @@ def test_a_metric_is_no_longer_missing_after_a_value_was_received() -> None:
 def test_metrics_that_no_policy_uses_any_more_are_deleted() -> None:
     tracker = make_tracker()
     tracker.record_result(result(("a", "m"), missing={"n": "unknown"}), published=1, now=101.0)
-    tracker.set_metrics({"m": STALE_AFTER})
+    tracker.set_metrics({"m": STALE_AFTER}, now=0.0)
     tracker.record_result(result(("a", "m"), missing={"n": "unknown"}), published=1, now=101.0)
     assert tracker.state(now=101.0).metrics.keys() == {"m"}
     tracker.record_failure("down", now=102.0)
-    tracker.set_metrics({})
+    tracker.set_metrics({}, now=0.0)
     assert (tracker.state(now=103.0).metrics, tracker.problem) == ({}, "")
 
 
@@ -296,7 +321,7 @@ def test_refusals_add_up_and_the_newest_is_the_example() -> None:
 )
 def test_a_change_that_a_user_waits_for_is_written_first(change: dict[str, Any], after: float) -> None:
     tracker = make_tracker()
-    tracker.set_metrics({"m": STALE_AFTER})
+    tracker.set_metrics({"m": STALE_AFTER}, now=0.0)
     tracker.record_result(result(("a", "m")), published=1, now=100.0)
     written = tracker.state(now=100.0)
     assert not is_write_due(written, replace(written, **change, time=100.0 + after - 0.1))
@@ -436,9 +461,9 @@ class TestBehind:
         for tracker in (make_tracker(period=None), idle := make_tracker(period=10.0)):
             tracker.begin_poll(100.0)
             tracker.end_poll(100.0)
-            idle.set_metrics({})
+            idle.set_metrics({}, now=0.0)
             assert tracker.behind(1000.0) == 0
-        idle.set_metrics({"m": STALE_AFTER})
+        idle.set_metrics({"m": STALE_AFTER}, now=0.0)
         idle.begin_poll(1000.0)
         assert idle.behind(1005.0) == 0, "it was idle, and not behind"
 
