@@ -126,6 +126,7 @@ class Bus:
         self._streams = streams
         self._replicas = replicas
         self._link: Link | None = None
+        self._expires = inf
         self._next: Link | None = None  # with new credentials, to follow the current one
         self._connected = asyncio.Event()
         self._recheck = asyncio.Event()
@@ -192,8 +193,11 @@ class Bus:
 
     @property
     def credentials_expire(self) -> float:
-        """When the credentials of the current connection expire, in seconds since 1970; infinite if never."""
-        return inf if self._link is None or not self._link.loaded.expires else self._link.loaded.expires
+        """When the credentials of the connection expire, in seconds since 1970; infinite if never.
+
+        Without a connection, those of the last one: the server ends it when they expire.
+        """
+        return self._expires
 
     @property
     def problem(self) -> BusError | None:
@@ -529,7 +533,7 @@ class Bus:
             self._checked_again.set()
             self._checked_again = asyncio.Event()
             if state.usable and not self._connected.is_set():
-                self._link = link
+                self._link, self._expires = link, link.loaded.expires or inf
                 self.max_value_bytes = link.max_payload
                 self._connected.set()
                 log.info("bus_connected", connection=self.name, bus=self.address)

@@ -18,7 +18,7 @@ from tests.integration.servers import Server, eventually
 from tests.integration.workers.watching.test_inventory import add_node, bind
 
 from .alerts import check
-from .test_alerts_played import ALWAYS, Stage, User
+from .test_alerts_played import FOREVER, Stage, User
 
 NUMA = "gpu.intel.com/numa-gpu-map"
 RULES = "    dontschedule: {rules: [{metricname: m, operator: Equals, target: 2}]}\n"
@@ -98,7 +98,7 @@ async def no_gpu_is_ready(cards: Cards) -> None:
 
 async def binds_fail(cards: Cards) -> None:
     async with cards.stage.story("TasGpuBindsFail", minutes=5) as during:
-        cards.world.sandbox.faults.answer(403, times=ALWAYS, which=binds)
+        cards.world.sandbox.faults.answer(403, times=FOREVER, which=binds)
         during.append(await cards.stage.scrape())
         await cards.bind("refused", lambda error: "(403)" in error)
         during.append(await cards.stage.scrape())
@@ -135,7 +135,7 @@ async def a_pod_does_not_get_its_label(cards: Cards) -> None:
     """First the node cannot be read, then the API server refuses the patch of the pod."""
     stage, faults = cards.stage, cards.world.sandbox.faults
     async with stage.story("TasEvictionLabelsNotWritten", minutes=7) as during:
-        faults.answer(403, times=ALWAYS, which=reads_a_node)
+        faults.answer(403, times=FOREVER, which=reads_a_node)
         cards.label_node(EMPTIED, "true")
         await stage.is_at("tas_eviction_nodes_failing", lambda count: count == 1)
         during.extend(await stage.scrapes())
@@ -147,7 +147,7 @@ async def a_pod_does_not_get_its_label(cards: Cards) -> None:
         await eventually(lambda: cards.label_of("bound") is None)
     async with stage.story("TasEvictionLabelsNotWritten", minutes=7) as during:
         during.append(await stage.scrape())
-        faults.answer(422, times=ALWAYS, which=patches_a_pod)
+        faults.answer(422, times=FOREVER, which=patches_a_pod)
         cards.label_node(EMPTIED, "true")
         # It tries again: at the next poll there may be two.
         await stage.is_at('tas_eviction_patches_total{result="refused"', lambda count: count >= 1)
@@ -176,7 +176,7 @@ async def test_the_alerts_about_cards_fire_and_end_as_their_rows_say(
         AsyncExitStack() as stack,
     ):
         add_node(world, "a", "N(0) i2")
-        world.sandbox.faults.answer(500, times=ALWAYS, which=lists_pods)
+        world.sandbox.faults.answer(500, times=FOREVER, which=lists_pods)
 
         async def run(worker: str, *flags: str) -> Running:
             shared = ("--bus", server.url, "--kubeconfig", str(tmp_path / "kubeconfig"))

@@ -1,4 +1,4 @@
-"""The optional alert by the metrics of kube-scheduler (facts.md c70): what a real one counts when it reaches no extender."""
+"""The optional alert by the metrics of kube-scheduler: what a real one counts when it reaches no extender."""
 
 import json
 from pathlib import Path
@@ -39,7 +39,7 @@ def refused_for(cluster: Cluster, namespace: str, pod: str) -> str:
 def test_a_scheduler_that_reaches_no_extender_is_known_by_its_own_attempts(
     cluster: Cluster, namespace: str, tmp_path: Path, prometheus_binary: Path, *, ignorable: bool, result: str
 ) -> None:
-    """Played by promtool: the scheduler is scraped before and after, and the extender was asked last ten minutes ago."""
+    """By facts.md c70. Then promtool plays it, and the extender was asked last ten minutes before."""
     nobody, port = free_ports(2)
     with cluster.scheduler(extender(f"http://127.0.0.1:{nobody}", names_only=True, ignorable=ignorable), port=port):
         cluster.create_pod(namespace, "first", policy="demo")

@@ -1,4 +1,4 @@
-"""What a view knows of itself, as metrics: how old its newest values are, and how many nodes last known values reject."""
+"""What a view knows of itself, as metrics: the ages of its newest values, and whom last known values reject."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
