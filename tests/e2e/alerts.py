@@ -39,6 +39,9 @@ USED = {
 }
 """The metrics of which some rule uses a series."""
 
+WAITED_FOR = {"tas_source_metrics_missing", "tas_sample_write_seconds", "tas_label_patch_seconds"}
+"""Those for whose values stories wait."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
@@ -54,7 +57,7 @@ class Scrape:
         series: dict[str, float] = {}
         counters: set[str] = set()
         for family in text_string_to_metric_families(text):
-            if not {family.name, f"{family.name}_total"} & USED:
+            if not {family.name, f"{family.name}_total"} & (USED | WAITED_FOR):
                 continue
             for sample in family.samples:
                 labels = ", ".join(f"{name}={json.dumps(value)}" for name, value in sorted(sample.labels.items()))

@@ -218,7 +218,12 @@ def test_the_nodes_with_labels_are_counted_also_when_a_wipe_has_forgotten_their_
     nodes = LabelledNodes()
     nodes.begin_list(1)
     nodes.set_policy("p", exists=True)
-    states = ({"p": "violating"}, {f"{LABEL_PREFIX}q/card": "1", "p": "violating"}, {"zone": "ssd"}, {})
+    states: tuple[dict[str, str], ...] = (
+        {"p": "violating"},
+        {f"{LABEL_PREFIX}q/card": "1", "p": "violating"},
+        {"zone": "ssd"},
+        {},
+    )
     for node, labels in zip(NODES, states, strict=True):
         nodes.take_in(node, 1, labels)
     assert nodes.with_labels == 2
