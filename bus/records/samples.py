@@ -21,6 +21,7 @@ from bus.subjects import parse_samples_subject
 from tas.errors import InvalidInputError
 from tas.samples.freshness import time_fault
 from tas.samples.sample import NodeSamples, Scrape
+from tas.values.blanks import ANY, has_small_blanks, refusal_of
 from tas.values.names import is_metric_name
 from tas.values.quantity import Quantity, QuantityError, parse_quantity
 
@@ -247,9 +248,12 @@ def _metric_value(sample: str, metric: str, written: msgspec.Raw) -> Quantity:
     elif text[0] not in "-0123456789":
         raise InvalidInputError(sample, field, text, "must be a quantity, as a number or as text")
     try:
-        return parse_quantity(text)
+        value = parse_quantity(text)
     except QuantityError as error:
         raise InvalidInputError(sample, field, text, str(error)) from error
+    if (why := refusal_of(value, ANY, small=has_small_blanks(metric))) is not None:
+        raise InvalidInputError(sample, field, text, why)
+    return value
 
 
 def _field(sample: str, field: str, written: msgspec.Raw, decoder: msgspec.json.Decoder[T]) -> T:

@@ -29,6 +29,7 @@ from tas.errors import InvalidInputError, shortened
 from tas.samples.freshness import time_fault
 from tas.samples.parts import MAX_ROWS
 from tas.samples.table import Column, Reading, Table, TableKey, Values, table_of
+from tas.values.blanks import ANY, LEAST, has_small_blanks, refusal_of
 from tas.values.names import is_metric_name, is_subdomain
 from tas.values.quantity import Quantity, QuantityError, format_quantity, parse_quantity
 
@@ -413,9 +414,25 @@ def _values(
     for row in (*rows.refused, *superseded):
         texts[row] = None
     try:
-        return tuple(None if text is None else parse_quantity(text) for text in texts)
+        values = tuple(None if text is None else parse_quantity(text) for text in texts)
     except QuantityError:
-        return tuple(_quantity(refusals, f"{metric}.{rows.names[row]}", text) for row, text in enumerate(texts))
+        values = tuple(_quantity(refusals, f"{metric}.{rows.names[row]}", text) for row, text in enumerate(texts))
+    return _without_blanks(refusals, rows, metric, values)
+
+
+def _without_blanks(refusals: _Refusals, rows: _Rows, metric: str, values: Values) -> Values:
+    """The values without numbers that mean that there is none. As nearly always there are none: two passes in C."""
+    small = has_small_blanks(metric)
+    present = [value for value in values if value is not None]
+    if not small and (not present or -LEAST < min(present) <= max(present) < LEAST):
+        return values
+    found: list[Quantity | None] = []
+    for row, value in enumerate(values):
+        why = None if value is None else refusal_of(value, ANY, small=small)
+        if why is not None and value is not None:
+            refusals.add("metrics", f"{metric}.{rows.names[row]}", format_quantity(value), why)
+        found.append(None if why is not None else value)
+    return tuple(found)
 
 
 def _text(cell: msgspec.Raw) -> str | None:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from tas.errors import InvalidInputError
 from tas.samples.sample import MAX_SAMPLE_AGE
 from tas.sources.result import RefusalReason, ResultBuilder, Sample
+from tas.values.blanks import ANY, has_small_blanks, refusal_of
 from tas.values.quantity import Quantity, QuantityError, parse_quantity
 
 SOURCE = "annotations"
@@ -65,12 +66,15 @@ def annotation_samples(
             continue
         try:
             value = parse_number(text)
+            why = refusal_of(value, ANY, small=has_small_blanks(metric))
         except QuantityError as error:
-            subject, field = f"node {node}", f"annotation {metric}"
-            builder.refuse(RefusalReason.VALUE, subject, field, text, str(error))
-            refused[metric] = str(InvalidInputError(subject, field, text, str(error)))
-        else:
+            why = str(error)
+        if why is None:
             builder.add_sample(Sample(node=node, metric=metric, value=value, measured=measured))
+        else:
+            subject, field = f"node {node}", f"annotation {metric}"
+            builder.refuse(RefusalReason.VALUE, subject, field, text, why)
+            refused[metric] = str(InvalidInputError(subject, field, text, why))
     return refused
 
 

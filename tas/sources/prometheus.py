@@ -112,7 +112,8 @@ def mapping_of(mappings: Mappings, metric: str) -> MetricMapping:
     numbers = {"quantile": f"{window.percentile / 100:g}", "seconds": f"{window.seconds:g}"}
     parts = (f"{function.format(range=values, **numbers)} and {fresh}" for values, fresh in _ranges(window, mapping))
     query = " or ".join(parts)
-    return msgspec.structs.replace(mapping, query=query)
+    # The bounds are those of the values, not of a standard deviation.
+    return msgspec.structs.replace(mapping, query=query, min=None, max=None)
 
 
 def _ranges(window: Window, mapping: MetricMapping) -> Iterator[tuple[str, str]]:
@@ -136,6 +137,7 @@ def read_answer(metric: str, mapping: MetricMapping, body: bytes, *, status: int
     answer = _answer(body, status)
     samples: dict[str, list[SeriesSample]] = {}
     names = series_names(metric, mapping) if mapping.query is None else ()
+    rules, small = mapping.rules, mapping.has_small_blanks(metric)
     for item in _vector(answer, query_of(metric, mapping)):
         one_series = _series(item, metric, builder)
         if one_series is None:
@@ -144,6 +146,8 @@ def read_answer(metric: str, mapping: MetricMapping, body: bytes, *, status: int
         if node is None:
             continue
         sample = _series_sample(f"{metric} of {node}", one_series, item, names, builder)
+        if sample is not None and not builder.is_value(sample.value, f"{metric} of {node}", rules, small=small):
+            continue
         if sample is not None:
             samples.setdefault(node, []).append(sample)
     for node, node_samples in samples.items():

@@ -27,6 +27,7 @@ from tas.sources.series import (
     valid_node,
 )
 from tas.sources.write_request import STALE_MARKER, Series, WriteError, decode_series, value_of
+from tas.values.blanks import ValueRules, has_small_blanks
 from tas.values.quantity import Quantity, QuantityError, parse_quantity
 
 MAX_SERIES = 200_000
@@ -47,11 +48,16 @@ MAX_SAMPLES = 200_000
 
 
 class _SeriesUse(NamedTuple):
-    """A metric for which the series of one name are used; `rank` is the index of that name in `series_names`."""
+    """A metric for which the series of one name are used; `rank` is the index of that name in `series_names`.
+
+    `rules` and `small` say which numbers are values, as `refusal_of` takes them.
+    """
 
     metric: str
     rank: int
     mapping: MetricMapping
+    rules: ValueRules
+    small: bool
 
 
 class _StoredSeries:
@@ -189,7 +195,8 @@ class SeriesStore:
         for metric in sorted(metrics):
             mapping = self._mappings.of(metric)
             for rank, name in enumerate(series_names(metric, mapping)):
-                self._uses.setdefault(name, []).append(_SeriesUse(metric, rank, mapping))
+                small = mapping.has_small_blanks(metric) or has_small_blanks(name)
+                self._uses.setdefault(name, []).append(_SeriesUse(metric, rank, mapping, mapping.rules, small))
 
     def _add_series(self, data: bytes, context: _RequestContext) -> None:
         series = _decoded(data, context)
@@ -202,7 +209,8 @@ class SeriesStore:
         context.samples += len(series.samples)
         series_id = "\0".join(chain.from_iterable(labels.items()))
         samples: list[tuple[float, Quantity | None]] | None = None
-        for metric, rank, mapping in uses:
+        for use in uses:
+            metric, rank, mapping = use.metric, use.rank, use.mapping
             if not has_labels(labels, mapping.labels):
                 continue
             node = valid_node(context.builder, metric, labels, mapping.node_label)
@@ -210,9 +218,20 @@ class SeriesStore:
                 continue
             if samples is None:
                 samples = list(_samples(series, f"{metric} of {node}", context))
-            stored = self._stored_series((metric, node), series_id, rank, context) if samples else None
-            if stored is not None and stored.add(samples, context.now):
+            counting = self._values_of(samples, use, f"{metric} of {node}", context)
+            stored = self._stored_series((metric, node), series_id, rank, context) if counting else None
+            if stored is not None and stored.add(counting, context.now):
                 context.updated[metric, node] = None
+
+    def _values_of(
+        self, samples: Sequence[tuple[float, Quantity | None]], use: _SeriesUse, subject: str, context: _RequestContext
+    ) -> list[tuple[float, Quantity | None]]:
+        """The samples of a series without numbers that are no value of the metric."""
+        return [
+            (time, value)
+            for time, value in samples
+            if value is None or context.builder.is_value(value, subject, use.rules, small=use.small)
+        ]
 
     def _stored_series(
         self, node_metric: _NodeMetric, series_id: _SeriesId, rank: int, context: _RequestContext

@@ -12,6 +12,7 @@ import msgspec
 from tas.errors import InvalidInputError, line_of
 from tas.samples.freshness import time_fault
 from tas.samples.sample import Scrape
+from tas.values.blanks import ANY, ValueRules, has_small_blanks, refusal_of
 from tas.values.names import is_subdomain
 from tas.values.quantity import Quantity, QuantityError, format_quantity, parse_quantity
 
@@ -36,7 +37,7 @@ class RefusalReason(StrEnum):
     METRIC = "metric"
     """The value is of another metric than the requested one."""
     VALUE = "value"
-    """The value is no quantity: NaN, an infinity, text."""
+    """The value is no quantity: NaN, an infinity, text, a number that means NaN, one beyond `min` or `max`."""
     TIME = "time"
     """The time cannot be decoded, is in the future, or is more than an hour ago."""
     DUPLICATE = "duplicate"
@@ -99,7 +100,14 @@ class ResultBuilder:
         self._warming: set[str] = set()
 
     def add(
-        self, *, node: str, metric: str, value: str, measured: float | None = None, window: float | None = None
+        self,
+        *,
+        node: str,
+        metric: str,
+        value: str,
+        measured: float | None = None,
+        window: float | None = None,
+        rules: ValueRules = ANY,
     ) -> None:
         """Adds a value of `metric`, given as the text of the source; refuses an invalid node name or value."""
         if not is_subdomain(node):
@@ -110,7 +118,15 @@ class ResultBuilder:
         except QuantityError as error:
             self.refuse(RefusalReason.VALUE, f"{metric} of {node}", "value", value, str(error))
             return
-        self.add_sample(Sample(node=node, metric=metric, value=quantity, measured=measured, window=window))
+        if self.is_value(quantity, f"{metric} of {node}", rules, small=has_small_blanks(metric)):
+            self.add_sample(Sample(node=node, metric=metric, value=quantity, measured=measured, window=window))
+
+    def is_value(self, value: Quantity, subject: str, rules: ValueRules, *, small: bool) -> bool:
+        """Whether a number is a value (`refusal_of`); else it is refused."""
+        why = refusal_of(value, rules, small=small)
+        if why is not None:
+            self.refuse(RefusalReason.VALUE, subject, "value", format_quantity(value), why)
+        return why is None
 
     def add_sample(self, sample: Sample) -> None:
         """Adds a sample with a valid node name and quantity.

@@ -11,8 +11,9 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from tas.sources.result import RefusalReason, ResultBuilder, Sample
+from tas.values.blanks import ValueRules, has_small_blanks
 from tas.values.names import is_subdomain
-from tas.values.quantity import MAX_QUANTITY, Quantity, format_quantity
+from tas.values.quantity import MAX_QUANTITY, Quantity, format_quantity, parse_quantity
 
 NAME_LABEL = "__name__"
 NODE_LABEL = "node"
@@ -52,6 +53,7 @@ MAX_QUERY = 4000
 
 LabelName = Annotated[str, msgspec.Meta(pattern=r"\A[a-zA-Z_][a-zA-Z0-9_]*\Z")]
 _SeriesName = Annotated[str, msgspec.Meta(pattern=r"\A[a-zA-Z_:][a-zA-Z0-9_:]*\Z")]
+_Bound = int | float | str
 _Query = Annotated[str, msgspec.Meta(pattern=r"\S", max_length=MAX_QUERY)]
 
 
@@ -60,7 +62,8 @@ class MetricMapping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     `query` is PromQL, for a Prometheus that is polled. `series` is the name of the series; without it, the name of the
     metric, with or without `node_` before it. `labels` are labels that a series must have. `node_label` is the label
-    that holds the name of the node.
+    that holds the name of the node. Values less than `min` or more than `max` are refused; with `blanks` also those
+    that are blanks of GPU exporters (`tas.values.blanks`).
     """
 
     query: _Query | None = None
@@ -68,10 +71,26 @@ class MetricMapping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     labels: Mapping[LabelName, str] = {}
     node_label: LabelName | None = None
     aggregate: Aggregate | None = None
+    min: _Bound | None = None
+    max: _Bound | None = None
+    blanks: bool = False
 
     def __post_init__(self) -> None:
+        least, most = self.rules[1:]
+        if least is not None and most is not None and least > most:
+            raise ValueError(f"max = {self.max} is less than min = {self.min}")
         if NAME_LABEL in self.labels:
             raise ValueError(f"labels.{NAME_LABEL} is the name of the series: set the field series instead")
+
+    @property
+    def rules(self) -> ValueRules:
+        """Which values count. Raises ValueError if `min` or `max` is no quantity."""
+        least, most = (None if bound is None else parse_quantity(str(bound)) for bound in (self.min, self.max))
+        return ValueRules(self.blanks, least, most)
+
+    def has_small_blanks(self, metric: str) -> bool:
+        """Whether the metric, its series or its query is one of DCGM."""
+        return any(map(has_small_blanks, (metric, self.series or "", self.query or "")))
 
 
 class Mappings(msgspec.Struct, frozen=True, kw_only=True):
