@@ -1,10 +1,16 @@
 """The state of a source in SOURCES."""
 
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TypeVar
+
 import msgspec
 
 from bus.records.codec import Time, encode, optional_seconds_of, optional_time_of, reader, seconds_of, time_of
-from tas.sources.result import RefusalReason
+from tas.sources.result import RefusalReason, SuspectReason
 from tas.sources.state import RefusedValues, SourceMetric, SourceState
+
+R = TypeVar("R", bound=StrEnum)
 
 
 class _Refusal(msgspec.Struct, kw_only=True):
@@ -29,6 +35,7 @@ class _SourceState(msgspec.Struct, kw_only=True, omit_defaults=True, rename="cam
     samples: int = 0
     refused: list[_Refusal] = []
     refused_now: dict[str, dict[str, str]] = {}
+    suspect: list[_Refusal] = []
     without_tables: str = ""
     behind: float | None = msgspec.field(default=None, name="behindSeconds")
     metrics_left_out: int = 0
@@ -44,10 +51,7 @@ def encode_source_state(state: SourceState) -> bytes:
     """The value of `<source>` in SOURCES."""
     fields = msgspec.structs.asdict(state)
     fields |= {name: optional_time_of(fields[name]) for name in _TIMES}
-    fields["refused"] = [
-        _Refusal(reason=why.value, count=values.count, example=values.example, time=time_of(values.time))
-        for why, values in sorted(state.refused.items())
-    ]
+    fields["refused"], fields["suspect"] = _encoded(state.refused), _encoded(state.suspect)
     fields["behind"] = state.behind or None
     return encode(_SourceState(**fields))
 
@@ -57,10 +61,22 @@ def decode_source_state(data: bytes) -> SourceState:
     written = _read(data)
     fields = msgspec.structs.asdict(written)
     fields |= {name: optional_seconds_of(fields[name]) for name in _TIMES}
-    fields["refused"] = {
-        RefusalReason(each.reason): RefusedValues(count=each.count, example=each.example, time=seconds_of(each.time))
-        for each in written.refused
-        if each.reason in set(RefusalReason)
-    }
+    fields["refused"] = _decoded(written.refused, RefusalReason)
+    fields["suspect"] = _decoded(written.suspect, SuspectReason)
     fields["behind"] = written.behind or 0.0
     return SourceState(**fields)
+
+
+def _encoded(counts: Mapping[R, RefusedValues]) -> list[_Refusal]:
+    return [
+        _Refusal(reason=why.value, count=values.count, example=values.example, time=time_of(values.time))
+        for why, values in sorted(counts.items())
+    ]
+
+
+def _decoded(written: list[_Refusal], reasons: type[R]) -> dict[R, RefusedValues]:
+    return {
+        reasons(each.reason): RefusedValues(count=each.count, example=each.example, time=seconds_of(each.time))
+        for each in written
+        if each.reason in set(reasons)
+    }

@@ -32,7 +32,7 @@ from tas.policy.directory import FileProblem, FileProblems
 from tas.policy.manifest import policy_spec
 from tas.policy.policy import PolicyKey, Problem, StrategyType
 from tas.samples.sample import NodeSamples
-from tas.sources.state import SourceState, health
+from tas.sources.state import RefusedValues, SourceState, health
 from tas.values.quantity import format_quantity
 from tas.verdict.brake import UNREADABLE_BREAKER, UNREADABLE_PAUSE, Freeze, freeze_of
 from tas.verdict.ownership import LABEL_STRATEGIES, Claim, claim_of, owner_of
@@ -376,7 +376,12 @@ def _problems(state: SourceState, now: float) -> list[str]:
         problems.append(f"and {state.missing_left_out} more without a fresh sample")
     if state.without_tables:
         problems.append(f"published by node: {state.without_tables}")
-    return problems + [
-        f"{each.count} refused, the last {age_text(now - each.time)} ago, as {each.example}"
-        for each in state.refused.values()
+    return [
+        *problems,
+        *(f"{each.count} refused, {_last(each, now)}" for each in state.refused.values()),
+        *(f"{each.count} suspect ({why}), {_last(each, now)}" for why, each in state.suspect.items()),
     ]
+
+
+def _last(values: RefusedValues, now: float) -> str:
+    return f"the last {age_text(now - values.time)} ago, as {values.example}"

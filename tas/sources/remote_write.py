@@ -14,7 +14,8 @@ from typing import NamedTuple
 from tas.errors import shortened
 from tas.samples.freshness import time_fault
 from tas.samples.sample import MAX_SAMPLE_AGE
-from tas.sources.result import RefusalReason, ResultBuilder, SourceResult
+from tas.sources.jumps import Jumps
+from tas.sources.result import RefusalReason, ResultBuilder, SourceResult, with_suspect
 from tas.sources.series import (
     LOOKBACK,
     NAME_LABEL,
@@ -160,6 +161,7 @@ class SeriesStore:
         self._stored: dict[_NodeMetric, dict[_SeriesId, _StoredSeries]] = {}
         self._series = 0
         self._last_sweep = -math.inf
+        self._jumps = Jumps()
 
     @property
     def series(self) -> int:
@@ -185,7 +187,7 @@ class SeriesStore:
             self._add_series(data, context)
         for node_metric in context.updated:
             self._add_node_sample(node_metric, context)
-        return context.builder.result(), context.invalid
+        return with_suspect(context.builder.result(), self._jumps.taken()), context.invalid
 
     def _set_metrics(self, metrics: frozenset[str]) -> None:
         if metrics == self._metrics:
@@ -220,8 +222,13 @@ class SeriesStore:
                 samples = list(_samples(series, f"{metric} of {node}", context))
             counting = self._values_of(samples, use, f"{metric} of {node}", context)
             stored = self._stored_series((metric, node), series_id, rank, context) if counting else None
-            if stored is not None and stored.add(counting, context.now):
+            if stored is None:
+                continue
+            before = stored.value
+            if stored.add(counting, context.now):
                 context.updated[metric, node] = None
+                if stored.value is not before and stored.value is not None:
+                    self._jumps.add_value(node, metric, before, stored.value, context.now, series=series_id)
 
     def _values_of(
         self, samples: Sequence[tuple[float, Quantity | None]], use: _SeriesUse, subject: str, context: _RequestContext

@@ -6,13 +6,14 @@ are counted by reason, with one example for each reason.
 
 from collections.abc import Iterable, Iterator, Mapping, Set
 from enum import StrEnum
+from typing import TypeVar
 
 import msgspec
 
 from tas.errors import InvalidInputError, line_of
 from tas.samples.freshness import time_fault
 from tas.samples.sample import Scrape
-from tas.values.blanks import ANY, ValueRules, has_small_blanks, refusal_of
+from tas.values.blanks import ANY, SMALL_BLANKS, ValueRules, has_small_blanks, refusal_of
 from tas.values.names import is_subdomain
 from tas.values.quantity import Quantity, QuantityError, format_quantity, parse_quantity
 
@@ -25,6 +26,9 @@ MAX_ITEMS = 100_000
 
 MAX_VALUES = 2_000_000
 """The most JSON values in one answer, as its commas: even an empty value takes 60 bytes when it is decoded."""
+
+
+_R = TypeVar("_R", bound=StrEnum)
 
 
 class RefusalReason(StrEnum):
@@ -44,6 +48,15 @@ class RefusalReason(StrEnum):
     """The answer has several values of this metric for one node, and no rule chooses one: all are refused."""
 
 
+class SuspectReason(StrEnum):
+    """Why a value that was accepted may be none."""
+
+    BLANK = "blank"
+    """It is a blank of GPU exporters, of a metric for which the blanks are valid values (`tas.values.blanks`)."""
+    JUMP = "jump"
+    """For one scrape it was orders of magnitude above the values before and after it (`tas.sources.jumps`)."""
+
+
 class Sample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The value of one metric of one node.
 
@@ -61,7 +74,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of values refused for one reason, with one example: its object, field and value."""
+    """The number of values refused or suspect for one reason, with one example: its object, field and value."""
 
     count: int
     example: str
@@ -73,7 +86,7 @@ class SourceResult(msgspec.Struct, frozen=True, kw_only=True):
     `samples` has each metric of a node at most once. `missing` gives for each metric without any value the reason: the
     source does not know the metric, or failed for this metric alone. Of those in `warming` a value comes by itself once
     the window of the statistic is covered. `refused_now` has why a value is refused, by node
-    and metric, if the source knows all its values at any time.
+    and metric, if the source knows all its values at any time. `suspect` counts accepted values that may be none.
     """
 
     samples: tuple[Sample, ...] = ()
@@ -81,6 +94,7 @@ class SourceResult(msgspec.Struct, frozen=True, kw_only=True):
     missing: Mapping[str, str] = {}
     warming: Set[str] = frozenset()
     refused_now: Mapping[str, Mapping[str, str]] = {}
+    suspect: Mapping[SuspectReason, Refusal] = {}
 
 
 def excess_of(body: bytes) -> str | None:
@@ -96,6 +110,7 @@ class ResultBuilder:
         self._samples: dict[tuple[str, str], Sample] = {}
         self._duplicates: set[tuple[str, str]] = set()
         self._refusals: dict[RefusalReason, Refusal] = {}
+        self._suspect: dict[SuspectReason, Refusal] = {}
         self._missing: dict[str, str] = {}
         self._warming: set[str] = set()
 
@@ -136,6 +151,8 @@ class ResultBuilder:
         key = (sample.node, sample.metric)
         if key not in self._samples and key not in self._duplicates:
             self._samples[key] = sample
+            if sample.value in SMALL_BLANKS:
+                self._suspect_blank(sample)
             return
         before = self._samples.pop(key, None)
         self._duplicates.add(key)
@@ -144,6 +161,19 @@ class ResultBuilder:
         )
         subject, value = f"{sample.metric} of {sample.node}", format_quantity(sample.value)
         self.refuse(RefusalReason.DUPLICATE, subject, "value", value, reason, count=1 if before is None else 2)
+
+    def _suspect_blank(self, sample: Sample) -> None:
+        before = self._suspect.get(SuspectReason.BLANK)
+        subject, reason = (
+            f"{sample.metric} of {sample.node}",
+            "is a number of bytes, or a blank of GPU exporters (DCGM)",
+        )
+        error = InvalidInputError(subject, "value", format_quantity(sample.value), reason)
+        self._suspect[SuspectReason.BLANK] = (
+            Refusal(count=1, example=line_of(str(error)))
+            if before is None
+            else msgspec.structs.replace(before, count=before.count + 1)
+        )
 
     def refuse(
         self, category: RefusalReason, subject: str, field: str, value: object, reason: str, *, count: int = 1
@@ -180,6 +210,7 @@ class ResultBuilder:
             refusals=self._refusals,
             missing=self._missing,
             warming=self._warming,
+            suspect=self._suspect,
         )
 
 
@@ -189,19 +220,30 @@ def combined(results: Iterable[SourceResult]) -> SourceResult:
     refusals: dict[RefusalReason, Refusal] = {}
     missing: dict[str, str] = {}
     warming: set[str] = set()
+    suspect: dict[SuspectReason, Refusal] = {}
     for result in results:
         samples += result.samples
         _count_in(refusals, result.refusals)
         missing |= result.missing
         warming |= result.warming
-    return SourceResult(samples=tuple(samples), refusals=refusals, missing=missing, warming=warming)
+        _count_in(suspect, result.suspect)
+    return SourceResult(samples=tuple(samples), refusals=refusals, missing=missing, warming=warming, suspect=suspect)
 
 
-def _count_in(refusals: dict[RefusalReason, Refusal], more: Mapping[RefusalReason, Refusal]) -> None:
+def _count_in(counts: dict[_R, Refusal], more: Mapping[_R, Refusal]) -> None:
     for category, refusal in more.items():
-        before = refusals.get(category)
+        before = counts.get(category)
         count = refusal.count + (before.count if before else 0)
-        refusals[category] = Refusal(count=count, example=(before or refusal).example)
+        counts[category] = Refusal(count=count, example=(before or refusal).example)
+
+
+def with_suspect(result: SourceResult, suspect: Mapping[SuspectReason, Refusal]) -> SourceResult:
+    """`result` with values that were found suspect when it was published."""
+    if not suspect:
+        return result
+    counts = dict(result.suspect)
+    _count_in(counts, suspect)
+    return msgspec.structs.replace(result, suspect=counts)
 
 
 def with_valid_times(result: SourceResult, *, now: float) -> SourceResult:

@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from enum import StrEnum
 from heapq import nsmallest
 from math import inf, nan
+from typing import TypeVar
 
 import msgspec
 
 from tas.errors import line_of
 from tas.samples.freshness import stale_time
 from tas.sources.overdue import Overdue
-from tas.sources.result import Refusal, RefusalReason, Sample, SourceResult
+from tas.sources.result import Refusal, RefusalReason, Sample, SourceResult, SuspectReason
 
 MIN_WRITE_INTERVAL_SECONDS = 1.0
 """The shortest time between two writes of a state, however often its significant fields change."""
@@ -38,6 +39,9 @@ state it fits into a message of 1 MiB, whatever the names."""
 
 UNATTENDED_SECONDS = 2 * MAX_WRITE_INTERVAL_SECONDS
 """After this time without a write no replica listens for a source that writes to us."""
+
+
+_R = TypeVar("_R", bound=StrEnum)
 
 
 class Health(StrEnum):
@@ -81,7 +85,10 @@ class SourceMetric(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class RefusedValues(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of values refused for one reason since the replica has the source, the newest example and its time."""
+    """The number of values refused or suspect for one reason since the replica has the source.
+
+    With the newest example, and its time.
+    """
 
     count: int
     example: str
@@ -94,8 +101,9 @@ class SourceState(msgspec.Struct, frozen=True, kw_only=True):
     Times are in seconds since 1970. `period` is in seconds; None for a source that writes to us. `problem` says why the
     last poll failed as a whole; empty after a success, and before the first poll. `last_success` is when a fresh sample
     of a metric of policies last came. `metrics` is empty if no policy uses the source: then nothing is polled. Since
-    `since` are counted: polls (or received requests), failed ones, published samples, refused values. `behind` is by
-    how many seconds the newest published values are older than `period` (`SourceTracker.behind`). `refused_now` has
+    `since` are counted: polls (or received requests), failed ones, published samples, refused values, and those that
+    are `suspect`. `behind` is by how many seconds the newest published values are older than `period`
+    (`SourceTracker.behind`). `refused_now` has
     what is refused at present, if the source knows that, by node and metric. `without_tables` says why samples are
     published by node although the source should publish tables; empty if it does as it should. `metrics_left_out`
     counts the metrics for which a stored state has no room (`as_stored`), and `missing_left_out` those of them that
@@ -116,6 +124,7 @@ class SourceState(msgspec.Struct, frozen=True, kw_only=True):
     samples: int = 0
     refused: Mapping[RefusalReason, RefusedValues] = {}
     refused_now: Mapping[str, Mapping[str, str]] = {}
+    suspect: Mapping[SuspectReason, RefusedValues] = {}
     without_tables: str = ""
     behind: float = 0.0
     metrics_left_out: int = 0
@@ -256,6 +265,7 @@ class SourceTracker:
         self._samples = 0
         self._refused: dict[RefusalReason, RefusedValues] = {}
         self._refused_now: Mapping[str, Mapping[str, str]] = {}
+        self._suspect: dict[SuspectReason, RefusedValues] = {}
 
     @property
     def problem(self) -> str:
@@ -306,7 +316,9 @@ class SourceTracker:
         self._problem = ""
         self._samples += published
         self._requested = frozenset(self._metrics)
-        self._count_refused(result.refusals, now)
+        self._refusal = next((refusal.example for refusal in result.refusals.values()), "")
+        _count(self._refused, result.refusals, now)
+        _count(self._suspect, result.suspect, now)
         self._refused_now = result.refused_now
         if self._period is not None:
             self._fresh.clear()
@@ -331,15 +343,6 @@ class SourceTracker:
             return PollResult.NONE
         is_complete = not result.refusals and all(not each.missing for each in self._states_of_metrics(now).values())
         return PollResult.ALL if is_complete else PollResult.SOME
-
-    def _count_refused(self, refusals: Mapping[RefusalReason, Refusal], now: float) -> None:
-        self._refusal = next((refusal.example for refusal in refusals.values()), "")
-        for category, refusal in refusals.items():
-            before = self._refused.get(category)
-            # The newest example: the cause of an older one may be repaired by now.
-            self._refused[category] = RefusedValues(
-                count=refusal.count + (before.count if before else 0), example=refusal.example, time=now
-            )
 
     def _add_sample(self, sample: Sample, now: float) -> bool:
         """Counts a sample of a metric of policies; returns whether the sample is fresh."""
@@ -378,6 +381,7 @@ class SourceTracker:
             samples=self._samples,
             refused=dict(self._refused),
             refused_now=self._refused_now,
+            suspect=dict(self._suspect),
             without_tables=line_of(without_tables),
             behind=round(self.behind(now), 1),
         )
@@ -403,6 +407,15 @@ class SourceTracker:
         return SourceMetric(missing=reason)
 
 
+def _count(counts: dict[_R, RefusedValues], more: Mapping[_R, Refusal], now: float) -> None:
+    for reason, refusal in more.items():
+        before = counts.get(reason)
+        # The newest example: the cause of an older one may be repaired by now.
+        counts[reason] = RefusedValues(
+            count=refusal.count + (before.count if before else 0), example=refusal.example, time=now
+        )
+
+
 def is_write_due(written: SourceState | None, state: SourceState) -> bool:
     """Whether `state` is to be written now; `written` is the state that the same holder wrote last."""
     if written is None:
@@ -423,5 +436,5 @@ def _significant_fields(state: SourceState) -> tuple[object, ...]:
         for name, metric in state.metrics.items()
     }
     left_out = (state.metrics_left_out, state.missing_left_out)
-    refused = (state.refused.keys(), state.refused_now, state.without_tables)
+    refused = (state.refused.keys(), state.refused_now, state.suspect.keys(), state.without_tables)
     return (state.holder, state.since, state.period, state.problem, state.is_behind, metrics, left_out, refused)

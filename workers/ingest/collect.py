@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from bus.connection import Bus
 from bus.errors import BusError
 from bus.lease import Lease, process_identity
-from tas.sources.result import Sample, SourceResult, with_valid_times
+from tas.sources.result import Refusal, Sample, SourceResult, SuspectReason, with_suspect, with_valid_times
 from tas.sources.state import PollResult, SourceState, SourceTracker
 from tas.sources.tables import Publish
 from tas.values.backoff import Backoff
@@ -91,6 +91,9 @@ class SourceMetrics:
         self.late = counter("tas_source_polls_late", "Polls that took longer than the period, with publishing.")
         self.refused = counter(
             "tas_source_values_refused", "Values in responses that were refused.", labelnames=["source", "reason"]
+        )
+        self.suspect = counter(
+            "tas_source_values_suspect", "Accepted values that may be none.", labelnames=["source", "reason"]
         )
         self.missing = gauge(
             "tas_source_metrics_missing",
@@ -209,6 +212,8 @@ class _CollectedSource:
         self.others: Sequence[_CollectedSource] = ()
         self._start_tracking()
         metrics.lease_held.labels(self.name).set(0)
+        for reason in SuspectReason:
+            metrics.suspect.labels(self.name, reason.value)
         metrics.missing.labels(self.name).set(0)
         metrics.ended.labels(self.name).set(0)
         metrics.last_success.labels(self.name).set(0)
@@ -232,7 +237,11 @@ class _CollectedSource:
             self._record_failure(f"the bus did not store the samples: {error}")
             raise
         self._metrics.messages.labels(self.name).inc(messages)
-        self._record_result(result, len(samples))
+        self._record_result(with_suspect(result, self._take_jumps()), len(samples))
+
+    def _take_jumps(self) -> Mapping[SuspectReason, Refusal]:
+        """The values that the publisher found suspect since the last call."""
+        return self._publisher.take_suspect()
 
     def _record_result(self, result: SourceResult, published: int) -> None:
         now = time.time()
@@ -242,6 +251,11 @@ class _CollectedSource:
             self._metrics.refused.labels(self.name, why.value).inc(refusal.count)
             self._throttled.warning(
                 "source_values_refused", why, reason=why.value, count=refusal.count, example=refusal.example
+            )
+        for reason, suspect in result.suspect.items():
+            self._metrics.suspect.labels(self.name, reason.value).inc(suspect.count)
+            self._throttled.warning(
+                "source_values_suspect", reason, reason=reason.value, count=suspect.count, example=suspect.example
             )
         if poll_result is not PollResult.NONE:
             self._metrics.last_success.labels(self.name).set(now)
@@ -431,7 +445,8 @@ class ReceivingSource(_CollectedSource):
     ) -> None:
         super().__init__(bus, listener.name, wanted, metrics, kind=kind, period=None, publish=publish)
         self._listener = listener
-        if publish is Publish.TABLES:
+        self._publishes_tables = publish is Publish.TABLES
+        if self._publishes_tables:
             self._send = GatheredPublisher(self._publisher).publish
         self._written_polls = 0
 
@@ -457,6 +472,11 @@ class ReceivingSource(_CollectedSource):
 
     def _metrics_wanted(self) -> frozenset[str]:
         return frozenset(self._wanted.of(self.name))
+
+    def _take_jumps(self) -> Mapping[SuspectReason, Refusal]:
+        """As of each source; by node, a request may have other metrics than the one before: its store finds jumps."""
+        found = super()._take_jumps()
+        return found if self._publishes_tables else {}
 
     async def _receive(self, result: SourceResult) -> None:
         metrics = self._wanted.of(self.name)

@@ -6,7 +6,7 @@ Where the bus takes no tables, the same samples are published by node, and `with
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import structlog
 
@@ -18,7 +18,8 @@ from bus.tables import EncodedTable, encoded_tables, publish_tables
 from tas.samples.parts import MAX_PARTS
 from tas.samples.sample import Scrape
 from tas.samples.table import Table, TableKey
-from tas.sources.result import Sample, scrapes
+from tas.sources.jumps import LONGEST, Jumps
+from tas.sources.result import Refusal, Sample, SuspectReason, scrapes
 from tas.sources.tables import Publish, tables_of
 
 MAX_CONCURRENT = 256
@@ -54,11 +55,16 @@ class SamplePublisher:
         self._published: dict[str, tuple[list[Scrape], float]] = {}
         self._tables: dict[TableKey, tuple[list[Table], float]] = {}
         self._refused, self._refused_until = "", 0.0
+        self._jumps = Jumps()
         self.without_tables = ""
 
     def need_parts(self, parts: int) -> None:
         """Divides the nodes of a table into at least so many parts: `publish` gets only some of the nodes at a time."""
         self._parts = max(self._parts, parts)
+
+    def take_suspect(self) -> Mapping[SuspectReason, Refusal]:
+        """The values that were found suspect since the last call: those that jumped for one scrape."""
+        return self._jumps.taken()
 
     async def publish(self, samples: Sequence[Sample], *, requested_at: float) -> int:
         """Publishes the samples, and returns the number of messages.
@@ -98,7 +104,7 @@ class SamplePublisher:
     async def _publish_tables(self, samples: Sequence[Sample], requested_at: float) -> tuple[int, Sequence[Sample]]:
         """Returns the number of messages, and the samples for which tables have no room. Raises BusError."""
         # In a thread: a whole cluster takes a while, in which the lease must be renewed.
-        tables, left = await asyncio.to_thread(self._divide, samples, requested_at)
+        tables, left = await asyncio.to_thread(self._encoded, samples, requested_at)
         due = list(self._due_tables(tables))
         now = time.monotonic()
         for start in range(0, len(due), MAX_CONCURRENT_TABLES):
@@ -111,6 +117,14 @@ class SamplePublisher:
     def _most_bytes(self) -> int:
         """How many bytes the tables of a part may have together, so that a bucket can store them."""
         return self._bus.max_value_bytes // STORED_TIMES
+
+    def _encoded(self, samples: Sequence[Sample], requested_at: float) -> tuple[list[EncodedTable], Sequence[Sample]]:
+        """As `_divide`, and notes which values jump."""
+        tables, left = self._divide(samples, requested_at)
+        for key, of_key in _by_key(tables).items():
+            before, _ = self._tables.get(key, ([], 0.0))
+            self._jumps.add_tables(before, [each.table for each in of_key], time.monotonic())
+        return tables, left
 
     def _divide(self, samples: Sequence[Sample], requested_at: float) -> tuple[list[EncodedTable], Sequence[Sample]]:
         """The messages, and the samples for which they have no room."""
@@ -128,17 +142,14 @@ class SamplePublisher:
     def _due_tables(self, tables: Sequence[EncodedTable]) -> Iterator[EncodedTable]:
         """The tables of the keys that have other values than those published recently."""
         now = time.monotonic()
-        by_key: defaultdict[TableKey, list[EncodedTable]] = defaultdict(list)
-        for each in tables:
-            by_key[each.key].append(each)
-        for key, of_key in by_key.items():
+        for key, of_key in _by_key(tables).items():
             before, at = self._tables.get(key, ([], 0.0))
             if now - at >= REPEAT_SECONDS or before != [each.table for each in of_key]:
                 yield from of_key
 
     async def _publish_nodes(self, samples: Sequence[Sample], requested_at: float) -> int:
         now = time.monotonic()
-        self._published = {node: recent for node, recent in self._published.items() if now - recent[1] < REPEAT_SECONDS}
+        self._published = {node: recent for node, recent in self._published.items() if now - recent[1] < LONGEST}
         # In a thread: a whole cluster takes a while, in which the lease must be renewed.
         due = await asyncio.to_thread(self._due, samples, requested_at)
         published = 0
@@ -155,9 +166,19 @@ class SamplePublisher:
         nodes: defaultdict[str, list[Scrape]] = defaultdict(list)
         for node, scrape in scrapes(samples, source=self._source, requested_at=requested_at):
             nodes[node].append(scrape)
-        recent = self._published
-        return [
-            (node, scrapes_of_node)
-            for node, scrapes_of_node in nodes.items()
-            if node not in recent or recent[node][0] != scrapes_of_node
-        ]
+        now = time.monotonic()
+        due: list[tuple[str, list[Scrape]]] = []
+        for node, scrapes_of_node in nodes.items():
+            before, at = self._published.get(node, ([], 0.0))
+            if before == scrapes_of_node and now - at < REPEAT_SECONDS:
+                continue
+            self._jumps.add_scrapes(node, before, scrapes_of_node, now)
+            due.append((node, scrapes_of_node))
+        return due
+
+
+def _by_key(tables: Sequence[EncodedTable]) -> Mapping[TableKey, list[EncodedTable]]:
+    found: defaultdict[TableKey, list[EncodedTable]] = defaultdict(list)
+    for each in tables:
+        found[each.key].append(each)
+    return found

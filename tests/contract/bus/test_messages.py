@@ -52,7 +52,7 @@ from tas.policy.directory import FileProblem, FileProblems
 from tas.policy.policy import OnStale, Operator, Policy, PolicyKey, Problem, Rule, Strategy, StrategyType
 from tas.policy.rules import State
 from tas.samples.sample import Scrape
-from tas.sources.result import RefusalReason
+from tas.sources.result import RefusalReason, SuspectReason
 from tas.sources.state import RefusedValues, SourceMetric, SourceState, as_stored
 from tas.values.quantity import parse_quantity
 from tas.verdict.brake import Breaker, Pause, Trip
@@ -235,6 +235,13 @@ SOURCE = SourceState(
             count=59,
             example="health_metric of web-1: describedObject.kind = 'Pod': must be Node",
             time=YEAR + 59.5,
+        )
+    },
+    suspect={
+        SuspectReason.JUMP: RefusedValues(
+            count=1,
+            example="health_metric of node-2: value = 644245923: jumped for one scrape, from 35 and back to 34",
+            time=YEAR + 42,
         )
     },
 )

@@ -13,7 +13,7 @@ from bus.entry import RawEntry
 from bus.records.sources import encode_source_state
 from cli.queries.query import stored_sources
 from sandbox import Sandbox
-from tas.sources.result import RefusalReason
+from tas.sources.result import RefusalReason, SuspectReason
 from tas.sources.state import Health, RefusedValues, SourceMetric, SourceState
 from tests.integration.cli.tas import FREE, Tas
 from tests.integration.servers import Server, eventually
@@ -81,7 +81,8 @@ async def test_get_sources_shows_state_and_problems_of_each_source(tas: Tas, ser
         RefusalReason.NODE: RefusedValues(count=3, example="m of web: kind = 'Pod': must be Node", time=now - 60)
     }
     await put_state(bus, "idle")
-    await put_state(bus, "healthy", metrics=seen, last_success=now, refused=refused)
+    suspect = {SuspectReason.JUMP: RefusedValues(count=2, example="m of n1: value = 644245923", time=now - 3600)}
+    await put_state(bus, "healthy", metrics=seen, last_success=now, refused=refused, suspect=suspect)
     await put_state(bus, "alone", metrics=seen, last_success=now - 3700, held=False)
     await put_state(bus, "failing", metrics=seen, problem="connection refused")
     await put_state(bus, "partial", metrics=seen | {"n": SourceMetric(missing="not known")}, last_success=now)
@@ -109,6 +110,7 @@ async def test_get_sources_shows_state_and_problems_of_each_source(tas: Tas, ser
         "connection refused",
         "n: not known",
         "3 refused, the last 1m",
+        "2 suspect (jump), the",
         "m: 2 nodes",
         "1h0",
         "and 2200 more",

@@ -17,6 +17,7 @@ from bus.errors import ConflictError
 from bus.records.codec import encode
 from bus.records.leases import LeaseRecord
 from tas.sources.result import RefusalReason, ResultBuilder, SourceResult
+from tas.sources.tables import Publish
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.collecting import World, collecting, polled
 from tests.integration.workers.running import entry_on, epoch_on, running
@@ -299,6 +300,33 @@ async def test_refused_and_missing_values_are_reported_and_the_rest_is_published
         await world.misses("fake", "heat", "no value accepted, as ")
         assert registry.get_sample_value("tas_source_values_refused_total", {"source": "fake", "reason": "duplicate"})
         assert registry.get_sample_value(MISSING, {"source": "fake"}) == 2
+
+
+@pytest.mark.parametrize("publish", Publish)
+async def test_a_value_that_jumps_for_one_scrape_and_a_blank_are_published_and_reported(
+    bus: Bus, world: World, publish: Publish
+) -> None:
+    await world.use("load", "heat")
+    fake = Fake(value="35")
+    async with collecting(bus, fake, publish=publish) as registry:
+        for value in ("35", "644245923", "34", "2147483632"):
+            fake.value = value
+            await world.has("node-1", "fake", {"load": float(value), "heat": float(value)})
+
+        async def suspect() -> dict[str, int]:
+            state = await world.state("fake")
+            return {} if state is None else {why.value: each.count for why, each in state.suspect.items()}
+
+        async def reported() -> bool:
+            found = await suspect()
+            return found.get("jump") == 2 and found.get("blank", 0) >= 2
+
+        await eventually(reported)
+        name = "tas_source_values_suspect_total"
+        assert registry.get_sample_value(name, {"source": "fake", "reason": "jump"}) == 2
+        assert (
+            registry.get_sample_value("tas_source_values_refused_total", {"source": "fake", "reason": "value"}) is None
+        )
 
 
 async def test_samples_that_the_bus_does_not_store_are_no_success(bus: Bus, world: World) -> None:

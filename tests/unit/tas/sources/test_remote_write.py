@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tas.samples.freshness import is_fresh, stale_at
 from tas.samples.sample import MAX_SAMPLE_AGE, NodeSamples, Scrape, merge, newest
 from tas.sources.remote_write import MAX_LABELS, InvalidSeries, SeriesStore
-from tas.sources.result import RefusalReason, SourceResult, scrapes
+from tas.sources.result import RefusalReason, SourceResult, SuspectReason, scrapes
 from tas.sources.series import LOOKBACK, Aggregate, Mappings, MetricMapping
 from tas.sources.write_request import WriteError, decode_write_request
 from tas.values.quantity import Quantity, format_quantity, parse_quantity
@@ -467,3 +467,14 @@ def test_an_aggregate_is_that_of_all_series_in_any_split_into_requests(
             last = result.samples[0].value if result.samples else last
     assert last is not None
     assert format_quantity(last) == str(sum(values.values()))
+
+
+def test_a_series_that_jumps_for_one_scrape_is_suspect_beside_another_of_its_node() -> None:
+    sender = Sender(load=MetricMapping(aggregate=Aggregate.SUM))
+    for number, value in enumerate((35.0, 644245923.0, 34.0)):
+        at = MS + number * 15_000
+        written = (series("load", (value, at), node="a", gpu="0"), series("load", (80000.0, at), node="a", gpu="1"))
+        found = sender.send(*written, now=at / 1000).suspect
+        assert bool(found) == (number == 2)
+    assert found[SuspectReason.JUMP].count == 1
+    assert found[SuspectReason.JUMP].example.startswith("load of a: value = 644245923: jumped for one scrape")

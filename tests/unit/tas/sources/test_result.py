@@ -10,6 +10,7 @@ from tas.sources.result import (
     ResultBuilder,
     Sample,
     SourceResult,
+    SuspectReason,
     combined,
     scrapes,
     with_valid_times,
@@ -61,6 +62,20 @@ def test_several_values_of_one_metric_and_node_are_all_refused(times: int, value
     assert [(each.node, each.metric) for each in result.samples] == [("a", "n"), ("b", "m")]
     assert result.refusals[RefusalReason.DUPLICATE].count == times
     assert "m of a" in result.refusals[RefusalReason.DUPLICATE].example
+
+
+@pytest.mark.parametrize(
+    "value", ["2147483632", "2147483647", "140737488355328", "140737488355331", "1.40737488355328e14"]
+)
+def test_a_small_blank_is_accepted_and_suspect_if_nothing_says_dcgm_facts_n61(value: str) -> None:
+    result = result_of(("a", "memory", value), ("b", "memory", value), ("c", "memory", "2147483648"))
+    assert len(result.samples) == 3
+    assert result.refusals == {}
+    assert result.suspect[SuspectReason.BLANK].count == 2
+    assert result.suspect[SuspectReason.BLANK].example.startswith("memory of a: value = ")
+    of_dcgm = result_of(("a", "dcgm_fb_used", value))
+    assert (of_dcgm.samples, of_dcgm.suspect) == ((), {})
+    assert of_dcgm.refusals[RefusalReason.VALUE].count == 1
 
 
 def test_refusals_are_counted_and_the_first_is_the_example() -> None:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from bus.records.sources import decode_source_state, encode_source_state
 from tas.samples.sample import MAX_SAMPLE_AGE
-from tas.sources.result import RefusalReason, ResultBuilder, SourceResult, with_valid_times
+from tas.sources.result import RefusalReason, ResultBuilder, SourceResult, SuspectReason, with_valid_times
 from tas.sources.state import (
     COUNTER_WRITE_INTERVAL_SECONDS,
     MAX_STORED_METRICS,
@@ -305,6 +305,21 @@ def test_refusals_add_up_and_the_newest_is_the_example() -> None:
         tracker.record_result(builder.result(), published=0, now=time)
     refusal = tracker.state(now=200.0).refused[RefusalReason.NODE]
     assert (refusal.count, refusal.example, refusal.time) == (6, "b: f = 'v': r", 102.0)
+
+
+def test_suspect_values_are_published_and_counted_and_written_soon() -> None:
+    tracker = make_tracker()
+    tracker.record_result(result(("a", "m")), published=1, now=101.0)
+    before = tracker.state(now=101.0)
+    blank = ResultBuilder()
+    blank.add(node="a", metric="m", value="2147483632")
+    for time in (102.0, 103.0):
+        assert tracker.record_result(blank.result(), published=1, now=time) is not PollResult.NONE
+    state = tracker.state(now=103.0)
+    assert state.refused == {}
+    assert {why: (each.count, each.time) for why, each in state.suspect.items()} == {SuspectReason.BLANK: (2, 103.0)}
+    assert is_write_due(before, state)
+    assert decode_source_state(encode_source_state(state)).suspect == state.suspect
 
 
 @pytest.mark.parametrize(
