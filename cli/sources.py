@@ -51,12 +51,18 @@ class Sources:
         self._connect_kubernetes = connect_kubernetes
         self._registry = registry
         self._tls = tls
+        self._config: ConfigFile | None = None
+
+    async def tolerances(self) -> Mapping[str, float]:
+        """The tolerance of each metric that has one in the configuration; none before `build`."""
+        return {} if self._config is None else (await self._config.current()).mappings.tolerances
 
     async def build(self) -> Mapping[SourceSpec, Source | Listener]:
         """Every source of the settings. Raises StartError."""
         specs = sources_of(self._settings)
         configured = {spec.name for spec in specs if spec.kind is SourceKind.PROMETHEUS}
         config = ConfigFile.load(self._settings.source_config, sources=configured, registry=self._registry)
+        self._config = config
         listeners = self._listeners([spec for spec in specs if spec.kind is SourceKind.REMOTE_WRITE], config)
         return {spec: listeners[spec] if spec in listeners else await self._polled(spec, config) for spec in specs}
 

@@ -25,20 +25,24 @@ from cli.as_json import JSON_OPTION, print_json
 from cli.options import settings_command
 from cli.output import counted, echo
 from cli.queries.cards import gpus
-from cli.queries.query import age_text, ask, readable, stored_nodes, stored_sources, value_text
+from cli.queries.query import StoredSources, age_text, ask, readable, stored_nodes, stored_sources, value_text
 from cli.queries.tables import new_table, print_table
 from cli.settings import Settings
 from tas.policy.directory import FileProblem, FileProblems
 from tas.policy.manifest import policy_spec
 from tas.policy.policy import PolicyKey, Problem, StrategyType
+from tas.samples.contradictions import Contradiction, contradictions
 from tas.samples.sample import NodeSamples
-from tas.sources.state import RefusedValues, SourceState, health
+from tas.sources.state import RefusedValues, SourceState, health, tolerances_of
 from tas.values.quantity import format_quantity
 from tas.verdict.brake import UNREADABLE_BREAKER, UNREADABLE_PAUSE, Freeze, freeze_of
 from tas.verdict.ownership import LABEL_STRATEGIES, Claim, claim_of, owner_of
 from tas.verdict.refused import RefusedLabel, refused_problems
-from tas.verdict.status import UNSET_SECONDS, unset_labels
+from tas.verdict.status import UNSET_SECONDS, stale_limits, unset_labels
 from tas.verdict.verdict import DesiredKind, DesiredLabel, NodeVerdict, PolicyVerdict
+
+MAX_CONTRADICTIONS = 20
+"""So many contradictions between sources are shown."""
 
 
 @click.group("get", no_args_is_help=True)
@@ -73,7 +77,7 @@ def sources(settings: Settings, *, as_json: bool) -> int:
 
     Also shows the lease holder, the metrics and the problems of each source.
     """
-    return ask(settings, lambda bus, _: _sources(bus, as_json=as_json))
+    return ask(settings, lambda bus, _: _sources(bus, settings.stale_after, as_json=as_json))
 
 
 for _command in (nodes, policies, verdicts, sources, gpus):
@@ -329,9 +333,10 @@ def _options(fields: Mapping[str, Any]) -> list[str]:
     return [name if value is True else f"{name} {value}" for name, value in fields.items()]
 
 
-async def _sources(bus: Bus, *, as_json: bool) -> int:
-    now = time.time()
+async def _sources(bus: Bus, default_stale_after: float, *, as_json: bool) -> int:
     stored = await stored_sources(bus)
+    found = await _contradictions(bus, stored, default_stale_after)
+    now = time.time()
     table = new_table("SOURCE", "STATE", "HOLDER", "PERIOD", "LAST SUCCESS", "METRICS", "PROBLEMS")
     documents: list[dict[str, Any]] = []
     for entry in sorted(stored.entries, key=lambda each: each.key):
@@ -339,7 +344,9 @@ async def _sources(bus: Bus, *, as_json: bool) -> int:
         if state is None:
             continue
         state_name = health(state, is_held=entry.key in stored.held, now=now).value
-        documents.append({"source": entry.key, "state": state_name} | entry.document())
+        others = [each for each in found if entry.key in (each.source, each.other_source)]
+        document = {"source": entry.key, "state": state_name} | entry.document()
+        documents.append(document | ({"contradictions": list(map(str, others))} if others else {}))
         table.add_row(
             entry.key,
             state_name,
@@ -356,7 +363,19 @@ async def _sources(bus: Bus, *, as_json: bool) -> int:
             table,
             empty="no sources: no replica of collect has a source. Programs that publish samples: tas get nodes",
         )
+        for each in found[:MAX_CONTRADICTIONS]:
+            echo(f"contradiction: {each}")
+        if len(found) > MAX_CONTRADICTIONS:
+            echo(f"and {counted(len(found) - MAX_CONTRADICTIONS, 'more contradiction')}")
     return 0
+
+
+async def _contradictions(bus: Bus, sources: StoredSources, default_stale_after: float) -> list[Contradiction]:
+    """Those between all sources on the bus, of the metrics of policies."""
+    policies = [record.policy for record in (await readable(bus, POLICY_RECORDS)).values()]
+    limits = stale_limits(policies, default_stale_after)
+    samples = (await stored_nodes(bus)).samples if limits else {}
+    return contradictions(samples, limits, now=time.time(), bounds=tolerances_of(sources.states.values()))
 
 
 def _metrics(state: SourceState) -> list[str]:

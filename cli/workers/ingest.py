@@ -53,6 +53,7 @@ async def collect(context: "Context") -> "Worker":
         metrics=context.source_metrics,
         always=context.settings.metrics or (),
         publish=context.settings.publish,
+        tolerances=sources.tolerances,
     )
 
 

@@ -18,6 +18,8 @@ CHECKS: Mapping[str, str] = {
     "metrics.present": "a rule without a value is unknown: by default it rejects and labels no node",
     "metrics.fresh": "a stale value is unknown: by default the rule rejects and labels no node",
     "metrics.nodes": "on these nodes the rule is unknown",
+    "metrics.values": "a number that means that there is no value rejects a node, or leaves it without a value",
+    "metrics.agree": "the newer value counts, so policies see the values of both sources in turn",
     "metrics.sources": "values that the source should bring are missing or become stale",
     "workloads.label": "a policy applies only to pods with the label telemetry-policy in its own namespace",
     "workloads.policy": "a pod whose policy does not exist is placed as if it had none",

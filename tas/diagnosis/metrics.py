@@ -9,10 +9,14 @@ import msgspec
 
 from tas.diagnosis.finding import Finding, Missing, Severity, command, finding, ok, some, unknown
 from tas.policy.policy import Policy
+from tas.samples.contradictions import contradictions
 from tas.samples.freshness import is_fresh
 from tas.samples.sample import NodeSamples, newest
-from tas.sources.state import Health, SourceState, health
-from tas.verdict.status import MetricUse, metrics_of
+from tas.sources.result import RefusalReason, SuspectReason
+from tas.sources.state import Health, SourceState, health, tolerances_of
+from tas.values.blanks import SMALL_BLANKS
+from tas.values.quantity import format_quantity
+from tas.verdict.status import MetricUse, metrics_of, stale_limits
 
 EXPORTER_PREFIX = "node_"
 """node_exporter gives this prefix to its metrics; the usual rule of prometheus-adapter removes the prefix.
@@ -22,6 +26,9 @@ https://github.com/intel/platform-aware-scheduling/issues/145
 
 ALIKE = 0.85
 """The similarity from which a name is suggested: one letter of seven may differ."""
+
+LATELY = 600.0
+"""Seconds: what was refused or suspect before is history."""
 
 TRACE_MEND = "this names the stage where the value stops; docs/operations.md says what to do there"
 
@@ -54,7 +61,14 @@ class MetricFacts(msgspec.Struct, frozen=True, kw_only=True):
 def check_metrics(facts: MetricFacts | Missing) -> Iterator[Finding]:
     """The findings about metrics: at least one of each check."""
     if isinstance(facts, Missing):
-        for check in ("metrics.present", "metrics.fresh", "metrics.nodes", "metrics.sources"):
+        for check in (
+            "metrics.present",
+            "metrics.fresh",
+            "metrics.nodes",
+            "metrics.values",
+            "metrics.agree",
+            "metrics.sources",
+        ):
             yield unknown(check, facts)
         return
     used: dict[MetricUse, list[Policy]] = {}
@@ -72,6 +86,8 @@ def check_metrics(facts: MetricFacts | Missing) -> Iterator[Finding]:
     ):
         if all(each.check != check for each in findings):
             yield ok(check, what)
+    yield from _values(used, facts)
+    yield from _agree(used, facts)
     yield from _sources(facts)
 
 
@@ -178,6 +194,45 @@ def _to_edit(what: str, mend: str, policies: Collection[Policy], facts: MetricFa
         return finding("metrics.present", Severity.ERROR, what, mend, run="tas get policies")
     run = command("kubectl", "edit", "taspolicy", "--namespace", key.namespace, key.name)
     return finding("metrics.present", Severity.ERROR, what, mend, run=run)
+
+
+def _values(used: Collection[MetricUse], facts: MetricFacts) -> Iterator[Finding]:
+    """What a source has refused lately as no value, or found suspect; blanks also of those that write to the bus."""
+    lately = [
+        (name, "refused" if why is RefusalReason.VALUE else f"suspect ({why.value})", values)
+        for name, state in sorted(facts.sources.items())
+        for why, values in (*state.refused.items(), *state.suspect.items())
+        if (why is RefusalReason.VALUE or why in set(SuspectReason)) and facts.now - values.time <= LATELY
+    ]
+    metrics = {use.metric for use in used}
+    blanks = [
+        f"{metric} of {node} by {scrape.source}: {format_quantity(scrape.metrics[metric])}"
+        for node, samples in sorted(facts.samples.items())
+        for scrape in samples
+        for metric in sorted(metrics & scrape.metrics.keys())
+        if scrape.metrics[metric] in SMALL_BLANKS and facts.now - scrape.time <= LATELY
+    ]
+    mend = "docs/sources.md, section Values that may be none, says what each of them means; this shows them"
+    for name, how, values in lately:
+        what = f"{name}: {values.count} {how}, as {values.example}"
+        yield finding("metrics.values", Severity.WARNING, what, mend, run="tas get sources")
+    if blanks:
+        what = f"each is a number of bytes, or a blank of GPU exporters (DCGM): {some(blanks)}"
+        yield finding("metrics.values", Severity.WARNING, what, mend, run="tas get sources")
+    if not lately and not blanks:
+        yield ok("metrics.values", f"no value was refused or suspect in the last {LATELY / 60:g} minutes")
+
+
+def _agree(used: Collection[MetricUse], facts: MetricFacts) -> Iterator[Finding]:
+    limits = stale_limits(facts.policies, facts.stale_after)
+    found = contradictions(facts.samples, limits, now=facts.now, bounds=tolerances_of(facts.sources.values()))
+    for metric in sorted({each.metric for each in found}):
+        nodes = [each for each in found if each.metric == metric]
+        what = f"on {len(nodes)} nodes sources contradict each other about {metric}, as {nodes[0]}"
+        mend = f"set source in each rule with {metric}, or remove one of the sources"
+        yield finding("metrics.agree", Severity.WARNING, what, mend, run="tas get sources")
+    if not found:
+        yield ok("metrics.agree", f"sources agree about {len({use.metric for use in used})} metrics of policies")
 
 
 def _sources(facts: MetricFacts) -> Iterator[Finding]:

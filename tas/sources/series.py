@@ -54,6 +54,7 @@ MAX_QUERY = 4000
 LabelName = Annotated[str, msgspec.Meta(pattern=r"\A[a-zA-Z_][a-zA-Z0-9_]*\Z")]
 _SeriesName = Annotated[str, msgspec.Meta(pattern=r"\A[a-zA-Z_:][a-zA-Z0-9_:]*\Z")]
 _Bound = int | float | str
+_Part = Annotated[float, msgspec.Meta(gt=0)]
 _Query = Annotated[str, msgspec.Meta(pattern=r"\S", max_length=MAX_QUERY)]
 
 
@@ -63,7 +64,8 @@ class MetricMapping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     `query` is PromQL, for a Prometheus that is polled. `series` is the name of the series; without it, the name of the
     metric, with or without `node_` before it. `labels` are labels that a series must have. `node_label` is the label
     that holds the name of the node. Values less than `min` or more than `max` are refused; with `blanks` also those
-    that are blanks of GPU exporters (`tas.values.blanks`).
+    that are blanks of GPU exporters (`tas.values.blanks`). Values of two sources contradict each other if they differ
+    by more than the part `tolerance` of the larger one (`tas.samples.contradictions`).
     """
 
     query: _Query | None = None
@@ -74,6 +76,7 @@ class MetricMapping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     min: _Bound | None = None
     max: _Bound | None = None
     blanks: bool = False
+    tolerance: _Part | None = None
 
     def __post_init__(self) -> None:
         least, most = self.rules[1:]
@@ -98,6 +101,11 @@ class Mappings(msgspec.Struct, frozen=True, kw_only=True):
 
     metrics: Mapping[str, MetricMapping] = {}
     node_label: str | None = None
+
+    @property
+    def tolerances(self) -> Mapping[str, float]:
+        """The tolerance of each metric that has one."""
+        return {name: each.tolerance for name, each in self.metrics.items() if each.tolerance is not None}
 
     def of(self, metric: str) -> MetricMapping:
         """The mapping of a metric; the default mapping if the metric has no entry."""

@@ -4,7 +4,7 @@ The health of every kind of source follows from these samples alone. An answer, 
 fresh sample of a metric that policies use is no success.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from heapq import nsmallest
 from math import inf, nan
@@ -75,13 +75,15 @@ class SourceMetric(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """A metric that policies use: how many nodes have a fresh sample from the source, or why none has (`missing`).
 
     `warming`: it is missing only since its window is not covered yet.
-    `ended` is the number of these nodes whose series has ended: their samples soon become stale.
+    `ended` is the number of these nodes whose series has ended: their samples soon become stale. `tolerance` is that of
+    the configuration (`tas.samples.contradictions`).
     """
 
     nodes: int = 0
     ended: int = 0
     missing: str = ""
     warming: bool = False
+    tolerance: float | None = None
 
 
 class RefusedValues(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,6 +165,16 @@ def _missing_of(state: SourceState) -> int:
 
 def _missing_in(metrics: Mapping[str, SourceMetric]) -> int:
     return sum(1 for metric in metrics.values() if metric.missing and not metric.warming)
+
+
+def tolerances_of(states: Iterable[SourceState]) -> dict[str, float]:
+    """The tolerance of each metric that has one in the configuration of a source; of several the smallest one."""
+    found: dict[str, float] = {}
+    for state in states:
+        for metric, each in state.metrics.items():
+            if each.tolerance is not None:
+                found[metric] = min(each.tolerance, found.get(metric, each.tolerance))
+    return found
 
 
 def as_stored(state: SourceState) -> SourceState:
@@ -252,6 +264,7 @@ class SourceTracker:
         self._last_success: float | None = None
         self._last_failure: float | None = None
         self._metrics: Mapping[str, float] = {}
+        self._tolerances: Mapping[str, float] = {}
         self._requested: frozenset[str] = frozenset()
         self._published: float | None = None
         self._overdue = Overdue(period)
@@ -282,6 +295,10 @@ class SourceTracker:
         if not self._metrics:
             self._problem = ""  # nothing is polled, so nothing fails
             self._published = None
+
+    def set_tolerances(self, tolerances: Mapping[str, float]) -> None:
+        """Sets the tolerance of each metric that has one."""
+        self._tolerances = tolerances
 
     def begin_poll(self, at: float) -> None:
         """Notes that a poll begins: from the first one on the source can be behind."""
@@ -387,7 +404,10 @@ class SourceTracker:
         )
 
     def _states_of_metrics(self, now: float) -> dict[str, SourceMetric]:
-        return {metric: self._state_of_metric(metric, now) for metric in sorted(self._metrics)}
+        states = {metric: self._state_of_metric(metric, now) for metric in sorted(self._metrics)}
+        for metric in self._tolerances.keys() & states.keys():
+            states[metric] = msgspec.structs.replace(states[metric], tolerance=self._tolerances[metric])
+        return states
 
     def _state_of_metric(self, metric: str, now: float) -> SourceMetric:
         fresh = self._fresh.get(metric)

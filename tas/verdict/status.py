@@ -5,7 +5,7 @@
 """
 
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -70,6 +70,15 @@ def metrics_of(policy: Policy) -> frozenset[MetricUse]:
         for rule, counts in zip(strategy.rules, strategy.rule_counts, strict=True)
         if counts and rule.metric
     )
+
+
+def stale_limits(policies: Iterable[Policy], default: float) -> dict[str, float]:
+    """The metrics of policies, each with the longest time in seconds after which a sample of it is stale."""
+    found: dict[str, float] = {}
+    for policy in policies:
+        for use in metrics_of(policy):
+            found[use.metric] = max(found.get(use.metric, 0.0), policy.stale_after_or(default))
+    return found
 
 
 def labels_of_others(policy: Policy, claims: Mapping[PolicyKey, Claim]) -> tuple[Problem, ...]:

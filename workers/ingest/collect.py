@@ -7,7 +7,7 @@ writes to `collect`. SOURCES has the state of each source.
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -123,12 +123,13 @@ class Collect:
         metrics: SourceMetrics,
         always: Collection[str] = (),
         publish: Publish = Publish.TABLES,
+        tolerances: Callable[[], Awaitable[Mapping[str, float]]] | None = None,
     ) -> None:
         """In seconds: the time between polls of a source, and the age of a stale sample without `staleAfter`.
 
         The metrics `always` are collected, too, although no policy uses them. Samples of polls are published in the
         form `publish`; what is received, by node: a request has a few rows of each part, with times of their own, and
-        as tables it took three times the processor time.
+        as tables it took three times the processor time. `tolerances` returns that of each metric that has one.
         """
         computing = [spec.name for spec in sources if spec.kind in COMPUTING]
         self._wanted = WantedMetrics(bus, default_stale_after=default_stale_after, always=always, computing=computing)
@@ -143,6 +144,7 @@ class Collect:
             metrics.value_age.labels(run.name).set_function(run.value_age)
             metrics.wanted.labels(run.name).set_function(run.wanted)
             run.others = [other for other in self._runs if other is not run]
+            run.tolerances = tolerances
 
     def unready(self) -> str | None:
         """Why the metrics of policies are not known yet. Failing sources do not change readiness."""
@@ -185,6 +187,7 @@ class _CollectedSource:
 
     Attributes:
         others: The other sources of this process.
+        tolerances: Returns the tolerance of each metric that has one, as it is configured now.
     """
 
     def __init__(
@@ -210,6 +213,7 @@ class _CollectedSource:
         self._throttled = ThrottledLog(log, source=name)
         self._missing_log = ThrottledLog(log, keys=MAX_MISSING_LOGGED, source=name)
         self.others: Sequence[_CollectedSource] = ()
+        self.tolerances: Callable[[], Awaitable[Mapping[str, float]]] | None = None
         self._start_tracking()
         metrics.lease_held.labels(self.name).set(0)
         for reason in SuspectReason:
@@ -279,8 +283,10 @@ class _CollectedSource:
         elif before and not problem:
             log.info("source_recovered", source=self.name)
 
-    def _current_state(self) -> SourceState:
+    async def _current_state(self) -> SourceState:
         """The state now. Logs and counts the metrics without a fresh sample: they may have become stale since."""
+        if self.tolerances is not None:
+            self._tracker.set_tolerances(await self.tolerances())
         state = self._tracker.state(now=time.time(), without_tables=self._publisher.without_tables)
         missing = {metric: each.missing for metric, each in state.metrics.items() if each.missing and not each.warming}
         self._log_missing(missing)
@@ -426,7 +432,7 @@ class _PolledSource(_CollectedSource):
 
     async def _write_states(self) -> None:
         while True:
-            await self._states.write(self._current_state())
+            await self._states.write(await self._current_state())
             await asyncio.sleep(STATE_CHECK_SECONDS)
 
 
@@ -486,7 +492,7 @@ class ReceivingSource(_CollectedSource):
     async def _write_states(self) -> None:
         while True:
             self._tracker.set_metrics(self._wanted.of(self.name), now=time.time())
-            state = self._current_state()
+            state = await self._current_state()
             # A replica that received nothing does not overwrite the state of another replica.
             await self._states.write(state, keep_other_holder=state.polls == self._written_polls)
             self._written_polls = state.polls

@@ -10,13 +10,17 @@ import pytest
 from bus.buckets import LEASES, SOURCES, Bucket
 from bus.connection import Bus
 from bus.entry import RawEntry
+from bus.kinds import NODE_SAMPLES
 from bus.records.sources import encode_source_state
 from cli.queries.query import stored_sources
 from sandbox import Sandbox
+from tas.samples.sample import Scrape
 from tas.sources.result import RefusalReason, SuspectReason
 from tas.sources.state import Health, RefusedValues, SourceMetric, SourceState
+from tas.values.quantity import parse_quantity
 from tests.integration.cli.tas import FREE, Tas
 from tests.integration.servers import Server, eventually
+from tests.integration.workers.collecting import World
 from tests.kubernetes.admin import Admin
 from tests.kubernetes.watch_scenarios import strategies
 
@@ -148,3 +152,32 @@ def test_every_state_and_reason_is_documented() -> None:
     operations = (ROOT / "docs" / "operations.md").read_text()
     for why in RefusalReason:
         assert f"| `{why}` |" in operations
+
+
+async def test_get_sources_shows_sources_that_contradict_each_other(tas: Tas, server: Server, bus: Bus) -> None:
+    """Two programs publish one metric of one node; a source has a stricter tolerance."""
+    await World(bus).use("m")
+    now = time.time()
+
+    async def store(node: str, **values: str) -> None:
+        scrapes = tuple(
+            Scrape(source=source, measured=now, arrived=now, sequence=1, metrics={"m": parse_quantity(value)})
+            for source, value in sorted(values.items())
+        )
+        await NODE_SAMPLES.put(bus, node, scrapes, revision=0, read_at=time.monotonic())
+
+    async def shown() -> list[str]:
+        done = await tas("get", "sources", "--bus", server.url)
+        assert done.code == 0
+        return [line for line in done.out.splitlines() if "contradiction" in line]
+
+    await store("n1", x="10", y="90")
+    await store("n2", x="80", y="90")
+    assert await shown() == ["contradiction: m of n1: 10 by x, and 90 by y"]
+    await put_state(bus, "x", metrics={"m": SourceMetric(nodes=2, tolerance=0.1)}, last_success=now)
+    assert await shown() == [
+        "contradiction: m of n1: 10 by x, and 90 by y",
+        "contradiction: m of n2: 80 by x, and 90 by y",
+    ]
+    done = await tas("get", "sources", "--json", "--bus", server.url)
+    assert len(done.json[0]["contradictions"]) == 2

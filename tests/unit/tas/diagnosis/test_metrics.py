@@ -9,7 +9,8 @@ import pytest
 from tas.diagnosis.finding import Missing, Severity
 from tas.diagnosis.metrics import MetricFacts, check_metrics, other_name
 from tas.samples.sample import NodeSamples, Scrape
-from tas.sources.state import SourceMetric, SourceState
+from tas.sources.result import RefusalReason, SuspectReason
+from tas.sources.state import RefusedValues, SourceMetric, SourceState
 from tas.values.quantity import parse_quantity
 from tests.unit.tas.diagnosis.found import bad, one, severities
 from tests.unit.tas.diagnosis.samples import policy, policy_of
@@ -181,6 +182,46 @@ def test_a_source_says_how_many_more_metrics_it_lacks() -> None:
     # A record of another program may have any numbers.
     odd = msgspec.structs.replace(state, metrics={"a": SourceMetric(nodes=1)})
     assert bad(check_metrics(facts(sources={"p": odd}, held=("p",)))) == {"metrics.sources": Severity.WARNING}
+
+
+@pytest.mark.parametrize("age", [1.0, 700.0])
+@pytest.mark.parametrize("how", ["value", "jump", "blank"])
+def test_values_that_were_lately_refused_or_suspect_are_found(how: str, age: float) -> None:
+    example = RefusedValues(count=2, example="m of a: value = -9223372036854775.808: no value", time=NOW - age)
+    fields: dict[str, Any] = (
+        {"refused": {RefusalReason.VALUE: example}} if how == "value" else {"suspect": {SuspectReason(how): example}}
+    )
+    metrics = {"health_metric": SourceMetric(nodes=1)}
+    state = SourceState(kind="k", holder="h", since=0.0, time=NOW, period=1.0, polls=1, metrics=metrics, **fields)
+    found = [*check_metrics(facts(sources={"p": state}, held=("p",)))]
+    assert bad(found) == ({"metrics.values": Severity.WARNING} if age < 600 else {})
+    if age < 600:
+        assert "-9223372036854775.808" in one(found, "metrics.values").what
+
+
+def test_a_small_blank_that_another_program_has_written_is_found() -> None:
+    scrape = Scrape(
+        source="agent", measured=NOW, arrived=NOW, sequence=1, metrics={"health_metric": parse_quantity("2147483632")}
+    )
+    found = [*check_metrics(facts(stored={"a": (scrape,)}))]
+    assert bad(found) == {"metrics.values": Severity.WARNING}
+    assert "health_metric of a by agent: 2147483632" in one(found, "metrics.values").what
+
+
+def test_sources_that_contradict_each_other_are_found_by_the_smallest_tolerance() -> None:
+    def of(source: str, value: str) -> Scrape:
+        metrics = {"health_metric": parse_quantity(value)}
+        return Scrape(source=source, measured=NOW, arrived=NOW, sequence=1, metrics=metrics)
+
+    far = [*check_metrics(facts(stored={"a": (of("x", "1"), of("y", "9"))}))]
+    assert bad(far) == {"metrics.agree": Severity.WARNING}
+    assert "health_metric of a: 1 by x, and 9 by y" in one(far, "metrics.agree").what
+    near: dict[str, NodeSamples] = {"a": (of("x", "8"), of("y", "9"))}
+    assert bad(check_metrics(facts(stored=near))) == {}
+    metrics = {"health_metric": SourceMetric(nodes=1, tolerance=0.05)}
+    state = SourceState(kind="k", holder="h", since=0.0, time=NOW, period=1.0, polls=1, metrics=metrics)
+    strict = facts(stored=near, sources={"x": state}, held=("x",))
+    assert bad(check_metrics(strict)) == {"metrics.agree": Severity.WARNING}
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from tas.sources.state import (
     as_stored,
     health,
     is_write_due,
+    tolerances_of,
 )
 
 STALE_AFTER = 60.0
@@ -305,6 +306,16 @@ def test_refusals_add_up_and_the_newest_is_the_example() -> None:
         tracker.record_result(builder.result(), published=0, now=time)
     refusal = tracker.state(now=200.0).refused[RefusalReason.NODE]
     assert (refusal.count, refusal.example, refusal.time) == (6, "b: f = 'v': r", 102.0)
+
+
+def test_the_tolerance_of_a_metric_is_in_the_state_for_those_who_compare_sources() -> None:
+    tracker = make_tracker()
+    tracker.set_tolerances({"m": 0.2, "unused": 0.1})
+    state = tracker.state(now=101.0)
+    assert {metric: each.tolerance for metric, each in state.metrics.items()} == {"m": 0.2, "n": None}
+    assert decode_source_state(encode_source_state(state)) == state
+    tracker.set_tolerances({"m": 0.3})
+    assert tolerances_of([state, tracker.state(now=101.0)]) == {"m": 0.2}
 
 
 def test_suspect_values_are_published_and_counted_and_written_soon() -> None:
