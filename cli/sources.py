@@ -99,11 +99,11 @@ class Sources:
             case SourceKind.CUSTOM_METRICS:
                 from workers.ingest.sources.custom_metrics import CustomMetrics
 
-                return CustomMetrics(spec.name, await self._connect_kubernetes())
+                return CustomMetrics(spec.name, await self._connect_kubernetes(), config)
             case SourceKind.METRICS_SERVER:
                 from workers.ingest.sources.metrics_server import MetricsServer
 
-                return MetricsServer(spec.name, await self._connect_kubernetes())
+                return MetricsServer(spec.name, await self._connect_kubernetes(), config)
             case SourceKind.PROMETHEUS:
                 from workers.ingest.sources.prometheus import Prometheus
 

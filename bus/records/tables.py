@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Annotated, NamedTuple, TypeVar
+from typing import Annotated, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -29,7 +29,7 @@ from tas.errors import InvalidInputError, shortened
 from tas.samples.freshness import time_fault
 from tas.samples.parts import MAX_ROWS
 from tas.samples.table import Column, Reading, Table, TableKey, Values, table_of
-from tas.values.blanks import ANY, LEAST, has_small_blanks, refusal_of
+from tas.values.blanks import ANY, has_blanks, has_small_blanks, refusal_of
 from tas.values.names import is_metric_name, is_subdomain
 from tas.values.quantity import Quantity, QuantityError, format_quantity, parse_quantity
 
@@ -421,10 +421,10 @@ def _values(
 
 
 def _without_blanks(refusals: _Refusals, rows: _Rows, metric: str, values: Values) -> Values:
-    """The values without numbers that mean that there is none. As nearly always there are none: two passes in C."""
+    """The values without numbers that mean that there is none."""
     small = has_small_blanks(metric)
-    present = [value for value in values if value is not None]
-    if not small and (not present or -LEAST < min(present) <= max(present) < LEAST):
+    present = [value for value in values if value is not None] if None in values else cast("Sequence[Quantity]", values)
+    if not has_blanks(present, small=small):
         return values
     found: list[Quantity | None] = []
     for row, value in enumerate(values):

@@ -9,6 +9,7 @@ import msgspec
 from tas.errors import InvalidInputError
 from tas.sources.result import MAX_ITEMS, RefusalReason, ResultBuilder, SourceResult, excess_of
 from tas.sources.timestamps import InvalidTimeError, parse_time, valid_window
+from tas.values.blanks import ANY, ValueRules
 
 GROUP = "custom.metrics.k8s.io"
 VERSIONS = ("v1beta2", "v1beta1")
@@ -105,9 +106,10 @@ def decode_metric_names(body: bytes) -> frozenset[str]:
     return frozenset(name.removeprefix(_OF_NODES) for name in names if name.startswith(_OF_NODES))
 
 
-def decode_metric_values(body: bytes, metric: str) -> SourceResult:
+def decode_metric_values(body: bytes, metric: str, rules: ValueRules = ANY) -> SourceResult:
     """The values in an answer for `nodes/*/<metric>`, of either version whichever was requested.
 
+    Values that `rules` exclude are refused.
     Raises InvalidInputError if the body is no MetricValueList.
     """
     subject = f"values of {metric}"
@@ -123,13 +125,13 @@ def decode_metric_values(body: bytes, metric: str) -> SourceResult:
         raise InvalidInputError(subject, "items", f"{len(answer.items or ())} items", f"must be at most {MAX_ITEMS}")
     builder = ResultBuilder()
     for item in answer.items or ():
-        _take(builder, metric, item)
+        _take(builder, metric, item, rules)
     if not answer.items:
         builder.add_missing(metric, "the custom metrics API has no value of it for any node")
     return builder.result()
 
 
-def _take(builder: ResultBuilder, metric: str, item: msgspec.Raw) -> None:
+def _take(builder: ResultBuilder, metric: str, item: msgspec.Raw, rules: ValueRules) -> None:
     try:
         value = _value_decoder.decode(item)
     except _UNREADABLE as error:
@@ -158,6 +160,7 @@ def _take(builder: ResultBuilder, metric: str, item: msgspec.Raw) -> None:
         value=value.value,
         measured=measured,
         window=valid_window(window),
+        rules=rules,
     )
 
 

@@ -3,11 +3,15 @@
 `NodeMetricsList` of metrics.k8s.io/v1beta1: `usage.cpu` in cores, `usage.memory` in bytes, both as quantities.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import msgspec
 
 from tas.errors import InvalidInputError
 from tas.sources.result import MAX_ITEMS, RefusalReason, ResultBuilder, SourceResult, excess_of
 from tas.sources.timestamps import InvalidTimeError, parse_time, parse_window
+from tas.values.blanks import ANY, ValueRules
 
 GROUP = "metrics.k8s.io"
 METRICS = frozenset({"cpu", "memory"})
@@ -35,9 +39,12 @@ _item_decoder = msgspec.json.Decoder(_NodeMetrics)
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
-def decode_node_metrics(body: bytes, metrics: frozenset[str]) -> SourceResult:
+def decode_node_metrics(
+    body: bytes, metrics: frozenset[str], rules: Mapping[str, ValueRules] = MappingProxyType({})
+) -> SourceResult:
     """The values of `metrics` for every node of an answer; metrics that the API does not have are `missing`.
 
+    Values that the `rules` of their metric exclude are refused.
     Raises InvalidInputError if the body is no NodeMetricsList.
     """
     subject = "metrics of nodes"
@@ -53,7 +60,7 @@ def decode_node_metrics(body: bytes, metrics: frozenset[str]) -> SourceResult:
         raise InvalidInputError(subject, "items", f"{len(answer.items or ())} items", f"must be at most {MAX_ITEMS}")
     builder = ResultBuilder()
     for item in answer.items or ():
-        _take(builder, metrics & METRICS, item)
+        _take(builder, metrics & METRICS, item, rules)
     for metric in metrics & METRICS if not answer.items else ():
         builder.add_missing(metric, "the metrics API has no value of it for any node")
     for metric in metrics - METRICS:
@@ -61,7 +68,7 @@ def decode_node_metrics(body: bytes, metrics: frozenset[str]) -> SourceResult:
     return builder.result()
 
 
-def _take(builder: ResultBuilder, metrics: frozenset[str], item: msgspec.Raw) -> None:
+def _take(builder: ResultBuilder, metrics: frozenset[str], item: msgspec.Raw, rules: Mapping[str, ValueRules]) -> None:
     try:
         node = _item_decoder.decode(item)
     except _UNREADABLE as error:
@@ -76,4 +83,11 @@ def _take(builder: ResultBuilder, metrics: frozenset[str], item: msgspec.Raw) ->
         return
     window = None if node.window is None else parse_window(node.window)
     for metric in sorted(metrics & node.usage.keys()):
-        builder.add(node=node.metadata.name, metric=metric, value=node.usage[metric], measured=measured, window=window)
+        builder.add(
+            node=node.metadata.name,
+            metric=metric,
+            value=node.usage[metric],
+            measured=measured,
+            window=window,
+            rules=rules.get(metric, ANY),
+        )

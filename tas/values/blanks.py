@@ -1,13 +1,16 @@
 """Numbers that mean that there is no value, and values out of the range of their metric.
 
-- A NaN that was converted to an integer is −2⁶³. So prometheus-adapter serves a NaN as −2⁶³ thousandths (facts.md n60).
+- A NaN that was converted to an integer is −2⁶³, and a number that is too large −2⁶³ or 2⁶³ − 1, depending on the
+  processor. prometheus-adapter does so with thousandths (facts.md n60).
 - Exporters of GPUs have a blank for each type, and a few numbers after it for *not found*, *not supported* and *not
   permitted* (facts.md n61). Those of 64 bits are 2⁶³ − 16 and more, for any metric. Those of 32 bits and of
   floating-point numbers are also valid numbers of bytes, so they are blanks only of metrics that say so.
 
-A number that came as a float has about 15 digits, so all these are compared with a tolerance.
+A number that came as a float, or was written with six digits, is only near one of these, and counts as well. As a
+number of bytes, 2⁶³ thousandths are 8 Pi: there only what a float makes of them counts.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from tas.values.quantity import NANO, Quantity, format_quantity
@@ -17,8 +20,8 @@ LEAST = 2**53 * 10**9
 
 _HIGHEST = 2**63 * NANO
 _MILLI = _HIGHEST // 1000
-_TOLERANCE = 10**12
-"""A blank may differ by one part in so many: a float has 15 digits."""
+_OF_SIX_DIGITS, _OF_FLOAT = 10**6, 10**15
+"""A number with so many digits may differ by one part in so many."""
 
 _BLANKS = 16
 _SMALL = tuple(start + number for start in (2**31 - _BLANKS, 2**47) for number in range(_BLANKS))
@@ -57,16 +60,19 @@ def refusal_of(value: Quantity, rules: ValueRules, *, small: bool) -> str | None
     return None
 
 
+def has_blanks(values: Sequence[Quantity], *, small: bool) -> bool:
+    """Whether any of many values may be a blank: as nearly always none is, this takes a few passes in C."""
+    if small and not SMALL_BLANKS.isdisjoint(values):
+        return True
+    return bool(values) and not -LEAST < min(values) <= max(values) < LEAST
+
+
 def _is_blank(value: Quantity) -> bool:
     size = abs(value)
-    if _is_near(size, _HIGHEST):
-        return True
-    # As a positive number of bytes, 2⁶³ thousandths may be a value: only the exact numbers are blanks.
-    return _is_near(size, _MILLI) if value < 0 else value in _POSITIVE_MILLI
+    return _is_near(size, _HIGHEST, _OF_SIX_DIGITS) or _is_near(
+        size, _MILLI, _OF_SIX_DIGITS if value < 0 else _OF_FLOAT
+    )
 
 
-_POSITIVE_MILLI = frozenset((_MILLI, _MILLI - NANO // 1000))
-
-
-def _is_near(size: int, blank: int) -> bool:
-    return abs(size - blank) * _TOLERANCE <= blank
+def _is_near(size: int, blank: int, digits: int) -> bool:
+    return abs(size - blank) * digits <= blank

@@ -21,7 +21,10 @@ from tas.diagnosis.policies import StoredPolicy
 from tas.diagnosis.rights import ORIGINAL, SELF, Reviewed, rights_of
 from tas.diagnosis.workloads import DaemonSetTemplate, Expression
 from tas.policy.policy import Problem
-from tas.sources.state import SourceMetric, SourceState
+from tas.samples.sample import Scrape
+from tas.sources.result import SuspectReason
+from tas.sources.state import RefusedValues, SourceMetric, SourceState
+from tas.values.quantity import parse_quantity
 from tests.contract.test_pages import accepts, calls
 from tests.unit.tas.diagnosis.found import bad
 from tests.unit.tas.diagnosis.samples import policy, policy_of
@@ -46,6 +49,13 @@ SOURCE = SourceState(
     problem="connection refused",
     polls=1,
     metrics={"health_metric": SourceMetric(nodes=1)},
+)
+
+SUSPECT = msgspec.structs.replace(
+    SOURCE, suspect={SuspectReason.JUMP: RefusedValues(count=1, example=HOSTILE, time=NOW)}
+)
+OTHER_VALUE = Scrape(
+    source="other", measured=NOW, arrived=NOW, sequence=1, metrics={"health_metric": parse_quantity("99")}
 )
 
 
@@ -95,6 +105,8 @@ BROKEN: list[list[Finding]] = [
     changed("metrics", policies=[policy_of("power")], offered=["power"]),
     changed("metrics", policies=[policy_of("power")], sources={"p": SOURCE}, held=["p"]),
     changed("metrics", now=NOW + 999),
+    changed("metrics", sources={"p": SUSPECT}, held=["p"]),
+    changed("metrics", samples={"a": (SCRAPE, OTHER_VALUE)}),
     changed("metrics", nodes={"a": {}, "b": {}, "c": {}}),
     changed("cluster", pods=[bare(policy="")]),
     changed(

@@ -148,13 +148,20 @@ class TestSamples:
             *('"NaN"', '"nan"', '"Infinity"', '"-Inf"', "NaN", "Infinity", "-Infinity"),
             *("1e400", "-1e400", '"1e400"', "1e99999999999", "null", "true", "false", "{}", "[]", "[1]", '""', '" 2"'),
             *('"2 "', '"two"', '"0x10"', '"1_000"', '"\u0661"', '"2Gb"', '"--1"'),
+            *('"-9223372036854775808m"', "-9223372036854775.808", "9223372036854775807", "9.223372036854776e18"),
         ],
     )
-    def test_an_invalid_value_is_refused_alone_facts_n51(self, value: str) -> None:
+    def test_an_invalid_value_is_refused_alone_facts_n51_facts_n60(self, value: str) -> None:
         scrape, refused = decoded(f'{{"metrics": {{"bad": {value}, "good": "1"}}}}'.encode())
         assert scrape is not None
         assert scrape.metrics == {"good": NANO}
         assert [error.field for error in refused] == ["metrics.bad"]
+
+    def test_a_small_blank_is_refused_for_a_metric_of_dcgm_alone_facts_n61(self) -> None:
+        scrape, refused = decoded({"metrics": {"Dcgm_fb": 2147483632, "dcgm_t": "140737488355329", "m": 2147483632}})
+        assert scrape is not None
+        assert scrape.metrics == {"m": 2147483632 * NANO}
+        assert [error.field for error in refused] == ["metrics.Dcgm_fb", "metrics.dcgm_t"]
 
     @pytest.mark.parametrize("name", ["", "a b", "a/b", "ä", "a.b", "x" * 254, "a\n"])
     def test_an_invalid_metric_name_is_refused_alone(self, name: str) -> None:

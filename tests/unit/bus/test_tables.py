@@ -244,6 +244,7 @@ class TestColumns:
             *('"NaN"', "NaN", "Infinity", "-Infinity", "1e400", '"1e400"', "1e99999999999", "true", "false", "{}"),
             *('{"a": [1]}', "[]", "[1]", "[[]]", '""', '" 2"', '"two"', '"0x10"', '"1_000"', '"\u0661"', '"null"'),
             *('"' + "1" * 1001 + '"', "9" * 1001, "[" * 500 + "]" * 500),
+            *('"-9223372036854775808m"', "-9223372036854775.808", "9223372036854775792", "9.223372036854776e18"),
         ],
     )
     def test_an_invalid_value_costs_only_its_cell(self, cell: str) -> None:
@@ -256,6 +257,12 @@ class TestColumns:
             assert refused.counts == {"metrics": 1}
             assert refused.errors[0].field == f"metrics.x.{bad}"
             assert len(str(refused.errors[0])) < 1000
+
+    def test_a_small_blank_costs_its_cell_in_a_column_of_dcgm_alone_facts_n61(self) -> None:
+        columns = {"DCGM_FI_DEV_GPU_TEMP": [2147483634, 35], "x": [2147483634, 35], "dcgm_y": [None, 140737488355328]}
+        table, refused = decoded({"nodes": ["a", "b"], "metrics": columns})
+        assert values(table) == {"a": {"x": 2147483634}, "b": {"DCGM_FI_DEV_GPU_TEMP": 35, "x": 35}}
+        assert [error.field for error in refused.errors] == ["metrics.DCGM_FI_DEV_GPU_TEMP.a", "metrics.dcgm_y.b"]
 
     def test_invalid_utf_8_in_a_value_costs_only_its_cell(self) -> None:
         table, refused = decoded(b'{"nodes": ["a", "b"], "metrics": {"x": ["\xff", 2], "y": [3, 4]}}')

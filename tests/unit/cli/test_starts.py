@@ -48,7 +48,7 @@ STARTS = {
     "--help": Start(TERMINAL, 25),
     "crd": Start(TERMINAL | RECORDS | {"workers.kubernetes"}, 70),
     "files": Start(TERMINAL, 25),
-    "docs --help": Start(SETTINGS | {"orjson"}, 118),
+    "docs --help": Start(SETTINGS | {"orjson"}, 119),
     "policy lint --json deploy/policies/demo-policy.yaml": Start(
         TERMINAL | RECORDS | {"orjson", "workers.watching", "yaml"}, 75
     ),
@@ -59,7 +59,7 @@ STARTS = {
     "bus --help": Start(SETTINGS, 105),
     "bus url": Start(SETTINGS, 105),
     "bus init --help": Start(SETTINGS | {"cryptography"}, 180),
-    "bus check --help": Start(BUS | HTTP | {"cryptography", "workers.kubernetes", "yaml"}, 370),
+    "bus check --help": Start(BUS | HTTP | {"cryptography", "workers.kubernetes", "yaml"}, 371),
     "publish --help": Start(SETTINGS | {"orjson"}, 115),
     "publish node-1 a=1": Start(BUS, 235),
     "get nodes": Start(TABLES, 320),
@@ -69,10 +69,10 @@ STARTS = {
     "explain pod pod-1": Start(EXPLAIN | HTTP, 420),
     "trace node-1 a": Start(TABLES, 320),
     "pause": Start(BUS, 230),
-    "doctor --help": Start(BUS | HTTP | {"cryptography", "prometheus_client", "workers.kubernetes", "yaml"}, 450),
+    "doctor --help": Start(BUS | HTTP | {"cryptography", "prometheus_client", "workers.kubernetes", "yaml"}, 452),
     "certs --help": Start(TERMINAL | {"cryptography", "orjson"}, 95),
     "configure --help": Start(TERMINAL | RECORDS | {"cryptography", "orjson", "yaml"}, 160),
-    "top --help": Start(EXPLAIN | HTTP | {"prometheus_client"}, 456),
+    "top --help": Start(EXPLAIN | HTTP | {"prometheus_client"}, 457),
 }
 
 WORKERS = {
@@ -80,24 +80,24 @@ WORKERS = {
     "policies --policies DIR": Start(
         WORKER | {"anyio", "watchfiles", "workers.following", "workers.watching", "yaml"}, 420
     ),
-    "evaluate": Start(WORKER | {"workers.enforcing", "workers.following"}, 382),
-    "events": Start(WORKER | {"workers.following", "workers.publishing"}, 370),
+    "evaluate": Start(WORKER | {"workers.enforcing", "workers.following"}, 383),
+    "events": Start(WORKER | {"workers.following", "workers.publishing"}, 371),
     "keeper": Start(WORKER, 330),
     "machine --node node-1": Start(WORKER | {"psutil"}, 340),
     "windows": Start(WORKER | {"fastdigest", "numpy", "workers.following"}, 470),
-    "extender --listen 127.0.0.1:0": Start(WORKER | {"workers.following", "workers.serving"}, 397),
-    "agents --listen 127.0.0.1:0": Start(WORKER | {"numpy", "workers.following", "workers.serving", "yaml"}, 530),
-    "collect --source prometheus=http://127.0.0.1:1": Start(WORKER | {"workers.following", "yaml"}, 405),
-    "collect --source metrics-server --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.following"}, 448),
-    "notify --sinks DIR/sinks": Start(WORKER | {"workers.publishing", "yaml"}, 400),
+    "extender --listen 127.0.0.1:0": Start(WORKER | {"workers.following", "workers.serving"}, 398),
+    "agents --listen 127.0.0.1:0": Start(WORKER | {"numpy", "workers.following", "workers.serving", "yaml"}, 531),
+    "collect --source prometheus=http://127.0.0.1:1": Start(WORKER | {"workers.following", "yaml"}, 406),
+    "collect --source metrics-server --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.following"}, 449),
+    "notify --sinks DIR/sinks": Start(WORKER | {"workers.publishing", "yaml"}, 401),
     "watch --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.following", "workers.watching"}, 440),
     "labels --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing", "workers.following"}, 452),
     "marks --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing", "workers.following"}, 446),
     "resources --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing"}, 436),
     "inventory --kubeconfig DIR/kubeconfig": Start(
-        CLUSTER | {"workers.enforcing", "workers.following", "workers.watching"}, 467
+        CLUSTER | {"workers.enforcing", "workers.following", "workers.watching"}, 468
     ),
-    "evictions --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing", "workers.following"}, 436),
+    "evictions --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing", "workers.following"}, 437),
     "gpu --kubeconfig DIR/kubeconfig --listen 127.0.0.1:0": Start(
         CLUSTER | {"workers.following", "workers.serving"}, 460
     ),

@@ -7,7 +7,9 @@ from functools import partial
 from tas.errors import InvalidInputError
 from tas.sources.custom_metrics import GROUP, decode_group, decode_metric_values
 from tas.sources.result import ResultBuilder, SourceResult, combined
+from tas.values.blanks import ANY
 from workers.ingest.sources.base import Reader, SourceError
+from workers.ingest.sources.config import ConfigFile
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import KubernetesError, NotFoundError, ThrottledError
 from workers.kubernetes.resources import CUSTOM_METRICS
@@ -34,9 +36,10 @@ DISCOVER_SECONDS = 60.0
 class CustomMetrics:
     """The source. It keeps the served version, and the metrics that are skipped for a while."""
 
-    def __init__(self, name: str, client: KubernetesClient) -> None:
+    def __init__(self, name: str, client: KubernetesClient, config: ConfigFile | None = None) -> None:
         self.name = name
         self._client = client
+        self._config = config
         self._version: str | None = None
         self._discover_at = float("-inf")
         self._retry_at = float("-inf")
@@ -81,7 +84,8 @@ class CustomMetrics:
         try:
             async with asyncio.timeout(METRIC_SECONDS):
                 body = await self._client.read(CUSTOM_METRICS, path, max_bytes=MAX_ANSWER_BYTES)
-            return await self._reader.read(partial(decode_metric_values, body, metric), size=len(body))
+            rules = ANY if self._config is None else (await self._config.current()).mappings.of(metric).rules
+            return await self._reader.read(partial(decode_metric_values, body, metric, rules), size=len(body))
         except TimeoutError:
             return _Failure(metric, f"no answer within {METRIC_SECONDS:g} s", slow=True)
         except NotFoundError as error:

@@ -5,7 +5,9 @@ from functools import partial
 from tas.errors import InvalidInputError
 from tas.sources.metrics_api import GROUP, METRICS, decode_node_metrics
 from tas.sources.result import ResultBuilder, SourceResult
+from tas.sources.series import Mappings
 from workers.ingest.sources.base import Reader, SourceError
+from workers.ingest.sources.config import ConfigFile
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import KubernetesError, NotFoundError, ThrottledError
 from workers.kubernetes.resources import NODE_METRICS
@@ -17,9 +19,10 @@ MAX_ANSWER_BYTES = 16 << 20
 class MetricsServer:
     """The source."""
 
-    def __init__(self, name: str, client: KubernetesClient) -> None:
+    def __init__(self, name: str, client: KubernetesClient, config: ConfigFile | None = None) -> None:
         self.name = name
         self._client = client
+        self._config = config
         self._reader = Reader()
 
     async def read(self, metrics: frozenset[str]) -> SourceResult:
@@ -28,7 +31,9 @@ class MetricsServer:
             return _without_asking(metrics)
         try:
             body = await self._client.read(NODE_METRICS, NODE_METRICS.path(), max_bytes=MAX_ANSWER_BYTES)
-            return await self._reader.read(partial(decode_node_metrics, body, metrics), size=len(body))
+            mappings = Mappings() if self._config is None else (await self._config.current()).mappings
+            rules = {metric: mappings.of(metric).rules for metric in METRICS}
+            return await self._reader.read(partial(decode_node_metrics, body, metrics, rules), size=len(body))
         except NotFoundError as error:
             raise SourceError(f"the cluster serves no metrics API ({GROUP}): is metrics-server installed?") from error
         except ThrottledError as error:

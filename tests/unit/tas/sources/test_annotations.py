@@ -85,6 +85,16 @@ def test_a_bad_value_is_named_and_costs_no_other_annotation_its_sample() -> None
     assert refusal.example.startswith(r"node node-1: annotation bad = 'abc\x1b[2J': ")
 
 
+@pytest.mark.parametrize("text", ["9223372036854775807", "9.223372036854776e+18", "9223372036854775792.0"])
+def test_a_number_that_means_no_value_is_named_facts_n61(text: str) -> None:
+    found = read(bad=(text, NOW), good=("2147483632", NOW), dcgm_temp=("2147483632", NOW))
+    assert [each.metric for each in found.samples] == ["good"]
+    assert found.refusals[RefusalReason.VALUE].count == 2
+    assert found.refusals[RefusalReason.VALUE].example.startswith(
+        f"node node-1: annotation bad = '{text}': is what NaN"
+    )
+
+
 @pytest.mark.parametrize("text", ["N/A", "None"])
 def test_defect_a2_what_an_annotator_writes_without_a_value_is_no_sample_and_no_mistake(text: str) -> None:
     assert read(forecast=(text, NOW)) == SourceResult()

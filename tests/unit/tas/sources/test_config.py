@@ -8,7 +8,9 @@ from tas.sources.config import (
     parse_source_config,
 )
 from tas.sources.series import MAX_QUERY, Aggregate, Mappings, MetricMapping
+from tas.values.blanks import ANY, ValueRules
 from tas.values.http_config import Authorization, BasicAuth, HttpConfig, TlsConfig
+from tas.values.quantity import NANO, Quantity
 
 SOURCES = ("edge", "prometheus")
 
@@ -84,12 +86,13 @@ def test_all_fields_are_read() -> None:
         ({"metrics": {"a b": {}}}, "metrics = 'a b': must be a metric's name"),
         (
             {"metrics": {"m": None}},
-            "metrics.m = None: must be an object with the fields aggregate, labels, node_label, query, series",
+            "metrics.m = None: must be an object with the fields aggregate, blanks, labels, max, min, node_label, "
+            "query, series, tolerance",
         ),
         ({"metrics": {"m": "load"}}, "metrics.m = 'load': must be an object with the fields aggregate"),
         (
             {"metrics": {"m": {"quary": "x"}}},
-            "metrics.m.quary = <str>: is not a known field: must be one of aggregate, labels, node_label",
+            "metrics.m.quary = <str>: is not a known field: must be one of aggregate, blanks, labels, max, min, ",
         ),
         (
             {"metrics": {"m": {"query": 5}}},
@@ -126,6 +129,11 @@ def test_all_fields_are_read() -> None:
             {"sources": {"edge": {"basic_auth": {"username": "a", "password": "b", "password_file": "c"}}}},
             "password and password_file must not both be given",
         ),
+        ({"metrics": {"m": {"min": "much"}}}, "'much' is no Kubernetes quantity"),
+        ({"metrics": {"m": {"min": 2, "max": "1500m"}}}, "max = 1500m is less than min = 2"),
+        ({"metrics": {"m": {"max": True}}}, "metrics.m.max = True: must be"),
+        ({"metrics": {"m": {"blanks": 1}}}, "metrics.m.blanks = 1: must be"),
+        ({"metrics": {"m": {"tolerance": 0}}}, "metrics.m.tolerance = 0: must be"),
         (
             {"sources": {"edge": {"tls_config": {"cert_file": "a"}}}},
             "sources.edge.tls_config = 'an object of cert_file': cert_file and key_file must be given together",
@@ -136,6 +144,14 @@ def test_an_error_names_the_file_the_field_and_the_value(document: object, messa
     (mistake,) = mistakes(document)
     assert mistake.startswith("sources.yaml: ")
     assert message in mistake
+
+
+def test_which_values_of_a_metric_count_is_read() -> None:
+    config = parse({"metrics": {"m": {"min": "500m", "max": 110.5, "blanks": True, "tolerance": 0.2}}})
+    rules = config.mappings.of("m").rules
+    assert rules == ValueRules(blanks=True, least=Quantity(NANO // 2), most=Quantity(110 * NANO + NANO // 2))
+    assert config.mappings.tolerances == {"m": 0.2}
+    assert config.mappings.of("other").rules == ANY
 
 
 def test_every_wrong_entry_is_reported_at_once() -> None:

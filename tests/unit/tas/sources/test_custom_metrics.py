@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tas.errors import InvalidInputError
 from tas.sources.custom_metrics import decode_group, decode_metric_names, decode_metric_values
 from tas.sources.result import RefusalReason, SourceResult
-from tas.values.quantity import NANO
+from tas.values.blanks import ANY, ValueRules
+from tas.values.quantity import NANO, Quantity
 
 GOLDEN = Path(__file__).parents[3] / "contract" / "golden" / "sources"
 JANUARY = 1767225600.0
@@ -37,6 +38,26 @@ def test_either_version_is_read(version: str, window: float) -> None:
     assert [each.window for each in result.samples] == [window, None]
     assert result.refusals == {}
     assert result.missing == {}
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "rules"),
+    [
+        ("m", "-9223372036854775808m", ANY),
+        ("m", "9223372036854775807", ANY),
+        ("nvidia_Dcgm_temp", "2147483632", ANY),
+        ("m", "140737488355328", ValueRules(blanks=True)),
+        ("m", "111", ValueRules(most=Quantity(110 * NANO))),
+    ],
+)
+def test_what_is_no_value_is_refused_alone_facts_n60_facts_n61(metric: str, value: str, rules: ValueRules) -> None:
+    texts = {"a": value, "b": "3"}
+    items = [{"describedObject": {"kind": "Node", "name": name}, "value": text} for name, text in texts.items()]
+    body = json.dumps({"kind": "MetricValueList", "items": items}).encode()
+    result = decode_metric_values(body, metric, rules)
+    assert values(result) == [("b", metric, 3.0)]
+    assert result.refusals[RefusalReason.VALUE].count == 1
+    assert result.refusals[RefusalReason.VALUE].example.startswith(f"{metric} of a: value = ")
 
 
 def test_only_the_names_of_metrics_of_nodes_are_listed() -> None:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tas.errors import InvalidInputError
 from tas.sources.metrics_api import METRICS, decode_node_metrics
 from tas.sources.result import RefusalReason
-from tas.values.quantity import NANO
+from tas.values.blanks import ValueRules
+from tas.values.quantity import NANO, Quantity
 
 GOLDEN = Path(__file__).parents[3] / "contract" / "golden" / "sources" / "node-metrics.json"
 JANUARY = 1767225600.0
@@ -54,6 +55,15 @@ def test_a_bad_item_is_refused_alone(change: dict[str, object], why: RefusalReas
     result = decode_node_metrics(json.dumps(document).encode(), METRICS)
     assert result.refusals.keys() == {why}
     assert len(result.samples) == left
+
+
+def test_what_is_no_value_is_refused_alone_facts_n60() -> None:
+    document = json.loads(GOLDEN.read_bytes())
+    document["items"][0]["usage"] = {"cpu": "-9223372036854775808m", "memory": "1"}
+    rules = {"memory": ValueRules(least=Quantity(2 * NANO))}
+    result = decode_node_metrics(json.dumps(document).encode(), METRICS, rules)
+    assert [(each.node, each.metric) for each in result.samples] == [("node-2", "cpu"), ("node-2", "memory")]
+    assert result.refusals[RefusalReason.VALUE].count == 2
 
 
 @pytest.mark.parametrize("window", ["", "soon", "-1s", "0s", "25h"])

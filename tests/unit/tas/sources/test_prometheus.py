@@ -3,6 +3,7 @@
 import json
 import tracemalloc
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -125,6 +126,42 @@ def test_a_bad_series_is_refused_alone() -> None:
         RefusalReason.NODE: 1,
     }
     assert result.missing == {}
+
+
+@pytest.mark.parametrize(
+    ("mapping", "bad", "why"),
+    [
+        (PLAIN, "-9223372036854775808", "no value"),
+        (PLAIN, "-9.223372036854776e+18", "no value"),
+        (PLAIN, "9.223372036854776e+18", "no value"),
+        (MetricMapping(series="DCGM_FI_DEV_FB_USED"), "2147483632", "blank of GPU"),
+        (MetricMapping(query="max by (node, gpu) (dcgm_fb_used)"), "1.40737488355328e+14", "blank of GPU"),
+        (MetricMapping(blanks=True), "2147483635", "blank of GPU"),
+        (MetricMapping(max="110"), "644245923", "is more than max, 110"),
+        (MetricMapping(min=0), "-1", "is less than min, 0"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("aggregate", "value"), [(Aggregate.SUM, "70"), (Aggregate.MAX, "40"), (Aggregate.MIN, "30"), (Aggregate.AVG, "35")]
+)
+def test_what_is_no_value_is_refused_and_in_no_aggregate_facts_n60_facts_n61(
+    mapping: MetricMapping, bad: str, why: str, aggregate: Aggregate, value: str
+) -> None:
+    mapping = msgspec.structs.replace(mapping, aggregate=aggregate)
+    name = mapping.series or "m"
+    gpus = [one(text, __name__=name, node="a", gpu=str(gpu)) for gpu, text in enumerate(("30", bad, "40"))]
+    result = read_answer("m", mapping, vector(*gpus))
+    assert [each[2] for each in values(result)] == [value]
+    refused = result.refusals[RefusalReason.VALUE]
+    assert refused.count == 1
+    assert refused.example.startswith("m of a: value = '")
+    assert why in refused.example
+
+
+def test_bounds_are_those_of_the_values_and_not_of_a_statistic() -> None:
+    mappings = Mappings(metrics={"load": MetricMapping(min=10, max=20)})
+    mapping = mapping_of(mappings, "load:std:5m")
+    assert [each[2] for each in values(read_answer("load:std:5m", mapping, vector(one("0.5"))))] == ["0.5"]
 
 
 @pytest.mark.parametrize("text", ["1k", "2Gi", "1E", "0x10", "1_0", "", " 1", "1e", "٣", "inf", "nan", "1" * 5000])

@@ -131,11 +131,37 @@ def test_a_series_without_a_valid_node_is_refused_alone() -> None:
     assert "must name a node" in result.refusals[RefusalReason.NODE].example
 
 
-@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, 1e300, -1e41])
-def test_facts_n51_a_value_that_is_no_quantity_is_refused_alone(number: float) -> None:
+@pytest.mark.parametrize(
+    "number", [math.nan, math.inf, -math.inf, 1e300, -1e41, -(2.0**63), -(2.0**63) / 1000, 2.0**63]
+)
+def test_facts_n51_facts_n60_a_value_that_is_no_quantity_is_refused_alone(number: float) -> None:
     result = Sender().send(series("load", (number, MS), (1.0, MS - 1), node="a"), series("load", (2.0, MS), node="b"))
     assert {sample.node: format_quantity(sample.value) for sample in result.samples} == {"a": "1", "b": "2"}
     assert result.refusals[RefusalReason.VALUE].count == 1
+
+
+def test_a_blank_or_a_value_out_of_bounds_is_in_no_aggregate_facts_n61() -> None:
+    """Of a metric whose series says DCGM, one that says `blanks`, and one with `max`; each has a wrong value."""
+    mappings = {
+        "temperature": MetricMapping(series="DCGM_FI_DEV_GPU_TEMP", aggregate=Aggregate.MAX),
+        "memory": MetricMapping(blanks=True, aggregate=Aggregate.SUM),
+        "power": MetricMapping(max=1000, aggregate=Aggregate.AVG),
+    }
+    wrong = {"DCGM_FI_DEV_GPU_TEMP": float(0x7FFFFFF0), "memory": 2.0**47 + 2, "power": 1001.0}
+    sender, result = Sender(*mappings, **mappings), SourceResult()
+    for at in (MS - 1000, MS):
+        written = [
+            series(name, (value, at), node="a", gpu=str(gpu))
+            for name, blank in wrong.items()
+            for gpu, value in enumerate((blank, 30.0, 40.0))
+        ]
+        result = sender.send(*written)
+    assert {each.metric: format_quantity(each.value) for each in result.samples} == {
+        "temperature": "40",
+        "memory": "70",
+        "power": "35",
+    }
+    assert result.refusals[RefusalReason.VALUE].count == 3
 
 
 @pytest.mark.parametrize("seconds", [10.5, 10**7, -3601.0, -(10**9)])
