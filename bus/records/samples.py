@@ -21,7 +21,7 @@ from bus.subjects import parse_samples_subject
 from tas.errors import InvalidInputError
 from tas.samples.freshness import time_fault
 from tas.samples.sample import NodeSamples, Scrape
-from tas.values.blanks import ANY, has_small_blanks, refusal_of
+from tas.values.blanks import ANY, has_small_blanks, is_plain, refusal_of
 from tas.values.names import is_metric_name
 from tas.values.quantity import Quantity, QuantityError, parse_quantity
 
@@ -251,9 +251,9 @@ def _metric_value(sample: str, metric: str, written: msgspec.Raw) -> Quantity:
         value = parse_quantity(text)
     except QuantityError as error:
         raise InvalidInputError(sample, field, text, str(error)) from error
-    if (why := refusal_of(value, ANY, small=has_small_blanks(metric))) is not None:
-        raise InvalidInputError(sample, field, text, why)
-    return value
+    if is_plain(value, ANY) or (why := refusal_of(value, ANY, small=has_small_blanks(metric))) is None:
+        return value
+    raise InvalidInputError(sample, field, text, why)
 
 
 def _field(sample: str, field: str, written: msgspec.Raw, decoder: msgspec.json.Decoder[T]) -> T:

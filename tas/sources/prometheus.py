@@ -145,10 +145,9 @@ def read_answer(metric: str, mapping: MetricMapping, body: bytes, *, status: int
         node = valid_node(builder, metric, one_series.metric, mapping.node_label)
         if node is None:
             continue
-        sample = _series_sample(f"{metric} of {node}", one_series, item, names, builder)
-        if sample is not None and not builder.is_value(sample.value, f"{metric} of {node}", rules, small=small):
-            continue
-        if sample is not None:
+        subject = f"{metric} of {node}"
+        sample = _series_sample(subject, one_series, item, names, builder)
+        if sample is not None and builder.is_value(sample.value, subject, rules, small=small):
             samples.setdefault(node, []).append(sample)
     for node, node_samples in samples.items():
         add_node_sample(builder, metric, node, node_samples, mapping.aggregate)

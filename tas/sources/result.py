@@ -13,7 +13,7 @@ import msgspec
 from tas.errors import InvalidInputError, line_of
 from tas.samples.freshness import time_fault
 from tas.samples.sample import Scrape
-from tas.values.blanks import ANY, SMALL_BLANKS, ValueRules, has_small_blanks, refusal_of
+from tas.values.blanks import ANY, SMALL_BLANKS, ValueRules, has_small_blanks, is_plain, refusal_of
 from tas.values.names import is_subdomain
 from tas.values.quantity import Quantity, QuantityError, format_quantity, parse_quantity
 
@@ -133,13 +133,17 @@ class ResultBuilder:
         except QuantityError as error:
             self.refuse(RefusalReason.VALUE, f"{metric} of {node}", "value", value, str(error))
             return
-        if self.is_value(quantity, f"{metric} of {node}", rules, small=has_small_blanks(metric)):
+        if is_plain(quantity, rules) or self.is_value(
+            quantity, f"{metric} of {node}", rules, small=has_small_blanks(metric)
+        ):
             self.add_sample(Sample(node=node, metric=metric, value=quantity, measured=measured, window=window))
 
     def is_value(self, value: Quantity, subject: str, rules: ValueRules, *, small: bool) -> bool:
         """Whether a number is a value (`refusal_of`); else it is refused."""
+        if is_plain(value, rules):
+            return True
         why = refusal_of(value, rules, small=small)
-        if why is not None:
+        if why is not None and not self.counted(RefusalReason.VALUE):
             self.refuse(RefusalReason.VALUE, subject, "value", format_quantity(value), why)
         return why is None
 

@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from tas.sources.result import RefusalReason, ResultBuilder, Sample
-from tas.values.blanks import ValueRules, has_small_blanks
+from tas.values.blanks import ANY, ValueRules, has_small_blanks
 from tas.values.names import is_subdomain
 from tas.values.quantity import MAX_QUANTITY, Quantity, format_quantity, parse_quantity
 
@@ -88,6 +88,8 @@ class MetricMapping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     @property
     def rules(self) -> ValueRules:
         """Which values count. Raises ValueError if `min` or `max` is no quantity."""
+        if not self.blanks and self.min is None and self.max is None:
+            return ANY
         least, most = (None if bound is None else parse_quantity(str(bound)) for bound in (self.min, self.max))
         return ValueRules(self.blanks, least, most)
 

@@ -47,6 +47,11 @@ def has_small_blanks(name: str) -> bool:
     return _NAME in name.lower()
 
 
+def is_plain(value: Quantity, rules: ValueRules) -> bool:
+    """Whether a number is a value of any metric without rules, as nearly all are; else `refusal_of` decides."""
+    return rules is ANY and -LEAST < value < LEAST and value not in SMALL_BLANKS
+
+
 def refusal_of(value: Quantity, rules: ValueRules, *, small: bool) -> str | None:
     """Why a number is no value; None if it is one. `small`: as `has_small_blanks` says of its names."""
     if abs(value) >= LEAST and _is_blank(value):
