@@ -53,12 +53,16 @@ class Stream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """A key-value bucket; `ttl` allows a TTL per key, and an expired key leaves a tombstone."""
+    """A key-value bucket; `ttl` allows a TTL per key, and an expired key leaves a tombstone.
+
+    All work goes on without an `optional` one: that a connection cannot have it is no problem of the connection.
+    """
 
     name: str
     history: int = 1
     max_bytes: int = 0
     ttl: bool = False
+    optional: bool = False
 
     @property
     def stream(self) -> str:
@@ -151,6 +155,9 @@ WINDOWS = Bucket(name="WINDOWS", ttl=True, max_bytes=1 << 30)
 A key expires when its series gets no values any more. At the limit writes are refused: then a restart costs accuracy.
 """
 
+WORKERS = Bucket(name="WORKERS", ttl=True, optional=True)
+"""Which processes run. A key expires when its process no longer writes it."""
+
 ALL: tuple[Stream | Bucket, ...] = (
     SAMPLES,
     TABLES,
@@ -170,6 +177,7 @@ ALL: tuple[Stream | Bucket, ...] = (
     AGENTS,
     HOLDS,
     WINDOWS,
+    WORKERS,
 )
 """Every stream and bucket that a connection creates if it is missing."""
 

@@ -106,6 +106,8 @@ class Bus:
     Attributes:
         max_value_bytes: The most bytes of a value of a bucket, by the server of the last connection.
         bucket_feeds: What all watches of a bucket over this connection share, by bucket.
+        backlogs: By stream, how many messages wait for a shared consumer, by its last delivery.
+        leases: The names of the leases that this connection holds.
         readers: The connection over which watches and readers of whole streams get their bytes: this one, unless the
             process has another one for them.
     """
@@ -134,6 +136,8 @@ class Bus:
         self._refused: Mapping[str, str] = {}
         self._checked_again = asyncio.Event()
         self.bucket_feeds: dict[Bucket, BucketFeed] = {}
+        self.backlogs: dict[str, int] = {}
+        self.leases: set[str] = set()
         self.readers = self
 
     @classmethod
@@ -214,6 +218,12 @@ class Bus:
         """Whether the bus refuses a stream, a consumer, a lease or new credentials, or a stream has other settings."""
         return any(not isinstance(problem, UnavailableError) for problem in self._problems.values())
 
+    @property
+    def lag(self) -> dict[str, int]:
+        """By how many messages what is read over this connection is behind, by stream or bucket, as far as known."""
+        followed = {bucket.name: feed.lag for bucket, feed in self.bucket_feeds.items() if feed.began}
+        return self.backlogs | {name: lag for name, lag in followed.items() if lag is not None}
+
     async def wait_connected(self) -> None:
         """Waits until a server is connected, without a time limit."""
         await self._connected.wait()
@@ -273,12 +283,15 @@ class Bus:
         sent. `ttl_seconds` lets the key expire, in a bucket that allows it.
         Raises ConflictError, ExpiredError, UnavailableError, RefusedError.
         """
-        headers = {"Nats-TTL": str(ttl_seconds)} if ttl_seconds else {}
-        return await self._write(bucket, key, value, headers, revision=revision, read_at=read_at)
+        return await self._write(bucket, key, value, _ttl(ttl_seconds), revision=revision, read_at=read_at)
 
-    async def delete(self, bucket: Bucket, key: str, *, revision: int, read_at: float) -> int:
-        """Deletes on the same condition as `put`, and leaves a tombstone that watches deliver."""
-        return await self._write(bucket, key, b"", {"KV-Operation": "DEL"}, revision=revision, read_at=read_at)
+    async def delete(self, bucket: Bucket, key: str, *, revision: int, read_at: float, ttl_seconds: int = 0) -> int:
+        """Deletes on the same condition as `put`, and leaves a tombstone that watches deliver.
+
+        `ttl_seconds` lets the tombstone expire, in a bucket that allows it.
+        """
+        headers = {"KV-Operation": "DEL"} | _ttl(ttl_seconds)
+        return await self._write(bucket, key, b"", headers, revision=revision, read_at=read_at)
 
     async def get(self, bucket: Bucket, key: str) -> RawEntry | None:
         """The key's last entry or tombstone, from the stream's leader (never a direct get); None without either.
@@ -561,6 +574,10 @@ class Bus:
             with suppress(RefusedError, UnavailableError):  # the latter demands a check
                 if not has_majority(await self._checked(link.api(f"STREAM.INFO.{of.stream}", seconds=CALL_SECONDS))):
                     return
+
+
+def _ttl(seconds: int) -> dict[str, str]:
+    return {"Nats-TTL": str(seconds)} if seconds else {}
 
 
 def _token(name: str) -> str:

@@ -82,6 +82,7 @@ class SharedConsumer:
 
     async def _finish(self, pull: Pull, messages: Sequence[Message]) -> None:
         """Handles and acknowledges a batch; a cancellation takes effect after that."""
+        self._bus.backlogs[self._stream.name] = messages[-1].pending
         task = asyncio.ensure_future(self._handler(messages))
         try:
             await asyncio.shield(task)

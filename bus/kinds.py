@@ -18,6 +18,7 @@ from bus.buckets import (
     SYNCED,
     VERDICTS,
     WINDOWS,
+    WORKERS,
     Bucket,
 )
 from bus.record_kind import RecordKind
@@ -48,10 +49,14 @@ from bus.records.synced import Synced, decode_synced, encode_synced
 from bus.records.tables import decode_stored_table, encode_stored_table
 from bus.records.verdicts import decode_verdict, encode_verdict, verdict_json
 from bus.records.windows import decode_series
+from bus.records.workers import decode_expected, decode_process, encode_expected, encode_process
 from bus.subjects import (
+    EXPECTED,
     NodeKind,
+    ProcessKey,
     WindowKey,
     breaker_key,
+    expected_key,
     hold_key,
     node_allocation_key,
     node_facts_key,
@@ -61,17 +66,20 @@ from bus.subjects import (
     node_table_key,
     parse_agent_key,
     parse_breaker_key,
+    parse_expected_key,
     parse_hold_key,
     parse_node_key,
     parse_node_table_key,
     parse_pod_key,
     parse_policy_key,
+    parse_process_key,
     parse_refusals_key,
     parse_refused_marks_key,
     parse_verdict_key,
     parse_window_key,
     pod_key,
     policy_key,
+    process_key,
     refusals_key,
     refused_marks_key,
     verdict_key,
@@ -80,6 +88,8 @@ from bus.subjects import (
 from tas.allocation.node import NodeAllocation
 from tas.enforcing.pod import PodKey
 from tas.policy.policy import PolicyKey
+from tas.processes.expected import Expected
+from tas.processes.process import Process
 from tas.samples.sample import NodeSamples
 from tas.samples.table import Table, TableKey
 from tas.sources.state import SourceState
@@ -271,6 +281,26 @@ LEASE_RECORDS: RecordKind[str, LeaseRecord] = RecordKind(
     bucket=LEASES, key=str, parse_key=str, encode=encode, decode=lambda _, data: decode_lease(data)
 )
 """By name of the lease."""
+
+
+PROCESSES: RecordKind[ProcessKey, Process] = RecordKind(
+    bucket=WORKERS,
+    key=process_key,
+    parse_key=parse_process_key,
+    encode=encode_process,
+    decode=lambda _, data: decode_process(data),
+)
+"""By role and id."""
+
+EXPECTED_NUMBERS: RecordKind[str, Expected] = RecordKind(
+    bucket=WORKERS,
+    key=expected_key,
+    parse_key=parse_expected_key,
+    encode=encode_expected,
+    decode=lambda _, data: decode_expected(data),
+    keys=f"{EXPECTED}.*",
+)
+"""By worker."""
 
 
 @cache

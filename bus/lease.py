@@ -73,6 +73,7 @@ class Lease:
         self._token = secrets.token_hex(8)
         try:
             await self._acquire()
+            self._bus.leases.add(self._key)
             try:
                 async with asyncio.timeout_at(self._until) as limit:
                     renewal = asyncio.create_task(self._renew(limit))
@@ -87,6 +88,7 @@ class Lease:
                 raise
         finally:
             self._until = 0.0
+            self._bus.leases.discard(self._key)
             self._report(None)
             await self._release()
 

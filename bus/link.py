@@ -169,6 +169,7 @@ class Link:
 
     Attributes:
         may_create: Whether this user may create streams; None: not tried yet. One that may not does not try again.
+        forbidden: By name, why this user may not even look at a stream that it need not have.
         creating: Held during the first attempt.
     """
 
@@ -179,6 +180,7 @@ class Link:
         self.loaded = loaded
         self._client = _OneLife(self._lose, self._forbid)
         self.may_create: bool | None = None
+        self.forbidden: dict[str, str] = {}
         self.creating = asyncio.Lock()
         self._forbidden_inbox = False
         self._reports = Throttle(seconds=REPORT_SECONDS)

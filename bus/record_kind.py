@@ -177,9 +177,9 @@ class RecordKind(Generic[K, V]):
             ttl_seconds=ttl_seconds,
         )
 
-    async def delete(self, bus: Bus, key: K, *, revision: int, read_at: float) -> int:
-        """Deletes on the same condition as `put`, leaving a tombstone that watchers see."""
-        return await bus.delete(self.bucket, self.key(key), revision=revision, read_at=read_at)
+    async def delete(self, bus: Bus, key: K, *, revision: int, read_at: float, ttl_seconds: int = 0) -> int:
+        """Deletes on the same condition as `put`, leaving a tombstone that watchers see, for `ttl_seconds` if given."""
+        return await bus.delete(self.bucket, self.key(key), revision=revision, read_at=read_at, ttl_seconds=ttl_seconds)
 
     def to(self, handle: Callable[[Entry[K, V]], None]) -> Handler[K, V]:
         """A handler for a watch: `handle` gets each entry of this kind."""

@@ -33,7 +33,8 @@ class StreamsState:
 
     `usable` is true if a server has answered about at least one stream. `problem` is an UnavailableError if a retry may
     help, and a MisconfiguredError if somebody has to change a stream. `refused` has by name the streams that cannot be
-    had, each with the reason: one is missing and cannot be created, or this user may not look at it.
+    had, each with the reason: one is missing and cannot be created, or this user may not look at it. That an optional
+    bucket cannot be had is no problem.
     """
 
     usable: bool
@@ -58,7 +59,9 @@ async def ensure(link: Link, streams: Sequence[Stream | Bucket], *, replicas: in
             *(_ensured(link, of, replicas=replicas, seconds=seconds) for of in wave), return_exceptions=True
         )
     for of, outcome in zip(ordered, found, strict=True):
-        if isinstance(outcome, UnavailableError):
+        if isinstance(of, Bucket) and of.optional and (why := _unusable(of, outcome, replicas=replicas)) is not None:
+            refused[of.stream] = why
+        elif isinstance(outcome, UnavailableError):
             unknown.append(outcome)
             if isinstance(outcome, MissingError):
                 refused[of.stream] = str(outcome)
@@ -73,6 +76,15 @@ async def ensure(link: Link, streams: Sequence[Stream | Bucket], *, replicas: in
             wrong += (f"{of.stream}: {what}" for what in differences(of, outcome["config"], replicas=replicas))
     problem = _problem(unknown, stuck, wrong)
     return StreamsState(usable=len(unknown) < len(streams) or not streams, problem=problem, refused=refused)
+
+
+def _unusable(of: Bucket, outcome: dict[str, Any] | BaseException, *, replicas: int) -> str | None:
+    """Why an optional bucket cannot be had, or None: also if that is not known yet, as without an answer in time."""
+    if isinstance(outcome, RefusedError | MissingError):
+        return f"{of.stream} cannot be read or created: {outcome}"
+    if isinstance(outcome, BaseException):
+        return None
+    return "; ".join(f"{of.stream}: {what}" for what in differences(of, outcome["config"], replicas=replicas)) or None
 
 
 def _problem(unknown: Sequence[BusError], stuck: Sequence[str], wrong: Sequence[str]) -> BusError | None:
@@ -90,12 +102,18 @@ def _copies(of: Stream | Bucket) -> bool:
 
 async def _ensured(link: Link, of: Stream | Bucket, *, replicas: int, seconds: float) -> dict[str, Any]:
     """What a server says about the stream, which is created if missing. Raises BusError."""
+    if of.stream in link.forbidden:  # rights of an open connection do not change, and each refusal is logged
+        raise ForbiddenError(link.forbidden[of.stream])
     for _ in range(3):  # another process may create or delete the stream between the two requests
         try:
             answer = await link.api(f"STREAM.INFO.{of.stream}", seconds=seconds)
         except UnavailableError as error:
             if error.code != STREAM_NOT_FOUND:
                 raise
+        except ForbiddenError as error:
+            if isinstance(of, Bucket) and of.optional:
+                link.forbidden[of.stream] = str(error)
+            raise
         else:
             return answer
         async with _one_attempt(link):

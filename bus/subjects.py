@@ -22,8 +22,12 @@ SAMPLES = "tas.samples"
 TABLES = "tas.tables"
 EVENTS = "tas.events"
 OUTCOMES = "tas.outcomes"
+EXPECTED = "_expected"
+"""The first token of the keys in WORKERS that are of no process."""
+
 _MARKS = ".marks"
 _TABLE = "_table."
+_PROCESS_ID = re.compile(r"[A-Za-z0-9_-]{1,300}")
 _SECONDS = re.compile(r"[1-9][0-9]{1,4}")
 
 NodeKind = Literal["metrics", "facts", "inventory", "allocation", "released"]
@@ -217,6 +221,43 @@ def parse_window_key(key: str) -> WindowKey:
             if is_subdomain(node) and is_metric_name(metric) and _SECONDS.fullmatch(seconds) and family in set(Family):
                 return WindowKey(node, SeriesKey(metric, float(seconds), Family(family)))
     raise InvalidInputError("entry of WINDOWS", "key", key, "must be <node>.<metric>.<seconds>.<family>")
+
+
+class ProcessKey(NamedTuple):
+    """A process: its role on the bus, and an id that no other process has."""
+
+    role: str
+    id: str
+
+
+def process_key(key: ProcessKey) -> str:
+    """The key of a process in WORKERS."""
+    return f"{key.role}.{key.id}"
+
+
+def parse_process_key(key: str) -> ProcessKey | None:
+    """The process that a key of WORKERS names; None for a key of another kind. Raises InvalidInputError."""
+    role, _, identity = key.partition(".")
+    if role == EXPECTED:
+        return None
+    if not is_dns_label(role) or not _PROCESS_ID.fullmatch(identity):
+        raise InvalidInputError("entry of WORKERS", "key", key, "must be <role>.<id>")
+    return ProcessKey(role, identity)
+
+
+def expected_key(worker: str) -> str:
+    """The key in WORKERS of how many processes should run a worker."""
+    return f"{EXPECTED}.{worker}"
+
+
+def parse_expected_key(key: str) -> str | None:
+    """The worker that such a key of WORKERS names; None for a key of another kind. Raises InvalidInputError."""
+    first, _, worker = key.partition(".")
+    if first != EXPECTED:
+        return None
+    if not is_dns_label(worker):
+        raise InvalidInputError("entry of WORKERS", "key", key, f"must be {EXPECTED}.<worker>")
+    return worker
 
 
 def policy_key(key: PolicyKey) -> str:

@@ -34,6 +34,7 @@ COMMANDS = {
     "resume": LazyCommand("brake", "Set and remove labels again, after a pause."),
     "release": LazyCommand("release", "Let pods go to a node that is rejected only by its last known values."),
     "reset": LazyCommand("brake", "Reset the tripped breaker of a policy, or with --all of all policies together."),
+    "dismiss": LazyCommand("dismiss", "Expect only as many processes of WORKER as run now."),
     "configure": LazyCommand("configure.configure", "Configure the kube-scheduler of this node to ask the extenders."),
     "certs": LazyCommand(
         "certs.certs", "Create, renew and check the certificates of the extender and of the scheduler."

@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import cached_property
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from workers.process.runtime import invalid_entries
 
 if TYPE_CHECKING:  # each is loaded by who needs it
     from workers.following.followed_view import FollowedView
+    from workers.following.roster import Roster
     from workers.ingest.collect import SourceMetrics
     from workers.kubernetes.client import KubernetesClient
     from workers.kubernetes.errors import ConfigurationError
@@ -55,6 +57,7 @@ class Context:
         self.workers: Sequence[str] = ()
         self._bus: Bus | None = None
         self._view: FollowedView | None = None
+        self._roster: Roster | None = None
         self._buses: list[Bus] = []
         self._reflectors: Reflectors | None = None
         self._invalid = invalid_entries(registry)
@@ -107,6 +110,16 @@ class Context:
             self.registry.register(ValueAges(lambda: view.value_times))
             self.registry.register(KeptRejections(view.view.kept_rejections))
         return self._view
+
+    async def roster(self) -> "Roster":
+        """Which processes run, for all workers that ask; `Process` runs it."""
+        from cli.workers.registry import WORKERS
+        from workers.following.roster import Roster
+
+        if self._roster is None:
+            shown = [spec.name for spec in WORKERS.values() if spec.in_cluster or spec.in_all is not None]
+            self._roster = Roster(await self.bus(), self.registry, shown)
+        return self._roster
 
     async def connect(self, name: str, *, workers: Sequence[str] = ()) -> Bus:
         """A new connection to the bus, for `workers` or of a program `name`, closed at the end. Raises StartError."""
@@ -189,6 +202,30 @@ class Context:
         from workers.kubernetes.metrics import RequestMetrics
 
         return RequestMetrics(self.registry)
+
+    @property
+    def leases(self) -> list[str]:
+        """The names of the leases that the process holds."""
+        return sorted({lease for bus in self._buses for lease in bus.leases})
+
+    @property
+    def lag(self) -> dict[str, int]:
+        """By how many messages the process is behind, by what it follows."""
+        found: dict[str, int] = {}
+        for bus in self._buses:
+            for name, lag in bus.lag.items():
+                found[name] = max(lag, found.get(name, 0))
+        return found
+
+    @property
+    def expires(self) -> dict[str, float]:
+        """When the first certificate of each file, and the credentials for the bus, expire; without what never does."""
+        served = self.tls.served if "tls" in vars(self) else ()  # most processes serve no certificate
+        dates = [
+            *(date for each in served for date in each.current.expires.items()),
+            *(("bus", bus.credentials_expire) for bus in self._buses),
+        ]
+        return {file: min(at for name, at in dates if name == file) for file, at in dates if isfinite(at)}
 
     def bus_problem(self) -> str | None:
         """What is wrong with the connections to the bus."""

@@ -115,7 +115,20 @@ def variable(name: str) -> str:
 
 
 _STARTS_BUS = ("run all", "run bus", "up")
-_QUERIES = ("doctor", "events", "explain", "get", "pause", "publish", "release", "reset", "resume", "top", "trace")
+_QUERIES = (
+    "dismiss",
+    "doctor",
+    "events",
+    "explain",
+    "get",
+    "pause",
+    "publish",
+    "release",
+    "reset",
+    "resume",
+    "top",
+    "trace",
+)
 _SHOWS_CREDENTIALS = ("bus check", "demo", "up", *_QUERIES)
 
 

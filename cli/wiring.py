@@ -23,7 +23,7 @@ from tas.values.window import near_window
 from workers.process.embedded import EmbeddedBus
 from workers.process.errors import StartError, WorkerError
 from workers.process.logs import configure_logging
-from workers.process.runtime import Supervisor, Worker, check_free, new_registry, stop_signals
+from workers.process.runtime import Supervisor, Worker, beside, check_free, new_registry, stop_signals
 
 log = structlog.get_logger("tas")
 
@@ -64,7 +64,16 @@ class Process:
             health=self.context.settings.health_listen,
             bus_problem=self.context.bus_problem,
         )
-        return await supervisor.run(stop)
+        async with beside(*await self._parts_beside(supervisor)):
+            return await supervisor.run(stop)
+
+    async def _parts_beside(self, supervisor: Supervisor) -> list[Coroutine[None, None, None]]:
+        """What nothing depends on; a program that runs on each node, and says nothing of itself, does not load it."""
+        if set(self.context.workers) <= {"machine"}:
+            return []
+        from cli.presence import parts_beside
+
+        return await parts_beside(self.context, supervisor)
 
     def unready(self) -> dict[str, str]:
         """The workers that are not ready, each with the reason."""

@@ -43,10 +43,11 @@ from bus.buckets import (
     Bucket,
     Stream,
 )
+from bus.buckets import WORKERS as WORKERS_BUCKET
 from bus.subjects import EVENTS as EVENTS_SUBJECT
+from bus.subjects import EXPECTED, dead_letters_subject
 from bus.subjects import SAMPLES as SAMPLES_SUBJECT
 from bus.subjects import TABLES as TABLES_SUBJECT
-from bus.subjects import dead_letters_subject
 
 NAME = "{{name()}}"
 """The name of the user."""
@@ -212,6 +213,11 @@ def _source(name: str) -> Rights:
     return Rights(reads=(SOURCES,), writes=(*_samples_of(name), SOURCES.subject(name)))
 
 
+def _expects() -> Rights:
+    """Knows which processes run, and stores how many should."""
+    return Rights(reads=(WORKERS_BUCKET,), writes=(WORKERS_BUCKET.subject(f"{EXPECTED}.*"),))
+
+
 def _samples_of(source: str) -> tuple[str, ...]:
     """The subjects of a source that knows many nodes."""
     return f"{SAMPLES_SUBJECT}.*.{source}", f"{TABLES_SUBJECT}.{source}.*"
@@ -230,9 +236,10 @@ WORKERS: Mapping[str, Rights] = {
         reads=(NODES, POLICIES, PODS),
         writes=(NODES.subject("*.facts"), NODES.subject(SYNCED), POLICIES.subject(">"), PODS.subject(">")),
         purges=(NODES, POLICIES, PODS),
-    ),
-    "status": Rights(reads=(NODES, POLICIES, VERDICTS, REFUSALS, BREAKERS)) | _lease("status"),
-    "policies": Rights(reads=(NODES, POLICIES), writes=(POLICIES.subject(">"), NODES.subject(SYNCED))),
+    )
+    | _expects(),
+    "status": Rights(reads=(NODES, POLICIES, VERDICTS, REFUSALS, BREAKERS, WORKERS_BUCKET)) | _lease("status"),
+    "policies": Rights(reads=(NODES, POLICIES), writes=(POLICIES.subject(">"), NODES.subject(SYNCED))) | _expects(),
     "evaluate": Rights(reads=(NODES, POLICIES, VERDICTS), writes=(VERDICTS.subject("*"),), purges=(VERDICTS,)),
     "extender": Rights(reads=(NODES, POLICIES, PODS, HOLDS)),
     "labels": Rights(
@@ -283,15 +290,17 @@ _PROCESS_LIMITS = Limits(subscriptions=1000)
 sink."""
 
 
-def _process(who: str, *workers: str) -> Role:
-    rights = reduce(or_, (WORKERS[each] for each in workers))
-    return Role(who=who, rights=rights, limits=_PROCESS_LIMITS, workers=workers)
+def _process(role: str, *workers: str) -> Role:
+    """A process that runs workers. It stores that it runs below its role, where no other role may write."""
+    own = Rights(writes=(WORKERS_BUCKET.subject(f"{role}.*"),))
+    rights = reduce(or_, (WORKERS[each] for each in workers), own)
+    return Role(who=f"tas run {role}", rights=rights, limits=_PROCESS_LIMITS, workers=workers)
 
 
 ROLES: Mapping[str, Role] = {
-    **{name: _process(f"tas run {name}", name) for name in WORKERS if name not in ("machine", "status", "watch")},
-    "watch": _process("tas run watch", "watch", "status"),
-    "all": _process("tas run all", *(name for name in WORKERS if name != "machine")),
+    **{name: _process(name, name) for name in WORKERS if name not in ("machine", "status", "watch")},
+    "watch": _process("watch", "watch", "status"),
+    "all": _process("all", *(name for name in WORKERS if name != "machine")),
     "node": Role(
         who="a program on a node, or tas run machine there", rights=WORKERS["machine"], limits=_PUBLISHER_LIMITS
     ),
@@ -306,11 +315,15 @@ ROLES: Mapping[str, Role] = {
         limits=_PERSON_LIMITS,
     ),
     "reader": Role(
-        who="a person who looks: tas get, explain, trace, events, top, doctor", rights=_READER, limits=_PERSON_LIMITS
+        who="a person who looks: tas get, explain, trace, events, top, doctor",
+        rights=_READER,
+        limits=_PERSON_LIMITS,
     ),
     "operator": Role(
-        who="a person who acts: a reader with tas pause, resume, reset, release and publish",
-        rights=_READER | Rights(writes=(BREAKERS.subject("*"), NODES.subject("*.released"), *SAMPLES.subjects)),
+        who="a person who acts: a reader with tas pause, resume, reset, release, dismiss and publish",
+        rights=_READER
+        | _expects()
+        | Rights(writes=(BREAKERS.subject("*"), NODES.subject("*.released"), *SAMPLES.subjects)),
         limits=_PERSON_LIMITS,
     ),
 }
@@ -335,4 +348,6 @@ def permissions_of(role: str, name: str, tags: Sequence[str]) -> Permissions:
 def streams_of(*workers: str) -> tuple[Stream | Bucket, ...]:
     """The streams and buckets that workers read or write; all for any other name."""
     wanted = {of for worker in workers for of in (WORKERS[worker].streams if worker in WORKERS else ALL)}
+    if any(worker != "machine" for worker in workers):  # of that one there are as many as nodes
+        wanted.add(WORKERS_BUCKET)
     return tuple(of for of in ALL if of in wanted)

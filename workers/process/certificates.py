@@ -38,9 +38,14 @@ REMINDER_SECONDS = 6 * 3600.0
 
 
 class TlsMetrics:
-    """Metrics of the certificates of all servers of a process."""
+    """Metrics of the certificates of all servers of a process.
+
+    Attributes:
+        served: The certificates of these servers.
+    """
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        self.served: list[Certificates] = []
         self.loads = Counter(
             "tas_tls_reloads_total", "Attempts to read changed certificates.", ["result"], registry=registry
         )
@@ -87,6 +92,7 @@ class Certificates:
         self._refusals = ThrottledLog(log, keys=LOGGED_CLIENTS)
         self._reminders = Throttle(seconds=REMINDER_SECONDS)
         self._metrics = metrics or TlsMetrics(CollectorRegistry())
+        self._metrics.served.append(self)
         for file in self.current.expires:
             self._metrics.remaining.labels(file).set_function(partial(self._remaining, file))
         self._warn_of_expiry()

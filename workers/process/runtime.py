@@ -10,7 +10,7 @@ import errno
 import platform
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Protocol, runtime_checkable
@@ -25,6 +25,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from bus.buckets import ALL, Bucket
 from bus.invalid import InvalidEntries
+from tas.processes.process import LastAnswer
 from workers.process.address import Address
 from workers.process.certificates import Certificates
 from workers.process.connections import ConnectionMetrics, Listener, bind, without_server
@@ -77,6 +78,15 @@ class WithBehind(Protocol):
 
     def behind(self) -> Mapping[str, float]:
         """By how many seconds what is behind: part of `/readyz`."""
+        ...
+
+
+@runtime_checkable
+class WithAnswers(Protocol):
+    """A worker that answers kube-scheduler."""
+
+    def last_answers(self) -> Mapping[str, LastAnswer]:
+        """The last answer by verb."""
         ...
 
 
@@ -183,6 +193,26 @@ def version_route() -> web.RouteDef:
         return json_response({"version": product_version(), "python": platform.python_version()})
 
     return web.get("/version", answer)
+
+
+@asynccontextmanager
+async def beside(*parts: Coroutine[None, None, None]) -> AsyncIterator[None]:
+    """Runs within the body what no worker depends on: its end is logged, and ends nothing else."""
+    tasks = [asyncio.create_task(part) for part in parts]
+    for task in tasks:
+        task.add_done_callback(_log_end)
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+def _log_end(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("part_crashed", exc_info=error)
 
 
 class Supervisor:
@@ -297,14 +327,26 @@ class Supervisor:
 
     async def _readyz(self, _request: web.Request) -> web.Response:
         reasons = self.unready()
-        behind = {each.name: dict(each.behind()) for each in self._workers if isinstance(each, WithBehind)}
         body = {
             "ready": not any(reasons.values()),
             "workers": reasons,
             "bus": self._bus_problem(),
-            "behind": {name: seconds for name, seconds in behind.items() if seconds},
+            "behind": self.behind(),
         }
         return json_response(body, status=200 if body["ready"] else 503)
+
+    def behind(self) -> dict[str, dict[str, float]]:
+        """For each worker by name that is behind, by how many seconds what is."""
+        found = {each.name: dict(each.behind()) for each in self._workers if isinstance(each, WithBehind)}
+        return {name: seconds for name, seconds in found.items() if seconds}
+
+    def last_answers(self) -> dict[str, LastAnswer]:
+        """The last answer of its workers by verb; of several with one verb that of the newest request."""
+        found: dict[str, LastAnswer] = {}
+        for worker in self._workers:
+            for verb, answer in worker.last_answers().items() if isinstance(worker, WithAnswers) else ():
+                found[verb] = max(answer, found.get(verb, answer), key=lambda each: each.time)
+        return found
 
     def unready(self) -> Mapping[str, str | None]:
         """For each worker by name, why it is not ready, or None."""

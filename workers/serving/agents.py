@@ -21,6 +21,7 @@ from tas.extender.hooks import hook_verbs
 from tas.extender.node_view import NodeView
 from tas.extender.verbs import Answer, Record
 from tas.extension import Hooks
+from tas.processes.process import LastAnswer
 from workers.following.allocations import FollowedAllocations
 from workers.following.followed_view import FollowedView
 from workers.process.address import Address
@@ -210,6 +211,10 @@ class AgentsWorker:
                     nodes=answer.candidates,
                     example=f"node {missing.node}: {missing.value}",
                 )
+
+    def last_answers(self) -> Mapping[str, LastAnswer]:
+        """The last answer by verb."""
+        return self.answers.last
 
     async def _answers(self, _request: web.Request) -> web.Response:
         return web.Response(body=self.answers.to_json(), content_type="application/json")

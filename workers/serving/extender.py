@@ -5,7 +5,7 @@ and stays ready: without the bus it answers from the last view, in which samples
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from importlib.metadata import EntryPoint
 
@@ -18,6 +18,7 @@ from tas.extender.decision import Outcome
 from tas.extender.node_view import NodeView
 from tas.extender.telemetry import TelemetryDecider
 from tas.extender.verbs import VERBS, Answer
+from tas.processes.process import LastAnswer
 from workers.following.allocations import FollowedAllocations
 from workers.following.cards import FollowedCards
 from workers.following.followed_view import FollowedView
@@ -172,6 +173,10 @@ class ExtenderWorker:
         self.answers.add(answer)
         if answer.outcome is Outcome.POLICY_NOT_FOUND:
             self._throttled.warning("policy_not_found", answer.policy, policy=answer.policy, pod=answer.pod)
+
+    def last_answers(self) -> Mapping[str, LastAnswer]:
+        """The last answer by verb."""
+        return self.answers.last
 
     async def _answers(self, _request: web.Request) -> web.Response:
         return web.Response(body=self.answers.to_json(), content_type="application/json")

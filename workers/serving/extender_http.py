@@ -23,6 +23,7 @@ from tas.errors import InvalidInputError, shortened
 from tas.extender.answers import error_body
 from tas.extender.decision import Decider
 from tas.extender.verbs import VERBS, Answer, Record, within_limits
+from tas.processes.process import LastAnswer
 from workers.serving.extender_metrics import CLIENT_GONE, ExtenderMetrics
 
 log = structlog.get_logger("extender")
@@ -59,9 +60,14 @@ MAX_ANSWERS_BYTES = 4 << 20
 
 
 class AnswerRing:
-    """The last answers as JSON, oldest first: at most `size` answers, and at most `max_bytes` together."""
+    """The last answers as JSON, oldest first: at most `size` answers, and at most `max_bytes` together.
+
+    Attributes:
+        last: The last one by verb.
+    """
 
     def __init__(self, size: int = 1000, *, max_bytes: int = MAX_ANSWERS_BYTES) -> None:
+        self.last: dict[str, LastAnswer] = {}
         self._answers: deque[bytes] = deque()
         self._size = size
         self._max_bytes = max_bytes
@@ -72,6 +78,14 @@ class AnswerRing:
 
     def add(self, answer: Answer) -> None:
         """Adds `answer`, and drops the oldest beyond the limits."""
+        before = self.last.get(answer.verb)
+        self.last[answer.verb] = LastAnswer(
+            time=answer.time,
+            status=answer.status,
+            error=answer.error,
+            requests=1 + (0 if before is None else before.requests),
+            failed=(answer.status != 200 or bool(answer.error)) + (0 if before is None else before.failed),
+        )
         encoded = msgspec.json.encode(answer)
         self._answers.append(encoded)
         self._bytes += len(encoded)

@@ -4,7 +4,7 @@ It is ready only while the holds of the current epoch of the bus are complete. B
 """
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 
 import structlog
@@ -18,6 +18,7 @@ from tas.extender.cards import CardsDecider
 from tas.extender.decision import FilterDecision, Pod
 from tas.extender.verbs import Answer
 from tas.extension import Hooks, NodeView
+from tas.processes.process import LastAnswer
 from tas.scoring.cards import CardScore
 from tas.view.view import View
 from workers.following.cards import FollowedCards
@@ -148,6 +149,10 @@ class GpuExtender:
 
     def _answered(self, answer: Answer) -> None:
         self.answers.add(answer)
+
+    def last_answers(self) -> Mapping[str, LastAnswer]:
+        """The last answer by verb."""
+        return self.answers.last
 
     async def _answers(self, _request: web.Request) -> web.Response:
         return web.Response(body=self.answers.to_json(), content_type="application/json")

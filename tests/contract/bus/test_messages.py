@@ -38,6 +38,7 @@ from bus.records.sources import decode_source_state, encode_source_state
 from bus.records.synced import Synced, decode_synced, encode_synced
 from bus.records.verdicts import decode_verdict, encode_verdict
 from bus.records.windows import decode_series
+from bus.records.workers import decode_expected, decode_process, encode_expected, encode_process
 from bus.subjects import parse_window_key
 from tas.allocation.node import NodeAllocation, Recent
 from tas.devices.assignment import Assignment, Share, SlotAssignment
@@ -51,6 +52,8 @@ from tas.outcomes.outcome import Outcome, Placed, Result
 from tas.policy.directory import FileProblem, FileProblems
 from tas.policy.policy import OnStale, Operator, Policy, PolicyKey, Problem, Rule, Strategy, StrategyType
 from tas.policy.rules import State
+from tas.processes.expected import Expected
+from tas.processes.process import LastAnswer, Process
 from tas.samples.sample import Scrape
 from tas.sources.result import RefusalReason, SuspectReason
 from tas.sources.state import RefusedValues, SourceMetric, SourceState, as_stored
@@ -385,6 +388,27 @@ LEARNED = LearnedState(
     },
 )
 
+PROCESS = Process(
+    version="0.1.0",
+    name="tas-all-7c9f5d-x2k4p-1",
+    started=YEAR,
+    workers={"collect": "", "evaluate": "NODES: waiting for the complete list", "extender": ""},
+    leases=("collect.prometheus", "labels"),
+    behind={"collect": {"prometheus": 12.5}},
+    lag={"NODES": 3},
+    bus="all: KV_PODS is missing, and the user tas-all may not create it: tas run keeper does",
+    answers={
+        "filter": LastAnswer(
+            time=YEAR + 600, status=503, error="NODES: waiting for the complete list", requests=12, failed=2
+        )
+    },
+    expires={
+        "bus": datetime(2027, 1, 1, tzinfo=UTC).timestamp(),
+        "cert": datetime(2026, 3, 1, tzinfo=UTC).timestamp(),
+    },
+)
+EXPECTED = Expected(count=2, dismissed="anna@admin-1")
+
 RECORDS: list[tuple[str, Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = [
     ("learned.json", LEARNED, encode_learned, decode_learned),
     ("outcome-placed.json", PLACED, encode_outcome, decode_outcome),
@@ -397,6 +421,8 @@ RECORDS: list[tuple[str, Any, Callable[[Any], bytes], Callable[[bytes], Any]]] =
     ("node-hold.json", NODE_HOLD, encode, decode_hold),
     ("node-allocation.json", ALLOCATION, encode, decode_allocation),
     ("node-inventory.json", INVENTORY, encode, decode_inventory),
+    ("process.json", PROCESS, encode_process, decode_process),
+    ("expected.json", EXPECTED, encode_expected, decode_expected),
     ("policy.json", POLICY, encode_policy, lambda data: decode_policy(KEY, data)),
     ("pod.json", POD, encode, decode_pod),
     ("refused-labels.json", REFUSED, encode_refused_labels, decode_refused_labels),
@@ -425,6 +451,7 @@ FREE = {
     *("metrics", "labels", "spec", "nodes", "node", "amounts", "nodeAmounts", "pods", "facts"),
     *("allocatable", "capacity", "limited", "requested", "requests", "state"),
     *("allocatable", "capacity", "limited", "requested", "times"),
+    *("workers", "behindSeconds", "lag", "answers", "expires"),
 }
 """Fields with objects whose keys are names or numbers."""
 

@@ -59,47 +59,47 @@ STARTS = {
     "bus --help": Start(SETTINGS, 105),
     "bus url": Start(SETTINGS, 105),
     "bus init --help": Start(SETTINGS | {"cryptography"}, 180),
-    "bus check --help": Start(BUS | HTTP | {"cryptography", "workers.kubernetes", "yaml"}, 371),
+    "bus check --help": Start(BUS | HTTP | {"cryptography", "workers.kubernetes", "yaml"}, 378),
     "publish --help": Start(SETTINGS | {"orjson"}, 115),
-    "publish node-1 a=1": Start(BUS, 235),
+    "publish node-1 a=1": Start(BUS, 240),
     "get nodes": Start(TABLES, 320),
-    "events": Start(BUS, 235),
-    "explain --help": Start(EXPLAIN, 350),
-    "explain node node-1": Start(EXPLAIN, 350),
-    "explain pod pod-1": Start(EXPLAIN | HTTP, 420),
+    "events": Start(BUS, 240),
+    "explain --help": Start(EXPLAIN, 356),
+    "explain node node-1": Start(EXPLAIN, 356),
+    "explain pod pod-1": Start(EXPLAIN | HTTP, 426),
     "trace node-1 a": Start(TABLES, 320),
-    "pause": Start(BUS, 230),
-    "doctor --help": Start(BUS | HTTP | {"cryptography", "prometheus_client", "workers.kubernetes", "yaml"}, 452),
+    "pause": Start(BUS, 236),
+    "doctor --help": Start(BUS | HTTP | {"cryptography", "prometheus_client", "workers.kubernetes", "yaml"}, 458),
     "certs --help": Start(TERMINAL | {"cryptography", "orjson"}, 95),
     "configure --help": Start(TERMINAL | RECORDS | {"cryptography", "orjson", "yaml"}, 160),
-    "top --help": Start(EXPLAIN | HTTP | {"prometheus_client"}, 457),
+    "top --help": Start(EXPLAIN | HTTP | {"prometheus_client"}, 464),
 }
 
 WORKERS = {
-    "materialize": Start(WORKER | {"workers.following"}, 370),
+    "materialize": Start(WORKER | {"workers.following"}, 378),
     "policies --policies DIR": Start(
-        WORKER | {"anyio", "watchfiles", "workers.following", "workers.watching", "yaml"}, 420
+        WORKER | {"anyio", "watchfiles", "workers.following", "workers.watching", "yaml"}, 428
     ),
-    "evaluate": Start(WORKER | {"workers.enforcing", "workers.following"}, 383),
-    "events": Start(WORKER | {"workers.following", "workers.publishing"}, 371),
-    "keeper": Start(WORKER, 330),
+    "evaluate": Start(WORKER | {"workers.enforcing", "workers.following"}, 390),
+    "events": Start(WORKER | {"workers.following", "workers.publishing"}, 378),
+    "keeper": Start(WORKER, 362),
     "machine --node node-1": Start(WORKER | {"psutil"}, 340),
-    "windows": Start(WORKER | {"fastdigest", "numpy", "workers.following"}, 470),
-    "extender --listen 127.0.0.1:0": Start(WORKER | {"workers.following", "workers.serving"}, 398),
-    "agents --listen 127.0.0.1:0": Start(WORKER | {"numpy", "workers.following", "workers.serving", "yaml"}, 531),
-    "collect --source prometheus=http://127.0.0.1:1": Start(WORKER | {"workers.following", "yaml"}, 406),
-    "collect --source metrics-server --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.following"}, 449),
-    "notify --sinks DIR/sinks": Start(WORKER | {"workers.publishing", "yaml"}, 401),
-    "watch --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.following", "workers.watching"}, 440),
-    "labels --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing", "workers.following"}, 452),
-    "marks --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing", "workers.following"}, 446),
-    "resources --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing"}, 436),
+    "windows": Start(WORKER | {"fastdigest", "numpy", "workers.following"}, 478),
+    "extender --listen 127.0.0.1:0": Start(WORKER | {"workers.following", "workers.serving"}, 405),
+    "agents --listen 127.0.0.1:0": Start(WORKER | {"numpy", "workers.following", "workers.serving", "yaml"}, 538),
+    "collect --source prometheus=http://127.0.0.1:1": Start(WORKER | {"workers.following", "yaml"}, 413),
+    "collect --source metrics-server --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.following"}, 456),
+    "notify --sinks DIR/sinks": Start(WORKER | {"workers.publishing", "yaml"}, 408),
+    "watch --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.following", "workers.watching"}, 448),
+    "labels --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing", "workers.following"}, 460),
+    "marks --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing", "workers.following"}, 454),
+    "resources --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing"}, 444),
     "inventory --kubeconfig DIR/kubeconfig": Start(
-        CLUSTER | {"workers.enforcing", "workers.following", "workers.watching"}, 468
+        CLUSTER | {"workers.enforcing", "workers.following", "workers.watching"}, 475
     ),
-    "evictions --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing", "workers.following"}, 437),
+    "evictions --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing", "workers.following"}, 444),
     "gpu --kubeconfig DIR/kubeconfig --listen 127.0.0.1:0": Start(
-        CLUSTER | {"workers.following", "workers.serving"}, 460
+        CLUSTER | {"workers.following", "workers.serving"}, 468
     ),
 }
 """Each worker with the flags that it demands, until it works without the bus that it waits for."""

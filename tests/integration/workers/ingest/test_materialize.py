@@ -675,11 +675,11 @@ class Interrupted(Bus):
     failures = 0
     before_get: Callable[[], Awaitable[None]] | None = None
 
-    async def delete(self, bucket: Bucket, key: str, *, revision: int, read_at: float) -> int:
+    async def delete(self, bucket: Bucket, key: str, *, revision: int, read_at: float, ttl_seconds: int = 0) -> int:
         if self.failures:
             self.failures -= 1
             raise UnavailableError("not now")
-        return await super().delete(bucket, key, revision=revision, read_at=read_at)
+        return await super().delete(bucket, key, revision=revision, read_at=read_at, ttl_seconds=ttl_seconds)
 
     async def get(self, bucket: Bucket, key: str) -> RawEntry | None:
         found = await super().get(bucket, key)

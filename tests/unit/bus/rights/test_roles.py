@@ -14,10 +14,13 @@ from bus.rights.roles import ROLES, WORKERS, overlap, permissions_of, streams_of
 from tas.agents.file import MAX_AGENTS
 
 SHARED = {
-    ("policies", "watch"): {"$KV.POLICIES.>", "$KV.NODES._synced"},  # never both in one installation
+    # Never both in one installation.
+    ("policies", "watch"): {"$KV.POLICIES.>", "$KV.NODES._synced", "$KV.WORKERS._expected.*"},
     ("inventory", "gpu"): {"$KV.HOLDS.*"},
     ("events", "resources"): {"tas.events.>", "tas.events.resource.>"},
     ("labels", "operator"): {"$KV.BREAKERS.*"},
+    ("operator", "watch"): {"$KV.WORKERS._expected.*"},
+    ("operator", "policies"): {"$KV.WORKERS._expected.*"},
 }
 """The subjects that two roles may write, each by conditional writes."""
 

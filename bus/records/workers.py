@@ -1,0 +1,110 @@
+"""The processes that run, and how many should, in WORKERS."""
+
+from typing import Annotated
+
+import msgspec
+
+from bus.records.codec import Time, encode, reader, seconds_of, time_of
+from tas.errors import line_of
+from tas.processes.expected import MOST, Expected
+from tas.processes.process import LastAnswer, Process
+
+MAX_REASON = 300
+"""The most characters of a reason or an error in a stored record."""
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class _LastAnswer(msgspec.Struct, kw_only=True, omit_defaults=True):
+    time: Time
+    status: int = 200
+    error: str = ""
+    requests: Count = 1
+    failed: Count = 0
+
+
+class _Process(msgspec.Struct, kw_only=True, omit_defaults=True):
+    version: str
+    process: str
+    started: Time
+    workers: dict[str, str | None]
+    leases: list[str] = []
+    behind: dict[str, dict[str, Seconds]] = msgspec.field(default_factory=dict, name="behindSeconds")
+    lag: dict[str, Count] = {}
+    bus: str | None = None
+    answers: dict[str, _LastAnswer] = {}
+    expires: dict[str, Time] = {}
+
+
+class _Expected(msgspec.Struct, kw_only=True, omit_defaults=True):
+    count: Annotated[int, msgspec.Meta(ge=0, le=MOST)]
+    dismissed: str = ""
+
+
+_read_process = reader("process", _Process)
+_read_expected = reader("expected number", _Expected)
+
+
+def encode_process(process: Process) -> bytes:
+    """The value of `<role>.<id>` in WORKERS."""
+    return encode(
+        _Process(
+            version=process.version,
+            process=process.name,
+            started=time_of(process.started),
+            workers={name: line_of(why, MAX_REASON) or None for name, why in sorted(process.workers.items())},
+            leases=sorted(process.leases),
+            behind={name: dict(behind) for name, behind in process.behind.items()},
+            lag=dict(process.lag),
+            bus=line_of(process.bus, MAX_REASON) or None,
+            answers={
+                verb: _LastAnswer(
+                    time=time_of(each.time),
+                    status=each.status,
+                    error=line_of(each.error, MAX_REASON),
+                    requests=each.requests,
+                    failed=each.failed,
+                )
+                for verb, each in process.answers.items()
+            },
+            expires={name: time_of(expires) for name, expires in process.expires.items()},
+        )
+    )
+
+
+def decode_process(data: bytes) -> Process:
+    """The inverse of `encode_process`. Raises InvalidInputError."""
+    stored = _read_process(data)
+    return Process(
+        version=stored.version,
+        name=stored.process,
+        started=seconds_of(stored.started),
+        workers={name: why or "" for name, why in stored.workers.items()},
+        leases=tuple(stored.leases),
+        behind=stored.behind,
+        lag=stored.lag,
+        bus=stored.bus or "",
+        answers={
+            verb: LastAnswer(
+                time=seconds_of(each.time),
+                status=each.status,
+                error=each.error,
+                requests=each.requests,
+                failed=each.failed,
+            )
+            for verb, each in stored.answers.items()
+        },
+        expires={name: seconds_of(time) for name, time in stored.expires.items()},
+    )
+
+
+def encode_expected(expected: Expected) -> bytes:
+    """The value of `_expected.<worker>` in WORKERS."""
+    return encode(_Expected(count=expected.count, dismissed=line_of(expected.dismissed, MAX_REASON)))
+
+
+def decode_expected(data: bytes) -> Expected:
+    """The inverse of `encode_expected`. Raises InvalidInputError."""
+    stored = _read_expected(data)
+    return Expected(count=stored.count, dismissed=stored.dismissed)

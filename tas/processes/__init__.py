@@ -1,0 +1,1 @@
+"""Which processes of the product run, and how many should."""

@@ -1,0 +1,91 @@
+"""What a process says of itself, in WORKERS: proof that it runs, and what people ask first if something is wrong."""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+WRITE_SECONDS = 5.0
+"""How often a process writes its record."""
+
+TTL_SECONDS = 15
+"""How long a record stays after the last write: two writes may be lost."""
+
+ABANDONED_SECONDS = 2.0 * TTL_SECONDS
+"""A record that is older has no TTL, so it is of no process: a stranger has written it."""
+
+
+class LastAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The last answer of an extender to one verb, and how many there were since the start.
+
+    Attributes:
+        time: When the request arrived, in seconds since 1970 by the clock of the process.
+        status: The HTTP status.
+        error: What was wrong with the request, or the answer's `Error`; empty if nothing.
+        requests: The number of requests.
+        failed: The number of those whose status was not 200, or whose answer had an `Error`.
+    """
+
+    time: float
+    status: int = 200
+    error: str = ""
+    requests: int = 1
+    failed: int = 0
+
+
+class Process(msgspec.Struct, frozen=True, kw_only=True):
+    """A process.
+
+    Attributes:
+        version: Of the product.
+        name: Host and process id, as in leases.
+        started: In seconds since 1970, by its own clock.
+        workers: Why each of its workers is not ready; empty if it is.
+        leases: The names of the leases that it holds.
+        behind: By worker and what it reads, how many seconds it is behind; only what is.
+        lag: By stream or bucket that it follows, how many messages it has not handled yet.
+        bus: What is wrong with its connection to the bus; empty if nothing.
+        answers: Of extenders by verb.
+        expires: When the first certificate of each file expires, and its credentials for the bus (`bus`), in seconds
+            since 1970.
+    """
+
+    version: str
+    name: str
+    started: float
+    workers: Mapping[str, str]
+    leases: tuple[str, ...] = ()
+    behind: Mapping[str, Mapping[str, float]] = {}
+    lag: Mapping[str, int] = {}
+    bus: str = ""
+    answers: Mapping[str, LastAnswer] = {}
+    expires: Mapping[str, float] = {}
+
+    @property
+    def ready(self) -> frozenset[str]:
+        """Its workers that are ready."""
+        return frozenset(worker for worker, reason in self.workers.items() if not reason)
+
+
+class Running(NamedTuple):
+    """A process with its role and its id, and when the server stored its record, in seconds since 1970."""
+
+    role: str
+    id: str
+    process: Process
+    stored: float
+
+
+def alive(found: Iterable[Running], now: float) -> list[Running]:
+    """Those that run at `now`, a time of the server's clock, in the order of their names."""
+    running = [each for each in found if now - each.stored < ABANDONED_SECONDS]
+    return sorted(running, key=lambda each: (each.role, each.process.name, each.id))
+
+
+def numbers(running: Iterable[Running]) -> dict[str, int]:
+    """How many processes run each worker, ready or not."""
+    found: dict[str, int] = {}
+    for each in running:
+        for worker in each.process.workers:
+            found[worker] = found.get(worker, 0) + 1
+    return found

@@ -1,0 +1,169 @@
+"""Which processes run, and how many should: read from WORKERS every ten seconds by `watch`, or `policies`.
+
+One of these two runs in every installation, since the policies come from it. All its replicas write the expected
+numbers, conditionally: they see the same.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterable
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+import structlog
+from prometheus_client import CollectorRegistry, Gauge
+
+from bus.buckets import WORKERS
+from bus.connection import Bus
+from bus.errors import BusError, ConflictError
+from bus.interruptions import Interruptions
+from bus.kinds import EXPECTED_NUMBERS, PROCESSES
+from bus.record_kind import Entry, read_entries
+from bus.rights.roles import ROLES
+from bus.subjects import ProcessKey
+from tas.processes.expected import KEPT_SECONDS, Expected, Sustained, lacks, to_store, together
+from tas.processes.process import Process, Running, alive, numbers
+
+log = structlog.get_logger("roster")
+
+READ_SECONDS = 10.0
+"""How often the processes are read: each read costs the bus a consumer."""
+
+GRACE_SECONDS = 20.0
+"""For how long a worker must be seen to be lacking before it counts as lost: a process is replaced within seconds."""
+
+
+class StoredProcesses(NamedTuple):
+    """What WORKERS has.
+
+    Attributes:
+        running: The processes that run.
+        expected: By worker, how many should.
+        entries: The entries of `expected`.
+        newest: When the server stored the newest entry, in seconds since 1970; 0 without any.
+    """
+
+    running: list[Running]
+    expected: dict[str, Expected]
+    entries: dict[str, Entry[str, Expected]]
+    newest: float
+
+
+async def stored_processes(bus: Bus, *, now: float | None = None) -> StoredProcesses:
+    """Reads WORKERS. Raises UnavailableError, RefusedError.
+
+    `now` is the time by the clock of the server; without it that of the newest entry. The clocks of processes do not
+    matter. A role proves that its own workers run, and no others.
+    """
+    found: list[Entry[ProcessKey, Process]] = []
+    entries: list[Entry[str, Expected]] = []
+    await read_entries(bus, WORKERS, EXPECTED_NUMBERS.to(entries.append), PROCESSES.to(found.append))
+    newest = max([*(each.created for each in found), *(each.created for each in entries)], default=0.0)
+    running = [
+        Running(entry.key.role, entry.key.id, _of_role(entry.key.role, process), entry.created)
+        for entry in found
+        if (process := entry.readable()) is not None
+    ]
+    expected = {entry.key: record for entry in entries if (record := entry.readable()) is not None}
+    return StoredProcesses(
+        alive(running, newest if now is None else now), expected, {entry.key: entry for entry in entries}, newest
+    )
+
+
+def _of_role(role: str, process: Process) -> Process:
+    own = ROLES[role].workers if role in ROLES else ()
+    workers = {name: why for name, why in process.workers.items() if name in own}
+    return msgspec.structs.replace(process, workers=workers)
+
+
+class Roster:
+    """Reads until cancelled.
+
+    Attributes:
+        lost: The workers of which nobody has run any for `GRACE_SECONDS`, although somebody should.
+    """
+
+    def __init__(
+        self, bus: Bus, registry: CollectorRegistry, workers: Iterable[str], *, read_seconds: float = READ_SECONDS
+    ) -> None:
+        """`workers`: those of which the numbers are exported."""
+        self._bus = bus
+        self._read_seconds = read_seconds
+        self._sustained = Sustained()
+        self._interruptions = Interruptions(log, "processes_not_read")
+        self._stored: StoredProcesses | None = None
+        self._created = ""
+        self._missing_since: dict[str, float] = {}
+        self.lost: frozenset[str] = frozenset()
+        counts = Gauge(
+            "tas_workers", "Processes that run a worker, by WORKERS; NaN: not known.", ["worker"], registry=registry
+        )
+        expected = Gauge(
+            "tas_workers_expected",
+            "Processes that should run a worker: as many as ran together for 10 minutes; NaN: not known yet.",
+            ["worker"],
+            registry=registry,
+        )
+        for worker in workers:
+            counts.labels(worker).set_function(partial(self._count, worker))
+            expected.labels(worker).set_function(partial(self._expected, worker))
+
+    def _count(self, worker: str) -> float:
+        return float("nan") if self._stored is None else float(numbers(self._stored.running).get(worker, 0))
+
+    def _expected(self, worker: str) -> float:
+        known = None if self._stored is None else self._stored.expected.get(worker)
+        return float("nan") if known is None else float(known.count)
+
+    async def run(self) -> None:
+        """Runs until cancelled. Raises nothing else."""
+        while True:
+            await self._bus.wait_usable(WORKERS.stream)
+            try:
+                await self._read()
+            except BusError as error:
+                self._interruptions.note(error)
+                self._forget()
+            await asyncio.sleep(self._read_seconds)
+
+    def _forget(self) -> None:
+        """Nobody has looked for some time: what was seen before proves nothing."""
+        self._stored = None
+        self._sustained.clear()
+        self._missing_since.clear()
+        self.lost = frozenset()
+
+    async def _read(self) -> None:
+        epoch = await self._bus.epoch(WORKERS)
+        if epoch.created != self._created:
+            self._forget()
+            self._created = epoch.created
+        stored = await stored_processes(self._bus)
+        now = time.monotonic()
+        self._stored = stored
+        self._sustained.note(together(stored.running), now)
+        lacking = {each.worker for each in lacks(stored.running, stored.expected) if not each.running}
+        self._missing_since = {worker: self._missing_since.get(worker, now) for worker in lacking}
+        self.lost = frozenset(worker for worker, since in self._missing_since.items() if now - since >= GRACE_SECONDS)
+        for worker, count in self._sustained.counts(now).items():
+            await self._store(worker, count, stored)
+
+    async def _store(self, worker: str, count: int, stored: StoredProcesses) -> None:
+        entry = stored.entries.get(worker)
+        age = 0.0 if entry is None else stored.newest - entry.created
+        record = to_store(stored.expected.get(worker), age, count)
+        if record is None:
+            return
+        try:
+            await EXPECTED_NUMBERS.put(
+                self._bus,
+                worker,
+                record,
+                revision=0 if entry is None else entry.revision,
+                read_at=time.monotonic(),
+                ttl_seconds=KEPT_SECONDS,
+            )
+        except ConflictError:
+            # Another replica has written it, or the tombstone of an expired number is there for a minute.
+            log.debug("expected_number_conflict", worker=worker)
