@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from bus.buckets import AGENTS, ALL, BREAKERS, DEAD_LETTERS, EVENTS, OUTCOMES, VERDICT_LOG, Bucket, Stream, differences
 from bus.connection import Bus
-from bus.errors import STREAM_NOT_FOUND, NobodyListensError, UnavailableError
+from bus.errors import STREAM_NOT_FOUND, NobodyListensError, RefusedError, UnavailableError
 from bus.server import MINIMUM_VERSION
 from bus.streams import copies, has_leader, has_majority, late_copies
 from bus.trying import Tries, is_late
@@ -97,6 +97,11 @@ async def _told(bus: Bus, of: Stream | Bucket, tries: Tries) -> _Told:
         raise
     except UnavailableError as error:
         return _Told({}, Missing(str(error)), error)
+    except RefusedError as error:
+        if not (isinstance(of, Bucket) and of.optional):
+            raise
+        # For this user the bucket is as if it were not there.
+        return _Told({}, Missing(str(error)), UnavailableError(str(error), code=STREAM_NOT_FOUND))
 
 
 def _offset(answer: dict[str, Any], asked: float, answered: float) -> Offset | Missing:

@@ -23,6 +23,7 @@ COMMANDS = {
     ),
     "explain": LazyCommand("queries.explain", "Show why: each rule with its value, age, source and state."),
     "trace": LazyCommand("queries.trace", "Follow METRIC of NODE: source, sample, view, verdict, label."),
+    "status": LazyCommand("status.status", "Show on one screen what is wrong, and what runs."),
     "doctor": LazyCommand(
         "doctor.doctor", "Check an installation, and print what is wrong, why it matters, and what mends it."
     ),

@@ -7,6 +7,7 @@ import click
 
 from bus.connection import Bus
 from bus.kinds import EXPECTED_NUMBERS
+from bus.processes import stored_processes
 from bus.trying import STALE, Tries
 from cli.brake import user_name
 from cli.options import settings_command
@@ -16,7 +17,6 @@ from cli.settings import Settings
 from cli.workers.registry import WORKERS
 from tas.processes.expected import KEPT_SECONDS, Expected
 from tas.processes.process import numbers
-from workers.following.roster import stored_processes
 
 TRIES = Tries(STALE, times=10)
 """A number is read and written again if `watch` has changed it meanwhile or the read was too slow."""

@@ -126,6 +126,7 @@ _QUERIES = (
     "release",
     "reset",
     "resume",
+    "status",
     "top",
     "trace",
 )
@@ -531,7 +532,7 @@ class Settings:
         group="The extender",
         form="DURATION",
         help="How old a sample may be before its value is unknown, for policies without `staleAfter`; at most 1h.",
-        commands=("up", "doctor", "explain", "top", "trace"),
+        commands=("up", "doctor", "explain", "status", "top", "trace"),
         parse=_duration(most=MAX_SAMPLE_AGE),
         default=f"{DEFAULT_STALE_AFTER / 60:g}m",
     )

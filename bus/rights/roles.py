@@ -315,7 +315,7 @@ ROLES: Mapping[str, Role] = {
         limits=_PERSON_LIMITS,
     ),
     "reader": Role(
-        who="a person who looks: tas get, explain, trace, events, top, doctor",
+        who="a person who looks: tas status, get, explain, trace, events, top, doctor",
         rights=_READER,
         limits=_PERSON_LIMITS,
     ),

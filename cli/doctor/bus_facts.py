@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -11,31 +11,36 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
-from bus.buckets import LEASES, NODES, POLICIES, SOURCES, SYNCED
+from bus.buckets import BREAKERS, LEASES, NODES, PAUSED, POLICIES, SOURCES, SYNCED, WORKERS
 from bus.connection import Bus
 from bus.errors import BusError
 from bus.inspection import inspect
-from bus.kinds import POLICY_RECORDS, synced_of
+from bus.kinds import BREAKER_RECORDS, PAUSE_RECORDS, POLICY_RECORDS, synced_of
+from bus.processes import StoredProcesses, stored_processes
 from bus.servers import Varz
 from bus.trying import Tries, is_late
 from cli.doctor.probes import REQUEST_SECONDS, probed
 from cli.queries.query import readable, stored_nodes, stored_sources
+from cli.settings import flag
 from tas.diagnosis.bus import MONITOR_MEND, BusFacts, oldest, version_of
-from tas.diagnosis.clocks import Offset
+from tas.diagnosis.clocks import Offset, time_there
 from tas.diagnosis.finding import Missing, some
-from tas.diagnosis.policies import StoredPolicy
+from tas.diagnosis.metrics import MetricFacts
+from tas.diagnosis.policies import PolicyFacts, StoredPolicy
+from tas.diagnosis.processes import ProcessFacts
 from tas.errors import without_password
 from tas.policy.policy import PolicyKey
 from tas.samples.sample import NodeSamples
 from tas.sources.state import SourceState
 from tas.values.backoff import Backoff
+from tas.verdict.brake import UNREADABLE_BREAKER, UNREADABLE_PAUSE, Breaker, Pause
 from workers.process.http_body import whole_body
 
 TRIES = Tries(is_late, wait=Backoff(first=0.1, longest=0.1))
 """Within the time of a probe."""
 
 MONITOR_PORT = 8222
-STORED_IN = frozenset(bucket.stream for bucket in (LEASES, NODES, POLICIES, SOURCES))
+STORED_IN = frozenset(bucket.stream for bucket in (BREAKERS, LEASES, NODES, POLICIES, SOURCES))
 """The streams of what `Stored` has."""
 
 MAX_MONITOR_BYTES = 1 << 20
@@ -55,6 +60,8 @@ class Stored(NamedTuple):
         held: The sources that a replica of `collect` has.
         cluster: Whether the nodes are those of a Kubernetes API; None: nobody has listed nodes.
         at: When the samples were read, by our clock: what is read later, as the lists of a large cluster, takes time.
+        breakers: By name of policies, or `ALL`.
+        leases: By name, who holds it.
     """
 
     policies: list[StoredPolicy]
@@ -64,6 +71,9 @@ class Stored(NamedTuple):
     held: frozenset[str]
     cluster: bool | None
     at: float
+    breakers: Mapping[str, Breaker] = {}
+    pause: Pause | None = None
+    leases: Mapping[str, str] = {}
 
 
 class BusRead(NamedTuple):
@@ -72,13 +82,21 @@ class BusRead(NamedTuple):
     bus: BusFacts | Missing
     clock: Offset | Missing
     stored: Stored | Missing
+    processes: StoredProcesses | Missing
+
+
+def no_bus(reason: str) -> BusRead:
+    """What is known of a bus that does not answer."""
+    mend = f"start one, or give its address with {flag('bus')} nats://HOST:4222, with a password if it needs one"
+    none = Missing("the bus does not answer")
+    return BusRead(Missing(reason, mend, "tas run all --bus embedded --kubeconfig FILE"), none, none, none)
 
 
 async def read_bus(bus: Bus, *, monitors: Sequence[str], embedded: bool) -> BusRead:
     """Reads the bus. `monitors` are the URLs of monitoring ports; empty: such a port of each host."""
     read = await inspected(bus)
     if isinstance(read, Missing):
-        return BusRead(read, read, read)
+        return BusRead(read, read, read, read)
     facts, clock = read
     if not embedded:
         monitored = await _monitors(facts, monitors)
@@ -86,7 +104,80 @@ async def read_bus(bus: Bus, *, monitors: Sequence[str], embedded: bool) -> BusR
         facts = msgspec.structs.replace(facts, sync=monitored.sync, version=oldest(versions))
     lost = STORED_IN & {*facts.silent, *facts.stuck}
     stored = Missing(f"no server answers for {some(lost)}") if lost else await probed(TRIES.of(partial(_stored, bus)))
-    return BusRead(msgspec.structs.replace(facts, embedded=embedded), clock, stored)
+    facts = msgspec.structs.replace(facts, embedded=embedded)
+    return BusRead(facts, clock, stored, await _processes(bus, facts, clock))
+
+
+async def _processes(bus: Bus, facts: BusFacts, clock: Offset | Missing) -> StoredProcesses | Missing:
+    if WORKERS.stream in {*facts.silent, *facts.stuck}:
+        return Missing(f"no server answers for {WORKERS.stream}")
+    if WORKERS.stream in facts.absent:
+        mend = "on a closed bus: tas bus init, the new auth.conf for the servers, and tas run keeper; an open bus has "
+        mend += "it as soon as a process of this version runs"
+        return Missing("the bus has no WORKERS, or this user may not read it: which processes run is not known", mend)
+    # Without the clock of the server, by its newest entry: never by the clock of this machine.
+    return await probed(
+        TRIES.of(lambda: stored_processes(bus, now=clock.ahead + time.time() if isinstance(clock, Offset) else None))
+    )
+
+
+def policy_facts(
+    read: BusRead,
+    *,
+    in_api: Collection[PolicyKey] | Missing | None,
+    has_api: bool,
+    changing: Collection[PolicyKey] = frozenset(),
+    strategy_fields: Collection[str] | Missing,
+) -> PolicyFacts:
+    """What is known of policies; the others as in `PolicyFacts`."""
+    stored = read.stored
+    if isinstance(stored, Missing):
+        return PolicyFacts(
+            stored=stored, in_api=in_api, has_api=has_api, changing=changing, strategy_fields=strategy_fields
+        )
+    return PolicyFacts(
+        stored=stored.policies,
+        in_api=in_api,
+        has_api=has_api,
+        changing=changing,
+        strategy_fields=strategy_fields,
+        breakers=stored.breakers,
+        pause=stored.pause,
+    )
+
+
+def metric_facts(
+    read: BusRead, *, offered: Collection[str] | Missing, stale_after: float, in_files: bool
+) -> MetricFacts | Missing:
+    """What is known of metrics; `offered` and `in_files` as in `MetricFacts`."""
+    stored = read.stored
+    if isinstance(stored, Missing):
+        return stored
+    return MetricFacts(
+        policies=[each.policy for each in stored.policies],
+        samples=stored.samples,
+        nodes=stored.nodes,
+        sources=stored.sources,
+        held=stored.held,
+        offered=offered,
+        now=time_there(stored.at, read.clock),
+        stale_after=stale_after,
+        in_files=in_files,
+    )
+
+
+def process_facts(read: BusRead, now: float) -> ProcessFacts | Missing:
+    """What is known of the processes; `now` is by our clock."""
+    if isinstance(read.processes, Missing):
+        return read.processes
+    stored = None if isinstance(read.stored, Missing) else read.stored
+    return ProcessFacts(
+        running=read.processes.running,
+        expected=read.processes.expected,
+        policies=[] if stored is None else [each.policy for each in stored.policies],
+        cluster=None if stored is None else stored.cluster,
+        now=now,
+    )
 
 
 async def inspected(bus: Bus) -> tuple[BusFacts, Offset | Missing] | Missing:
@@ -105,6 +196,11 @@ async def _stored(bus: Bus) -> Stored:
     nodes = await stored_nodes(bus)
     synced = (await synced_of(NODES).get(bus, SYNCED)).readable()
     sources = await stored_sources(bus)
+    breakers = {
+        entry.key: breaker
+        for entry in await BREAKER_RECORDS.entries(bus)
+        if (breaker := entry.read_or(UNREADABLE_BREAKER)) is not None
+    }
     return Stored(
         policies=policies,
         samples=nodes.samples,
@@ -113,6 +209,9 @@ async def _stored(bus: Bus) -> Stored:
         held=sources.held,
         cluster=None if synced is None else synced.cluster,
         at=at,
+        breakers=breakers,
+        pause=(await PAUSE_RECORDS.get(bus, PAUSED)).read_or(UNREADABLE_PAUSE),
+        leases=sources.leases,
     )
 
 

@@ -15,7 +15,7 @@ import msgspec
 from bus.connection import Bus
 from cli.as_json import JSON_OPTION, print_json
 from cli.discovery import running_bus
-from cli.doctor.bus_facts import BusRead, Stored, read_bus, settled
+from cli.doctor.bus_facts import BusRead, Stored, metric_facts, no_bus, policy_facts, process_facts, read_bus, settled
 from cli.doctor.cluster_facts import ADMINISTRATOR, ClusterRead, read_cluster, unread
 from cli.doctor.extender_probe import ExtenderRead, read_extender
 from cli.doctor.output import print_findings
@@ -31,8 +31,6 @@ from tas.diagnosis.descheduler import DeschedulerFacts
 from tas.diagnosis.diagnosis import ClusterFacts, Facts, diagnose
 from tas.diagnosis.extender import ExtenderFacts
 from tas.diagnosis.finding import Missing, exit_code, left
-from tas.diagnosis.metrics import MetricFacts
-from tas.diagnosis.policies import PolicyFacts
 from tas.diagnosis.rights import NAMESPACE
 from tas.diagnosis.scheduler import SchedulerFacts
 from tas.diagnosis.service import NoService, ServiceName
@@ -173,12 +171,8 @@ async def _examined(settings: Settings, options: Options, bus: Bus, url: str) ->
 
 
 async def _examined_without_bus(settings: Settings, options: Options, reason: str) -> int:
-    mend = f"start one, or give its address with {flag('bus')} nats://HOST:4222, with a password if it needs one"
-    absent = Missing(reason, mend, "tas run all --bus embedded --kubeconfig FILE")
-    none = Missing("the bus does not answer")
-
     async def read() -> BusRead:
-        return BusRead(absent, none, none)
+        return no_bus(reason)
 
     return await _examine(settings, options, read())
 
@@ -260,26 +254,15 @@ def facts_of(
     environment = cluster.environment if isinstance(files.environment, Missing) else files.environment
     return Facts(
         bus=bus.bus,
-        policies=PolicyFacts(
-            stored=stored if isinstance(stored, Missing) else stored.policies,
+        policies=policy_facts(
+            bus,
             in_api=cluster.policies,
-            strategy_fields=cluster.strategy_fields,
-            changing=changing,
             has_api=not from_directory,
+            changing=changing,
+            strategy_fields=cluster.strategy_fields,
         ),
-        metrics=stored
-        if isinstance(stored, Missing)
-        else MetricFacts(
-            policies=[each.policy for each in stored.policies],
-            samples=stored.samples,
-            nodes=stored.nodes,
-            sources=stored.sources,
-            held=stored.held,
-            offered=cluster.offered,
-            now=time_there(stored.at, bus.clock),
-            stale_after=stale_after,
-            in_files=from_directory,
-        ),
+        metrics=metric_facts(bus, offered=cluster.offered, stale_after=stale_after, in_files=from_directory),
+        processes=process_facts(bus, now),
         clocks=ClockFacts(
             api_server=cluster.clock,
             bus=bus.clock,

@@ -282,10 +282,12 @@ class StoredSources(NamedTuple):
     Attributes:
         entries: The state of each source.
         held: The names of the sources that a replica of `collect` holds.
+        leases: Who holds each lease, by its name; empty if its record cannot be read.
     """
 
     entries: list[Entry[str, SourceState]]
     held: frozenset[str]
+    leases: Mapping[str, str]
 
     @property
     def states(self) -> dict[str, SourceState]:
@@ -298,8 +300,12 @@ async def stored_sources(bus: Bus) -> StoredSources:
     # A replica gets the lease and then writes the state. So the leases are read after the states: in the other order
     # a source that a replica takes meanwhile would have a state and no holder.
     entries = await SOURCE_STATES.entries(bus)
-    leases = [entry.key for entry in await LEASE_RECORDS.entries(bus)]
-    return StoredSources(entries, frozenset(key.removeprefix(_LEASE) for key in leases if key.startswith(_LEASE)))
+    leases = {
+        entry.key: "" if (lease := entry.readable()) is None else lease.holder
+        for entry in await LEASE_RECORDS.entries(bus)
+    }
+    held = frozenset(key.removeprefix(_LEASE) for key in leases if key.startswith(_LEASE))
+    return StoredSources(entries, held, leases)
 
 
 def value_text(value: str | None) -> str:

@@ -63,8 +63,11 @@ class BusFacts(msgspec.Struct, frozen=True, kw_only=True):
     sync: bool | Missing = Missing("the server does not say")
 
 
-TABLES = "TABLES"
-"""The stream without which all works, as before there was one."""
+WITHOUT: Mapping[str, str] = {
+    "TABLES": "sources publish their samples by node, which costs more",
+    "KV_WORKERS": "nobody sees which processes run, and which do not",
+}
+"""What is lost without a stream without which all works, as before there was one."""
 
 
 def check_bus(facts: BusFacts | Missing) -> Iterator[Finding]:
@@ -127,8 +130,8 @@ def _streams(facts: BusFacts) -> Iterator[Finding]:
         mend += f"but {each.lost} are lost" if each.lost else "and its content is built again"
         run = command("nats", "--server", facts.address, "stream", "rm", each.name)
         yield finding("bus.streams", Severity.ERROR, f"{each.name}: {each.differences}", mend, run=run)
-    if facts.absent == [TABLES]:
-        what = f"without {TABLES}: sources publish their samples by node, which costs more"
+    if facts.absent and set(facts.absent) <= WITHOUT.keys():
+        what = "; ".join(f"without {name}: {WITHOUT[name]}" for name in sorted(facts.absent))
         mend = "make room for it in the store of nats-server; on a closed bus: tas bus init, the new auth.conf for the "
         mend += "servers, and tas run keeper"
         yield finding("bus.streams", Severity.WARNING, what, mend)

@@ -7,10 +7,11 @@ import msgspec
 from tas.diagnosis.bus import BusFacts, check_bus
 from tas.diagnosis.clocks import ClockFacts, check_clocks
 from tas.diagnosis.descheduler import DeschedulerFacts, check_descheduler
-from tas.diagnosis.extender import ExtenderFacts, check_extender
-from tas.diagnosis.finding import Finding, Missing, Severity, finding, ok, unknown
+from tas.diagnosis.extender import ExtenderFacts, Request, check_extender
+from tas.diagnosis.finding import Finding, Missing, Severity, finding, left, ok, unknown
 from tas.diagnosis.metrics import MetricFacts, check_metrics
 from tas.diagnosis.policies import PolicyFacts, check_policies
+from tas.diagnosis.processes import ProcessFacts, check_answers, check_processes, without_certificates
 from tas.diagnosis.rights import Reviewed, check_rights
 from tas.diagnosis.scheduler import SchedulerFacts, check_scheduler, entry_of, managed_by
 from tas.diagnosis.workloads import DaemonSetTemplate, Workload, WorkloadFacts, check_workloads
@@ -40,6 +41,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     bus: BusFacts | Missing
     policies: PolicyFacts
     metrics: MetricFacts | Missing
+    processes: ProcessFacts | Missing
     clocks: ClockFacts
     extender: ExtenderFacts
     cluster: ClusterFacts | None
@@ -47,7 +49,12 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 def diagnose(facts: Facts) -> list[Finding]:
     """The findings of all checks, in the order of the groups."""
-    found = [*check_bus(facts.bus), *check_policies(facts.policies), *check_metrics(facts.metrics)]
+    found = [
+        *check_bus(facts.bus),
+        *check_policies(facts.policies),
+        *check_metrics(facts.metrics),
+        *check_processes(_processes(facts)),
+    ]
     cluster = facts.cluster
     if cluster is not None:
         found += _cluster(cluster, facts.policies)
@@ -57,6 +64,30 @@ def diagnose(facts: Facts) -> list[Finding]:
         without: Collection[str] = ("clocks.api_server", "clocks.nodes", "proxy.scheduler", "proxy.here")
         found = [each for each in found if each.check not in without]
     return found
+
+
+def _processes(facts: Facts) -> ProcessFacts | Missing:
+    request = facts.extender.request
+    is_seen = isinstance(request, Request) and request.expires is not None
+    return without_certificates(facts.processes, "extender") if is_seen else facts.processes
+
+
+ON_ONE_SCREEN = ("bus.sync", "bus.replicas", "policies.crd", "policies.served", "policies.mirrored")
+"""What `tas status` leaves to `tas doctor`: it needs the API server, or the monitoring port of the bus."""
+
+
+def diagnose_bus(
+    bus: BusFacts | Missing, policies: PolicyFacts, metrics: MetricFacts | Missing, processes: ProcessFacts | Missing
+) -> list[Finding]:
+    """The findings of the checks that need nothing but the bus."""
+    found = [
+        *check_bus(bus),
+        *check_policies(policies),
+        *check_metrics(metrics),
+        *check_processes(processes),
+        *check_answers(processes),
+    ]
+    return left(found, ON_ONE_SCREEN)
 
 
 def _cluster(facts: ClusterFacts, policies: PolicyFacts) -> list[Finding]:

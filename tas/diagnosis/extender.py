@@ -198,18 +198,20 @@ def _expires(request: Request, now: float) -> Iterator[Finding]:
         yield unknown("extender.expires", Missing("the certificate of the extender was not seen"))
     else:
         mend = "renew the certificate, and give the extender the files, which it reads again"
-        yield _valid("the certificate of the extender", request.expires - now, mend)
+        yield valid("extender.expires", "the certificate of the extender", request.expires - now, mend)
     if request.client_expires is not None:
-        yield _valid("the certificate of the scheduler", request.client_expires - now, RENEW_CLIENT)
+        left = request.client_expires - now
+        yield valid("extender.expires", "the certificate of the scheduler", left, RENEW_CLIENT)
 
 
-def _valid(whose: str, seconds: float, mend: str) -> Finding:
+def valid(check: str, whose: str, seconds: float, mend: str, run: str = RENEW) -> Finding:
+    """Whether a certificate that expires in so many seconds is valid long enough; `mend` and `run` renew it."""
     days = seconds / 86400
     if seconds <= 0:
-        return finding("extender.expires", Severity.ERROR, f"{whose} expired {-days:.0f} days ago", mend, run=RENEW)
+        return finding(check, Severity.ERROR, f"{whose} expired {-days:.0f} days ago", mend, run=run)
     if seconds < SOON_SECONDS:
-        return finding("extender.expires", Severity.WARNING, f"{whose} expires in {days:.0f} days", mend, run=RENEW)
-    return ok("extender.expires", f"{whose} is valid for {days:.0f} days")
+        return finding(check, Severity.WARNING, f"{whose} expires in {days:.0f} days", mend, run=run)
+    return ok(check, f"{whose} is valid for {days:.0f} days")
 
 
 def _ready(facts: ExtenderFacts) -> Finding:

@@ -29,8 +29,24 @@ ALIKE = 0.85
 
 LATELY = 600.0
 """Seconds: what was refused or suspect before is history."""
+PROMETHEUS = "prometheus"
+LATE_POLLS = 3
+LATE_SECONDS = 15.0
+"""The newest value of a source that is polled is late when it is older than so many polls, and than this."""
+
+LATE_MEND = (
+    "does the source answer, and do materialize and collect keep up? docs/operations.md, When there is too much to do"
+)
 
 TRACE_MEND = "this names the stage where the value stops; docs/operations.md says what to do there"
+
+
+class SourceTimes(NamedTuple):
+    """When the newest values of a source were measured and stored on the bus, in seconds since 1970."""
+
+    measured: float
+    arrived: float
+    scrapes: int
 
 
 class MetricFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +84,7 @@ def check_metrics(facts: MetricFacts | Missing) -> Iterator[Finding]:
             "metrics.values",
             "metrics.agree",
             "metrics.sources",
+            "metrics.late",
         ):
             yield unknown(check, facts)
         return
@@ -89,6 +106,21 @@ def check_metrics(facts: MetricFacts | Missing) -> Iterator[Finding]:
     yield from _values(used, facts)
     yield from _agree(used, facts)
     yield from _sources(facts)
+    yield from _late(facts)
+
+
+def newest_times(samples: Mapping[str, NodeSamples]) -> dict[str, SourceTimes]:
+    """When the newest values of each source were measured and stored, by name of the source."""
+    found: dict[str, SourceTimes] = {}
+    for of_node in samples.values():
+        for scrape in of_node:
+            before = found.get(scrape.source)
+            if before is None:
+                found[scrape.source] = SourceTimes(scrape.time, scrape.arrived, 1)
+            else:
+                measured, arrived = max(before.measured, scrape.time), max(before.arrived, scrape.arrived)
+                found[scrape.source] = SourceTimes(measured, arrived, before.scrapes + 1)
+    return found
 
 
 def other_name(metric: str, names: Collection[str]) -> str | None:
@@ -235,16 +267,38 @@ def _agree(used: Collection[MetricUse], facts: MetricFacts) -> Iterator[Finding]
         yield ok("metrics.agree", f"sources agree about {len({use.metric for use in used})} metrics of policies")
 
 
+def _late(facts: MetricFacts) -> Iterator[Finding]:
+    """Whether new values come as often as a source is polled, from the source to what rules read."""
+    times, late = newest_times(facts.samples), False
+    for name, state in sorted(facts.sources.items()):
+        known = times.get(name)
+        if known is None or state.period is None:
+            continue
+        if health(state, is_held=name in facts.held, now=facts.now) not in (Health.HEALTHY, Health.PARTIAL):
+            continue  # which is another finding
+        # Another program says when it measured, perhaps once a minute. The answer of Prometheus is of the poll itself.
+        newest = known.measured if state.kind == PROMETHEUS else known.arrived
+        age, limit = facts.now - newest, max(LATE_POLLS * state.period, LATE_SECONDS)
+        if age > limit:
+            late = True
+            what = f"the newest value of {name} is {age:.0f} s old, and the source is polled every {state.period:g} s"
+            yield finding("metrics.late", Severity.WARNING, what, LATE_MEND, run="tas get sources")
+    if not late:
+        yield ok("metrics.late", "of each polled source there are new values")
+
+
 def _sources(facts: MetricFacts) -> Iterator[Finding]:
     wrong = False
     for name, state in sorted(facts.sources.items()):
         found = health(state, is_held=name in facts.held, now=facts.now)
-        if found in (Health.FAILING, Health.PARTIAL, Health.UNATTENDED):
+        if found in (Health.FAILING, Health.PARTIAL, Health.UNATTENDED, Health.BEHIND):
             wrong = True
             missing = {metric: each.missing for metric, each in state.metrics.items() if each.missing}
             nobody = f"no replica of collect {'listens for it' if state.period is None else 'polls it'}"
             reason = nobody if found is Health.UNATTENDED else state.problem or next(iter(missing.values()), "")
-            severity = Severity.WARNING if found is Health.PARTIAL else Severity.ERROR
+            if found is Health.BEHIND:
+                reason = f"its newest values come {state.behind:.0f} s later than every {state.period:g} s"
+            severity = Severity.WARNING if found in (Health.PARTIAL, Health.BEHIND) else Severity.ERROR
             which = f" ({some(missing, more=state.missing_left_out)})" if missing else ""
             what = f"{name} is {found}{which}: {reason}"
             mend = "docs/sources.md says what to do when nothing comes; this shows each source"

@@ -1,12 +1,13 @@
 """Are there policies, are they valid, and do two of them want one label?"""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
 
 from tas.diagnosis.finding import Finding, Missing, Severity, command, finding, ok, some, unknown
 from tas.policy.manifest import STRATEGY_FIELDS
 from tas.policy.policy import Policy, PolicyKey, Problem
+from tas.verdict.brake import Breaker, Pause, freeze_of
 from tas.verdict.ownership import LABEL_STRATEGIES, claim_of, owner_of
 
 CRD_COMMAND = "tas crd | kubectl apply -f -"
@@ -36,6 +37,7 @@ class PolicyFacts(msgspec.Struct, frozen=True, kw_only=True):
         strategy_fields: The fields of a strategy by the CRD of the cluster.
         has_api: Whether policies come from an API server, not from a directory.
         changing: Those that were created or deleted while all was read: their absence means nothing.
+        breakers: By name of policies, or `ALL`.
     """
 
     stored: Collection[StoredPolicy] | Missing
@@ -43,6 +45,8 @@ class PolicyFacts(msgspec.Struct, frozen=True, kw_only=True):
     strategy_fields: Collection[str] | Missing
     has_api: bool = True
     changing: Collection[PolicyKey] = frozenset()
+    breakers: Mapping[str, Breaker] = {}
+    pause: Pause | None = None
 
 
 def check_policies(facts: PolicyFacts) -> Iterator[Finding]:
@@ -53,7 +57,7 @@ def check_policies(facts: PolicyFacts) -> Iterator[Finding]:
             yield _current(facts.strategy_fields)
         yield _mirrored(facts)
     if isinstance(facts.stored, Missing):
-        for check in ("policies.any", "policies.valid", "policies.label"):
+        for check in ("policies.any", "policies.valid", "policies.label", "policies.frozen"):
             yield unknown(check, facts.stored)
         return
     if facts.stored:
@@ -64,6 +68,7 @@ def check_policies(facts: PolicyFacts) -> Iterator[Finding]:
         yield finding("policies.any", Severity.WARNING, "the bus has no policy", mend)
     yield from _valid(facts.stored)
     yield from _labels(facts.stored)
+    yield from _frozen(facts.stored, facts)
 
 
 def _served(in_api: Collection[PolicyKey] | Missing | None) -> Finding:
@@ -157,6 +162,22 @@ def _valid(stored: Collection[StoredPolicy]) -> Iterator[Finding]:
         yield finding("policies.valid", Severity.WARNING, what, mend, run=run)
     if not wrong:
         yield ok("policies.valid", "no policy has a problem")
+
+
+def _frozen(stored: Collection[StoredPolicy], facts: PolicyFacts) -> Iterator[Finding]:
+    freezes: dict[str, list[PolicyKey]] = {}
+    for each in stored:
+        if set(LABEL_STRATEGIES) & each.policy.strategies.keys():
+            freeze = freeze_of(each.policy.key, facts.breakers, facts.pause)
+            if freeze is not None:
+                freezes.setdefault(freeze.text, []).append(each.policy.key)
+    for text, keys in sorted(freezes.items()):
+        what, _, run = text.rpartition("; no label is set or removed until: ")
+        severity = Severity.WARNING if facts.pause is not None else Severity.ERROR
+        mend = "find out why, and then let labels change again"
+        yield finding("policies.frozen", severity, f"{some(map(str, keys))}: {what}", mend, run=run)
+    if not freezes:
+        yield ok("policies.frozen", "no breaker has tripped, and nothing is paused")
 
 
 def _labels(stored: Collection[StoredPolicy]) -> Iterator[Finding]:

@@ -43,7 +43,7 @@ MAX_PROBLEMS = 5
 """The most problems of a policy that an event names."""
 
 DRY = frozenset({Health.FAILING})
-BACK = frozenset({Health.HEALTHY, Health.PARTIAL, Health.IDLE})
+BACK = frozenset({Health.HEALTHY, Health.BEHIND, Health.PARTIAL, Health.IDLE})
 
 
 class Epoch(NamedTuple):

@@ -51,6 +51,8 @@ class Health(StrEnum):
     """Each metric of policies has a fresh sample of at least one node."""
     PARTIAL = "partial"
     """Some metrics have none."""
+    BEHIND = "behind"
+    """Each metric has one, and the newest values come later than they should by a whole period."""
     WARMING = "warming"
     """Some metrics have none, but only since their windows are not covered yet: that passes by itself."""
     FAILING = "failing"
@@ -151,11 +153,15 @@ def health(state: SourceState, *, is_held: bool, now: float) -> Health:
         return Health.IDLE
     if state.problem:
         return Health.FAILING
-    if state.polls == 0:
-        return Health.WAITING
+    return Health.WAITING if state.polls == 0 else _health_of_values(state)
+
+
+def _health_of_values(state: SourceState) -> Health:
     missing = _missing_of(state)
     if missing:
         return Health.FAILING if missing == state.metric_count else Health.PARTIAL
+    if state.is_behind:
+        return Health.BEHIND
     return Health.WARMING if any(metric.warming for metric in state.metrics.values()) else Health.HEALTHY
 
 

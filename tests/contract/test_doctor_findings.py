@@ -21,14 +21,17 @@ from tas.diagnosis.policies import StoredPolicy
 from tas.diagnosis.rights import ORIGINAL, SELF, Reviewed, rights_of
 from tas.diagnosis.workloads import DaemonSetTemplate, Expression
 from tas.policy.policy import Problem
+from tas.processes.expected import Expected
+from tas.processes.process import Running
 from tas.samples.sample import Scrape
 from tas.sources.result import SuspectReason
 from tas.sources.state import RefusedValues, SourceMetric, SourceState
 from tas.values.quantity import parse_quantity
+from tas.verdict.brake import Breaker, Pause, Trip
 from tests.contract.test_pages import accepts, calls
 from tests.unit.tas.diagnosis.found import bad
 from tests.unit.tas.diagnosis.samples import policy, policy_of
-from tests.unit.tas.diagnosis.test_diagnosis import DEMO, GOOD, NOW, SCRAPE
+from tests.unit.tas.diagnosis.test_diagnosis import DEMO, GOOD, NOW, PROCESS, SCRAPE
 from tests.unit.tas.diagnosis.test_scheduler import ENTRY, configuration
 from tests.unit.tas.diagnosis.test_workloads import WEB, bare, excluding, pod
 
@@ -56,6 +59,18 @@ SUSPECT = msgspec.structs.replace(
 )
 OTHER_VALUE = Scrape(
     source="other", measured=NOW, arrived=NOW, sequence=1, metrics={"health_metric": parse_quantity("99")}
+)
+
+
+LATE = msgspec.structs.replace(SOURCE, problem="", behind=0.0)
+BAD_PROCESS = msgspec.structs.replace(
+    PROCESS,
+    name=HOSTILE,
+    workers=dict.fromkeys(PROCESS.workers, HOSTILE),
+    behind={HOSTILE: {HOSTILE: 9.0}},
+    lag={HOSTILE: 10_000},
+    bus=HOSTILE,
+    expires={HOSTILE: NOW - 1, "bus": NOW + 1},
 )
 
 
@@ -108,6 +123,13 @@ BROKEN: list[list[Finding]] = [
     changed("metrics", sources={"p": SUSPECT}, held=["p"]),
     changed("metrics", samples={"a": (SCRAPE, OTHER_VALUE)}),
     changed("metrics", nodes={"a": {}, "b": {}, "c": {}}),
+    changed("metrics", sources={"agent": LATE}, held=["agent"], now=NOW + 60),
+    changed("policies", pause=Pause(by=HOSTILE, since=NOW)),
+    changed("policies", breakers={"demo": Breaker(trip=Trip(since=NOW, limit=1, wanted=2, selected=3))}),
+    changed("processes", running=[]),
+    changed("processes", running=[], expected={}),
+    changed("processes", running=[Running("all", "x", BAD_PROCESS, NOW)], expected={"labels": Expected(count=9)}),
+    changed("processes", running=[Running("all", "x", BAD_PROCESS, NOW), Running("all", "y", PROCESS, NOW)]),
     changed("cluster", pods=[bare(policy="")]),
     changed(
         "cluster", pods=[bare(limit=False, policy="gone")], daemon_sets=[DaemonSetTemplate(WEB, ((excluding(),),))]
@@ -140,6 +162,7 @@ BROKEN: list[list[Finding]] = [
     *(request(reach=Reach.UNTRUSTED, reason=HOSTILE, distrust=each) for each in Distrust),
     request(reach=Reach.REFUSED, reason=HOSTILE),
     request(expires=NOW - 9, client_expires=NOW + 9),
+    request(expires=None),
     changed("extender", unready={"extender": HOSTILE}, asked=[], environment=PROXY, own_environment=PROXY),
     asked(status=503, error=HOSTILE),
     asked(pod=HOSTILE),

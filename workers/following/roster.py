@@ -8,9 +8,7 @@ import asyncio
 import time
 from collections.abc import Iterable
 from functools import partial
-from typing import NamedTuple
 
-import msgspec
 import structlog
 from prometheus_client import CollectorRegistry, Gauge
 
@@ -18,12 +16,10 @@ from bus.buckets import WORKERS
 from bus.connection import Bus
 from bus.errors import BusError, ConflictError
 from bus.interruptions import Interruptions
-from bus.kinds import EXPECTED_NUMBERS, PROCESSES
-from bus.record_kind import Entry, read_entries
-from bus.rights.roles import ROLES
-from bus.subjects import ProcessKey
-from tas.processes.expected import KEPT_SECONDS, Expected, Sustained, lacks, to_store, together
-from tas.processes.process import Process, Running, alive, numbers
+from bus.kinds import EXPECTED_NUMBERS
+from bus.processes import StoredProcesses, stored_processes
+from tas.processes.expected import KEPT_SECONDS, Sustained, lacks, to_store, together
+from tas.processes.process import numbers
 
 log = structlog.get_logger("roster")
 
@@ -32,49 +28,6 @@ READ_SECONDS = 10.0
 
 GRACE_SECONDS = 20.0
 """For how long a worker must be seen to be lacking before it counts as lost: a process is replaced within seconds."""
-
-
-class StoredProcesses(NamedTuple):
-    """What WORKERS has.
-
-    Attributes:
-        running: The processes that run.
-        expected: By worker, how many should.
-        entries: The entries of `expected`.
-        newest: When the server stored the newest entry, in seconds since 1970; 0 without any.
-    """
-
-    running: list[Running]
-    expected: dict[str, Expected]
-    entries: dict[str, Entry[str, Expected]]
-    newest: float
-
-
-async def stored_processes(bus: Bus, *, now: float | None = None) -> StoredProcesses:
-    """Reads WORKERS. Raises UnavailableError, RefusedError.
-
-    `now` is the time by the clock of the server; without it that of the newest entry. The clocks of processes do not
-    matter. A role proves that its own workers run, and no others.
-    """
-    found: list[Entry[ProcessKey, Process]] = []
-    entries: list[Entry[str, Expected]] = []
-    await read_entries(bus, WORKERS, EXPECTED_NUMBERS.to(entries.append), PROCESSES.to(found.append))
-    newest = max([*(each.created for each in found), *(each.created for each in entries)], default=0.0)
-    running = [
-        Running(entry.key.role, entry.key.id, _of_role(entry.key.role, process), entry.created)
-        for entry in found
-        if (process := entry.readable()) is not None
-    ]
-    expected = {entry.key: record for entry in entries if (record := entry.readable()) is not None}
-    return StoredProcesses(
-        alive(running, newest if now is None else now), expected, {entry.key: entry for entry in entries}, newest
-    )
-
-
-def _of_role(role: str, process: Process) -> Process:
-    own = ROLES[role].workers if role in ROLES else ()
-    workers = {name: why for name, why in process.workers.items() if name in own}
-    return msgspec.structs.replace(process, workers=workers)
 
 
 class Roster:

@@ -134,7 +134,7 @@ def test_samples_are_judged_by_the_time_when_they_were_read() -> None:
     """The lists of a large cluster are read later, and take up to a minute."""
     none = Missing("not asked")
     found = facts_of(
-        bus=BusRead(none, Offset(ahead=100.0), stored(at=1000.0)),
+        bus=BusRead(none, Offset(ahead=100.0), stored(at=1000.0), none),
         cluster=unread(none, none, is_asked=True),
         files=SchedulerFiles(none, "", None, none, None, None),
         extender=ExtenderRead("", none, none, "", none, none),

@@ -31,7 +31,9 @@ COMMANDS = (
     "resume",
     "get",
     "events",
+    "dismiss",
     "explain",
+    "status",
     "top",
     "trace",
 )

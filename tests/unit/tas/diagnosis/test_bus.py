@@ -32,6 +32,8 @@ def test_a_good_bus_has_no_finding() -> None:
         ({"absent": ["SAMPLES"]}, {"bus.streams": Severity.ERROR}),
         ({"absent": ["SAMPLES", "TABLES"]}, {"bus.streams": Severity.ERROR}),
         ({"absent": ["TABLES"]}, {"bus.streams": Severity.WARNING}),
+        ({"absent": ["KV_WORKERS", "TABLES"]}, {"bus.streams": Severity.WARNING}),
+        ({"absent": ["KV_WORKERS", "KV_PODS"]}, {"bus.streams": Severity.ERROR}),
         ({"cluster": "c"}, {"bus.replicas": Severity.WARNING}),
         ({"cluster": "c", "copies": {"SAMPLES": 2}}, {"bus.replicas": Severity.WARNING}),
         ({"cluster": "c", "copies": {"SAMPLES": 3}}, {}),

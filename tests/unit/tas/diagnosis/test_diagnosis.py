@@ -15,9 +15,12 @@ from tas.diagnosis.extender import Asked, ExtenderFacts, Reach, Request
 from tas.diagnosis.finding import Missing, Severity
 from tas.diagnosis.metrics import MetricFacts
 from tas.diagnosis.policies import PolicyFacts, StoredPolicy
+from tas.diagnosis.processes import ProcessFacts
 from tas.diagnosis.rights import Reviewed, rights_of
 from tas.diagnosis.scheduler import SchedulerFacts
 from tas.policy.manifest import STRATEGY_FIELDS
+from tas.processes.expected import Expected
+from tas.processes.process import LastAnswer, Process, Running
 from tas.samples.sample import Scrape
 from tas.values.quantity import parse_quantity
 from tests.unit.tas.diagnosis.found import bad, one, severities
@@ -33,10 +36,25 @@ SCRAPE = Scrape(
 NODES = [NodeState(name, ready=True, offers=True) for name in ("a", "b")]
 SAMPLES = {"a": (SCRAPE,), "b": (SCRAPE,)}
 AGREES = Offset(0.0)
+PROCESS = Process(
+    version="1",
+    name="h-1",
+    started=NOW - 3600,
+    workers=dict.fromkeys(("evaluate", "extender", "labels", "materialize", "watch"), ""),
+    answers={"filter": LastAnswer(time=NOW - 1)},
+    expires={"cert": NOW + 90 * 86400.0},
+)
 GOOD = Facts(
     bus=BusFacts(address="nats://h", version="2.15.1", needed=(2, 12, 3), sync=True),
     policies=PolicyFacts(stored=[StoredPolicy(policy=DEMO)], in_api=[DEMO.key], strategy_fields=STRATEGY_FIELDS),
     metrics=MetricFacts(policies=[DEMO], samples=SAMPLES, nodes={"a": {}, "b": {}}, now=NOW, stale_after=120.0),
+    processes=ProcessFacts(
+        running=[Running("all", "h-1-a", PROCESS, NOW)],
+        expected=dict.fromkeys(PROCESS.workers, Expected(count=1)),
+        policies=[DEMO],
+        cluster=True,
+        now=NOW,
+    ),
     clocks=ClockFacts(api_server=AGREES, bus=AGREES, extender=AGREES, nodes={"a": 0.0}, samples=SAMPLES),
     extender=ExtenderFacts(
         url="https://tas:9001",

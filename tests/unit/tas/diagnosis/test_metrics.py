@@ -47,7 +47,7 @@ def facts(
 
 def test_a_metric_with_fresh_samples_of_all_nodes_has_no_finding() -> None:
     assert bad(check_metrics(facts())) == {}
-    assert len(severities(check_metrics(facts()))) == 6
+    assert len(severities(check_metrics(facts()))) == 7
 
 
 def test_the_name_of_node_exporter_in_a_policy_is_found_under_the_name_of_the_adapter() -> None:

@@ -1,0 +1,1 @@
+"""`tas status`: an installation on one screen."""

@@ -1,0 +1,214 @@
+"""Do as many processes run as should, is each ready, and is none of them behind?"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+import msgspec
+
+from tas.diagnosis.extender import RECENT_SECONDS, STATUS, valid
+from tas.diagnosis.finding import Finding, Missing, Severity, command, finding, ok, some, unknown
+from tas.policy.policy import Policy, StrategyType
+from tas.processes.expected import Expected, Lack, lacks
+from tas.processes.expected import unknown as not_known_yet
+from tas.processes.process import Running, numbers
+from tas.verdict.ownership import LABEL_STRATEGIES
+
+CHECKS_OF_PROCESSES = ("workers.running", "workers.expected", "workers.ready", "workers.behind", "workers.expires")
+
+WITHOUT: Mapping[str, str] = {
+    "agents": "kube-scheduler gets no answer of agents",
+    "collect": "no source is polled",
+    "events": "nothing is announced, and nobody is alerted by events",
+    "evaluate": "no verdict follows a value: labels and taints stay as they are",
+    "evictions": "no pod is asked to leave a card",
+    "extender": "kube-scheduler gets no answer",
+    "gpu": "kube-scheduler gets no answer about GPU cards",
+    "inventory": "nobody sees which GPU cards there are",
+    "labels": "no label is set or removed",
+    "marks": "no taint and no condition is set or removed",
+    "materialize": "no new value reaches a rule",
+    "notify": "nobody is notified",
+    "policies": "changes of policies have no effect",
+    "watch": "changes of policies, nodes and pods have no effect",
+    "windows": "no statistic is computed",
+}
+"""What is lost while nobody runs a worker."""
+
+LAG_MESSAGES = 5000
+"""A reader that is so many messages behind cannot follow: in ordinary use it is a few behind."""
+
+
+class ProcessFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The processes that run, by WORKERS.
+
+    Attributes:
+        expected: By worker, how many should run; a worker that is missing is not known yet.
+        policies: Those on the bus.
+        cluster: Whether the policies are those of an API server; None: nobody has listed them.
+        now: By the clock of this machine, as the processes see it.
+    """
+
+    running: Sequence[Running]
+    expected: Mapping[str, Expected]
+    policies: Collection[Policy] = ()
+    cluster: bool | None = None
+    now: float
+
+
+def check_processes(facts: ProcessFacts | Missing) -> Iterator[Finding]:
+    """The findings about processes: at least one of each check."""
+    if isinstance(facts, Missing):
+        for check in CHECKS_OF_PROCESSES:
+            yield unknown(check, facts)
+        return
+    found = [*_running(facts), *_expected(facts), *_ready(facts), *_behind(facts), *_expires(facts)]
+    yield from found
+    count = len(facts.running)
+    for check, what in (
+        ("workers.running", f"{count} processes run, and no worker lacks one"),
+        ("workers.expected", "of each worker that runs it is known how many processes should run it"),
+        ("workers.ready", "each worker of each process is ready"),
+        ("workers.behind", "no process is behind"),
+        ("workers.expires", "no certificate of a process expires soon"),
+    ):
+        if all(each.check != check for each in found):
+            yield ok(check, what)
+
+
+def without_certificates(facts: ProcessFacts | Missing, worker: str) -> ProcessFacts | Missing:
+    """The facts without the server certificates of processes with a worker: they are judged as clients see them."""
+    if isinstance(facts, Missing):
+        return facts
+    running = [
+        each._replace(process=msgspec.structs.replace(each.process, expires=_without_server(each.process.expires)))
+        if worker in each.process.workers
+        else each
+        for each in facts.running
+    ]
+    return msgspec.structs.replace(facts, running=running)
+
+
+def _without_server(expires: Mapping[str, float]) -> dict[str, float]:
+    return {file: at for file, at in expires.items() if file != "cert"}
+
+
+def needed(facts: ProcessFacts) -> list[str]:
+    """The workers without which the policies do nothing."""
+    strategies = {kind for policy in facts.policies for kind, each in policy.strategies.items() if each.rules}
+    if not strategies:
+        return []
+    workers = ["evaluate", "materialize"]
+    if strategies & {StrategyType.DONTSCHEDULE, StrategyType.SCHEDULEONMETRIC}:
+        workers.append("extender")
+    if facts.cluster and strategies.intersection(LABEL_STRATEGIES):
+        workers.append("labels")
+    return sorted(workers)
+
+
+def _running(facts: ProcessFacts) -> Iterator[Finding]:
+    found = numbers(facts.running)
+    lacking = {each.worker: each for each in lacks(facts.running, facts.expected)}
+    for worker in needed(facts):
+        if not found.get(worker) and worker not in lacking:
+            lacking[worker] = Lack(worker=worker, running=0, expected=0)
+    groups: dict[tuple[int, int], list[str]] = {}
+    for each in lacking.values():
+        groups.setdefault((each.running, each.expected), []).append(each.worker)
+    for (running, expected), workers in sorted(groups.items()):
+        first = min(workers, key=lambda worker: (worker not in WITHOUT, worker))
+        lost = "; ".join(WITHOUT[worker] for worker in sorted(workers)[:3] if worker in WITHOUT)
+        run = command("tas", "run", first, "--bus", "nats://HOST:4222")
+        if expected:
+            many = f"{running} of {expected} processes run" if running else f"none of {expected} processes runs"
+            what = f"{many} {some(workers)}" + (f": {lost}" if lost and not running else "")
+            dismiss = " and ".join(command("tas", "dismiss", worker) for worker in sorted(workers)[:3])
+            mend = f"start it again, its last log lines say why it ended; if fewer should run: {dismiss}"
+        else:
+            what = f"no process is known that runs {some(workers)}: {lost}"
+            mend = "start one; a process of an earlier version runs without being known"
+        severity = Severity.WARNING if running else Severity.ERROR
+        yield finding("workers.running", severity, what, mend, run=run)
+
+
+def _expected(facts: ProcessFacts) -> Iterator[Finding]:
+    if unseen := not_known_yet(facts.running, facts.expected):
+        what = f"how many processes should run is not known yet of {some(unseen)}"
+        mend = "wait until they have run together for 10 minutes, since a start, a change or a wipe of the bus"
+        yield unknown("workers.expected", Missing(what, mend))
+    elif not facts.running and not facts.expected:
+        what = "no process is known, and none that should run"
+        yield unknown("workers.expected", Missing(what, "start one"))
+
+
+def _ready(facts: ProcessFacts) -> Iterator[Finding]:
+    ready = {worker for each in facts.running for worker in each.process.ready}
+    reasons: dict[tuple[str, bool], list[str]] = {}
+    for each in facts.running:
+        for worker, why in sorted(each.process.workers.items()):
+            if why:
+                reasons.setdefault((why, worker in ready), []).append(f"{worker} of {each.process.name}")
+        if each.process.bus:
+            reasons.setdefault((each.process.bus, True), []).append(f"the bus of {each.process.name}")
+    mend = "docs/operations.md says what to do: why something is not ready"
+    for (why, has_other), whose in sorted(reasons.items()):
+        severity = Severity.WARNING if has_other else Severity.ERROR
+        yield finding("workers.ready", severity, f"{some(whose)}: {why}", mend)
+
+
+def _behind(facts: ProcessFacts) -> Iterator[Finding]:
+    mend = "docs/operations.md, section When there is too much to do, says what helps"
+    for each in facts.running:
+        for worker, sources in sorted(each.process.behind.items()):
+            for source, seconds in sorted(sources.items()):
+                what = f"{worker} of {each.process.name} is {seconds:.0f} s behind with {source}"
+                yield finding("workers.behind", Severity.WARNING, what, mend, run="tas get sources")
+        late = {name: lag for name, lag in each.process.lag.items() if lag >= LAG_MESSAGES}
+        if late:
+            streams = some(f"{name} ({lag} messages)" for name, lag in late.items())
+            yield finding("workers.behind", Severity.WARNING, f"{each.process.name} is behind {streams}", mend)
+
+
+def _expires(facts: ProcessFacts) -> Iterator[Finding]:
+    first: dict[str, tuple[float, str]] = {}
+    for each in facts.running:
+        for file, at in each.process.expires.items():
+            first[file] = min((at, each.process.name), first.get(file, (at, each.process.name)))
+    for file, (at, name) in sorted(first.items()):
+        if file == "bus":
+            found = valid(
+                "workers.expires",
+                f"the bus credentials of {name}",
+                at - facts.now,
+                "make new credentials by tas bus user, and replace the file, which is read again",
+                "",
+            )
+        else:
+            mend = "renew the certificate, and replace the file, which is read again"
+            found = valid("workers.expires", f"the certificate in --{file} of {name}", at - facts.now, mend)
+        if found.severity is not Severity.OK:
+            yield found
+
+
+def check_answers(facts: ProcessFacts | Missing) -> Iterator[Finding]:
+    """Whether kube-scheduler asks, by what extenders say of themselves on the bus: nobody asks them."""
+    if isinstance(facts, Missing):
+        yield unknown("extender.asked", facts)
+        return
+    if not any("extender" in each.process.workers for each in facts.running):
+        return
+    mend = "create a pod with the label telemetry-policy; is the scheduler configured?"
+    answers = [(each.process, answer) for each in facts.running for answer in each.process.answers.values()]
+    if not answers:
+        what = "no scheduler has asked, since the extender started"
+        yield finding("extender.asked", Severity.WARNING, what, mend, run=STATUS)
+        return
+    process, last = max(answers, key=lambda each: each[1].time)
+    age = max(0.0, facts.now - last.time)
+    if last.status != 200 or last.error:
+        what = f"the last request to {process.name} was answered with code {last.status}: {last.error}"
+        mend = "docs/troubleshooting.md has each code"
+        yield finding("extender.asked", Severity.ERROR, what, mend)
+    elif age > RECENT_SECONDS:
+        what = f"the last request came {age / 3600:.0f} hours ago"
+        yield finding("extender.asked", Severity.HINT, what, mend, run=STATUS)
+    else:
+        yield ok("extender.asked", f"a scheduler asked {age:.0f} s ago")

@@ -1,0 +1,166 @@
+"""`tas status`: what is wrong, worst first, and the exit code, on buses of every kind."""
+
+import asyncio
+import fcntl
+import os
+import pty
+import re
+import struct
+import sys
+import termios
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from bus.buckets import ALL, WORKERS
+from bus.connection import Bus
+from bus.kinds import EXPECTED_NUMBERS, PROCESSES
+from bus.subjects import ProcessKey
+from tas.processes.expected import Expected
+from tas.processes.process import LastAnswer, Process
+from tests.integration.cli.tas import Done, Tas
+from tests.integration.servers import Server, answered
+from tests.integration.tables import put_tables
+
+HOSTILE = "\x1b[2J\x1b]0;x\x07\u202e\n"
+OTHERS = tuple(of for of in ALL if of is not WORKERS)
+
+
+@pytest.fixture
+def tas(tas: Tas, server: Server) -> Tas:
+    """A user whose TAS_BUS is the test's server."""
+    tas.environment["TAS_BUS"] = server.url
+    return tas
+
+
+async def put_process(bus: Bus, role: str, *workers: str, name: str = "h-1", **fields: object) -> None:
+    process = Process(version="1", name=name, started=time.time(), workers=dict.fromkeys(workers, ""), **fields)  # type: ignore[arg-type]
+    key = ProcessKey(role, re.sub(r"\W", "_", name))
+    await answered(lambda: PROCESSES.put(bus, key, process, revision=0, read_at=time.monotonic(), ttl_seconds=3600))
+
+
+async def expect(bus: Bus, **counts: int) -> None:
+    for worker, count in counts.items():
+        record = Expected(count=count)
+        await answered(partial(EXPECTED_NUMBERS.put, bus, worker, record, revision=0, read_at=time.monotonic()))
+
+
+def found(done: Done) -> dict[str, str]:
+    """The severity of each finding, by check."""
+    return {each["check"]: each["severity"] for each in done.json["findings"]}
+
+
+async def test_well_wrong_and_not_known_have_different_exit_codes(tas: Tas, bus: Bus) -> None:
+    workers = ("evaluate", "extender", "materialize", "policies")
+    await put_process(bus, "all", *workers, answers={"filter": LastAnswer(time=time.time())})
+    done = await tas("status", "--json")
+    assert found(done)["workers.expected"] == "unknown", "as after a wipe of the bus"
+    await expect(bus, **dict.fromkeys(workers, 1))
+    done = await tas("status", "--json")
+    assert found(done) == {"policies.any": "warning"}
+    assert (done.code, done.json["verdict"]) == (1, "wrong")
+    await expect(bus, labels=2)
+    done = await tas("status", "--json")
+    assert (done.code, found(done)["workers.running"]) == (1, "error")
+    assert found(done).keys() == {"workers.running", "policies.any"}
+    assert done.json["findings"][0]["check"] == "workers.running", "the worst first"
+    assert {"worker": "labels", "running": 0, "ready": 0, "expected": 2} in done.json["workers"]
+    text = (await tas("status")).out
+    assert text.startswith("wrong: something is wrong")
+    assert "none of 2 processes runs labels: no label is set or removed" in text
+    assert (await tas("status", "--no-such-flag")).code == 2
+
+
+async def test_without_a_bus_it_says_so_with_the_command(tas: Tas) -> None:
+    tas.environment["TAS_BUS"] = "nats://127.0.0.1:1"
+    done = await tas("status")
+    assert done.code == 1
+    assert "bus.reached" in done.out
+    assert "run: tas run all --bus" in done.out
+    assert "well" not in done.out
+
+
+async def test_a_bus_without_workers_is_not_well(tas: Tas, server: Server) -> None:
+    """One of an earlier version. All else is judged."""
+    async with Bus.connect(server.url, name="earlier", streams=OTHERS) as bus:
+        await bus.wait_connected()
+        await put_tables(bus, {"node-1": {"load1": "1"}})
+        done = await tas("status", "--json")
+    assert found(done) == {
+        "bus.streams": "warning",
+        "policies.any": "warning",
+        "extender.asked": "unknown",
+        **{f"workers.{each}": "unknown" for each in ("running", "expected", "ready", "behind", "expires")},
+    }
+    assert done.code == 1
+    assert done.json["sources"] != [], "what is known is shown"
+
+
+async def test_an_empty_server_and_half_a_bus_are_named(tas: Tas, server: Server) -> None:
+    done = await tas("status", "--json")
+    assert (done.code, found(done)["bus.streams"]) == (1, "error")
+    async with Bus.connect(server.url, name="half", streams=ALL[:5]) as bus:
+        await bus.wait_connected()
+        done = await tas("status", "--json")
+    assert (done.code, found(done)["bus.streams"], found(done)["metrics.present"]) == (1, "error", "unknown")
+
+
+class Terminal:
+    """What a command writes to a terminal of this size."""
+
+    def __init__(self, columns: int, lines: int) -> None:
+        self._leader, self.follower = pty.openpty()
+        fcntl.ioctl(self.follower, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    async def of(self, *command: str, environment: dict[str, str]) -> list[str]:
+        variables = {name: value for name, value in environment.items() if name not in ("COLUMNS", "LINES")}
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "cli", *command),
+            stdin=self.follower,
+            stdout=self.follower,
+            stderr=self.follower,
+            env=variables,
+        )
+        os.close(self.follower)
+        chunks = bytearray()
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                chunk = await loop.run_in_executor(None, os.read, self._leader, 65536)
+            except OSError:  # the other side is closed
+                break
+            if not chunk:
+                break
+            chunks += chunk
+        await process.wait()
+        os.close(self._leader)
+        return chunks.decode().replace("\r\n", "\n").splitlines()
+
+
+@pytest.mark.parametrize(("columns", "lines"), [(100, 30), (150, 50)])
+async def test_it_fits_a_terminal_and_no_name_controls_it(
+    tas: Tas, bus: Bus, columns: int, lines: int, tmp_path: Path
+) -> None:
+    workers = ("evaluate", "extender", "materialize", "labels", "events", "windows", "watch")
+    for number in range(12):
+        await put_process(
+            bus,
+            "all",
+            *workers,
+            name=f"{HOSTILE}process-{number}",
+            behind={HOSTILE: {HOSTILE: 9.0}},
+            lag={HOSTILE: 10_000},
+            leases=(HOSTILE,),
+            answers={HOSTILE: LastAnswer(time=time.time(), status=500, error=HOSTILE)},
+        )
+    await expect(bus, **dict.fromkeys(workers, 13))
+    environment = dict(os.environ) | tas.environment | {"HOME": str(tmp_path), "TERM": "xterm"}
+    shown = await Terminal(columns, lines).of("status", environment=environment)
+    plain = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in shown]  # colours are ours
+    assert len(shown) <= lines
+    assert max(map(len, plain)) <= columns
+    assert all(line.isprintable() for line in plain)
+    assert any("workers.behind" in line for line in plain)
+    assert any("more: tas status --all" in line for line in plain)

@@ -1,0 +1,162 @@
+"""Processes that do not run are errors, whatever the bus still has of their work; not known is never ok."""
+
+import msgspec
+import pytest
+
+from tas.diagnosis.finding import Missing, Severity
+from tas.diagnosis.metrics import MetricFacts, check_metrics
+from tas.diagnosis.overview import Verdict, verdict_of, worst_first
+from tas.diagnosis.processes import ProcessFacts, check_answers, check_processes
+from tas.processes.expected import Expected
+from tas.processes.process import LastAnswer, Process, Running
+from tas.samples.sample import Scrape
+from tas.sources.state import SourceMetric, SourceState
+from tas.values.quantity import parse_quantity
+from tests.unit.tas.diagnosis.found import bad, one, severities
+from tests.unit.tas.diagnosis.samples import policy, policy_of
+from tests.unit.tas.processes.samples import running
+
+NOW = 1_000_000.0
+LABELLED = policy("demo", "deschedule", "dontschedule")
+ALL = ("evaluate", "extender", "labels", "materialize")
+
+
+def facts(*processes: Running, **changes: object) -> ProcessFacts:
+    found = ProcessFacts(
+        running=processes or [each for worker in ALL for each in running(worker, 2)],
+        expected={worker: Expected(count=2) for worker in ALL},
+        policies=[LABELLED],
+        cluster=True,
+        now=NOW,
+    )
+    return msgspec.structs.replace(found, **changes)
+
+
+def test_all_run_and_nothing_is_found() -> None:
+    assert bad(check_processes(facts())) == {}
+    assert verdict_of(check_processes(facts())) is Verdict.WELL
+
+
+def test_both_replicas_of_evaluate_and_labels_are_stopped() -> None:
+    """What the night on call had: everything on the bus looks as before."""
+    left = [*running("extender", 2), *running("materialize", 2)]
+    found = one(check_processes(facts(*left)), "workers.running")
+    assert found.severity is Severity.ERROR
+    assert found.what.startswith("none of 2 processes runs evaluate, labels: no verdict follows a value")
+    assert "tas dismiss evaluate and tas dismiss labels" in found.mend
+    assert found.run == "tas run evaluate --bus nats://HOST:4222"
+
+
+def test_one_of_two_replicas_is_a_warning_and_a_third_one_is_none() -> None:
+    rest = [each for worker in ALL[1:] for each in running(worker, 2)]
+    found = one(check_processes(facts(*rest, *running("evaluate", 1))), "workers.running")
+    assert (found.severity, found.what) == (Severity.WARNING, "1 of 2 processes run evaluate")
+    updating = [*rest, *running("evaluate", 2), *running("evaluate", 1, version="2")]
+    assert bad(check_processes(facts(*updating))) == {}
+
+
+@pytest.mark.parametrize(
+    ("expected", "processes"),
+    [
+        pytest.param({}, [each for worker in ALL for each in running(worker, 2)], id="after a wipe"),
+        pytest.param({}, [], id="an empty bucket, without policies"),
+    ],
+)
+def test_what_is_not_known_yet_is_never_well(expected: dict[str, Expected], processes: list[Running]) -> None:
+    found = list(check_processes(facts(running=processes, expected=expected, policies=[])))
+    assert bad(found) == {"workers.expected": Severity.UNKNOWN}
+    assert verdict_of(found) is Verdict.UNKNOWN
+
+
+def test_what_policies_need_and_nobody_runs_is_an_error_also_if_it_never_ran() -> None:
+    found = severities(check_processes(facts(*running("watch", 1), expected={"watch": Expected(count=1)})))
+    assert found["workers.running"] is Severity.ERROR
+    other = facts(*running("watch", 1), expected={"watch": Expected(count=1)}, policies=[])
+    assert bad(check_processes(other)) == {}
+
+
+def test_a_dismissed_worker_is_not_missed() -> None:
+    found = facts(expected={"marks": Expected(count=0, dismissed="anna"), **facts().expected})
+    assert bad(check_processes(found)) == {}
+
+
+def test_a_worker_that_is_not_ready_is_an_error_unless_another_replica_is() -> None:
+    late = running("evaluate", 1, unready="NODES: not caught up")
+    rest = [each for worker in ALL[1:] for each in running(worker, 2)]
+    only = facts(*rest, *late, expected={})
+    assert severities(check_processes(only))["workers.ready"] is Severity.ERROR
+    other = facts(*rest, *late, *running("evaluate", 1, version="2"), expected={})
+    assert severities(check_processes(other))["workers.ready"] is Severity.WARNING
+
+
+def test_a_bus_without_workers_makes_each_check_unknown() -> None:
+    missing = Missing("the bus has no WORKERS")
+    found = [*check_processes(missing), *check_answers(missing)]
+    assert set(severities(found).values()) == {Severity.UNKNOWN}
+    assert verdict_of(found) is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("answer", "severity"),
+    [
+        (LastAnswer(time=NOW - 5), Severity.OK),
+        (LastAnswer(time=NOW + 86_400), Severity.OK),  # by its own clock, which is of tomorrow
+        (LastAnswer(time=NOW - 100_000), Severity.HINT),
+        (LastAnswer(time=NOW - 5, status=503), Severity.ERROR),
+        (None, Severity.WARNING),
+    ],
+)
+def test_when_a_scheduler_last_asked(answer: LastAnswer | None, severity: Severity) -> None:
+    answers = {} if answer is None else {"filter": answer}
+    process = Process(version="1", name="h", started=0.0, workers={"extender": ""}, answers=answers)
+    found = one(check_answers(facts(Running("extender", "a", process, NOW))), "extender.asked")
+    assert found.severity is severity
+
+
+def test_the_worst_is_first_and_ok_is_left_out() -> None:
+    found = worst_first(check_processes(facts(*running("labels", 1, unready="no"), expected={})))
+    assert [each.severity for each in found] == sorted(
+        (each.severity for each in found), key=[*reversed(list(Severity))].index
+    )
+    assert Severity.OK not in {each.severity for each in found}
+
+
+def source(kind: str, **fields: object) -> SourceState:
+    state = SourceState(
+        kind=kind, holder="h", since=0.0, time=NOW, period=5.0, polls=1, metrics={"load1": SourceMetric(nodes=300)}
+    )
+    return msgspec.structs.replace(state, **fields)
+
+
+@pytest.mark.parametrize(
+    ("state", "measured", "arrived", "severity"),
+    [
+        pytest.param(source("prometheus"), 3, 3, {}, id="fresh"),
+        pytest.param(source("prometheus"), 20, 3, {"metrics.late": Severity.WARNING}, id="20 s late"),
+        pytest.param(source("prometheus"), 67, 67, {"metrics.late": Severity.WARNING}, id="67 s late"),
+        pytest.param(source("custom-metrics"), 50, 3, {}, id="an adapter that measures once a minute"),
+        pytest.param(source("custom-metrics"), 50, 50, {"metrics.late": Severity.WARNING}, id="nothing new comes"),
+        pytest.param(source("prometheus", behind=40.0), 45, 45, {"metrics.sources": Severity.WARNING}, id="behind"),
+        pytest.param(source("prometheus", problem="refused"), 20, 20, {"metrics.sources": Severity.ERROR}, id="dead"),
+    ],
+)
+def test_values_that_come_late_are_found_though_they_are_fresh_for_the_rules(
+    state: SourceState, measured: float, arrived: float, severity: dict[str, Severity]
+) -> None:
+    scrape = Scrape(
+        source="prometheus",
+        measured=NOW - measured,
+        arrived=NOW - arrived,
+        sequence=1,
+        metrics={"load1": parse_quantity("1")},
+    )
+    found = MetricFacts(
+        policies=[policy_of("load1")],
+        samples={"a": (scrape,)},
+        nodes={"a": {}},
+        sources={"prometheus": state},
+        held=["prometheus"],
+        now=NOW,
+        stale_after=120.0,
+    )
+    assert bad(check_metrics(found)) == severity
