@@ -22,7 +22,7 @@ def in_files(*stored: StoredPolicy) -> PolicyFacts:
 def test_a_policy_that_is_mirrored_has_no_finding() -> None:
     findings = list(check_policies(PolicyFacts(stored=[DEMO], in_api=[KEY], strategy_fields=STRATEGY_FIELDS)))
     assert bad(findings) == {}
-    assert len(severities(findings)) == 6
+    assert len(severities(findings)) == 7
 
 
 def test_without_a_cluster_nothing_is_compared() -> None:
