@@ -35,12 +35,14 @@ async def status(context: "Context") -> "Worker":
 
     bus = await context.bus()
     client = await context.connect_kubernetes("status")
+    roster = await context.roster()
     return PolicyStatus(
         bus,
         client,
         context.reflectors(client),
         registry=context.registry,
         default_stale_after=context.settings.stale_after,
+        lost=lambda: roster.lost,
     )
 
 

@@ -29,6 +29,7 @@ NOT_READY = (
     "PartlyUnreadable",
     PAUSED,
     TRIPPED,
+    "NotEvaluated",
     "LabelsNotWritten",
     "MarksNotWritten",
     "NothingToDo",
@@ -253,6 +254,7 @@ def policy_status(
     unseen: Collection[MetricUse],
     before: object,
     now: float,
+    lost: Collection[str] = (),
 ) -> dict[str, Any]:
     """The status as JSON types, for a merge patch of the current status.
 
@@ -267,10 +269,11 @@ def policy_status(
         unseen: Which of its metrics no node has a fresh sample of.
         before: The current status. A condition that does not change keeps its time; conditions of others stay.
         now: Seconds since 1970.
+        lost: The workers that nobody runs, although somebody should. Their absence changes no label: only what is said.
     """
     violating = sorted({node for each in states.values() for node in each.violated})
-    ready = _ready(policy, problems, unset, unmarked, freeze)
-    violates = _violating(policy, states, violating)
+    ready = _ready(policy, problems, unset, unmarked, freeze or _not_done(policy, lost))
+    violates = _not_evaluated(policy, lost) or _violating(policy, states, violating)
     current = dict(zip(CONDITIONS, (ready, _metrics_seen(policy, unseen), violates), strict=True))
     previous = _conditions(before)
     conditions = [each for kind, each in previous.items() if kind not in current]
@@ -338,6 +341,25 @@ def _ready(
         return "False", held.reason, held.text
     in_force = f"in force: {', '.join(sorted(policy.strategies))}"
     return ("True", "PartlyIgnored", text) if problems else ("True", "InForce", in_force)
+
+
+def _not_done(policy: Policy, lost: Collection[str]) -> Freeze | None:
+    """Why nobody does what the policy wants, although it is in force."""
+    if (found := _not_evaluated(policy, lost)) is not None:
+        return Freeze(*found[1:])
+    labelled = any(policy.strategies[kind].rules for kind in LABEL_STRATEGIES if kind in policy.strategies)
+    if labelled and "labels" in lost:
+        return Freeze("LabelsNotWritten", "no process runs labels: no label is set or removed; tas status says more")
+    return None
+
+
+def _not_evaluated(policy: Policy, lost: Collection[str]) -> tuple[str, str, str] | None:
+    """What nobody knows while nobody computes verdicts: those of before stay, and so do the labels."""
+    has_verdicts = any(policy.strategies[kind].rules for kind in VERDICT_STRATEGIES if kind in policy.strategies)
+    if not has_verdicts or "evaluate" not in lost:
+        return None
+    text = "no process runs evaluate: verdicts are those of before, and labels stay as they are; tas status says more"
+    return "Unknown", "NotEvaluated", text
 
 
 def _metrics_seen(policy: Policy, unseen: Collection[MetricUse]) -> tuple[str, str, str]:

@@ -26,7 +26,7 @@ log = structlog.get_logger("roster")
 READ_SECONDS = 10.0
 """How often the processes are read: each read costs the bus a consumer."""
 
-GRACE_SECONDS = 20.0
+GRACE_SECONDS = 10.0
 """For how long a worker must be seen to be lacking before it counts as lost: a process is replaced within seconds."""
 
 

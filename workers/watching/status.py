@@ -7,7 +7,7 @@ each patch is conditional on the policy's uid and resource version.
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from math import inf
 
@@ -114,8 +114,11 @@ class PolicyStatus:
         *,
         registry: CollectorRegistry,
         default_stale_after: float,
+        lost: Callable[[], Collection[str]] = frozenset,
     ) -> None:
+        """`lost`: the workers that nobody runs, although somebody should."""
         self._bus = bus
+        self.lost = lost
         self._client = client
         self._reflectors = reflectors
         self._default_stale_after = default_stale_after
@@ -194,6 +197,7 @@ class PolicyStatus:
             unseen=following.unseen(policy),
             before=written.status,
             now=time.time(),
+            lost=self.lost(),
         )
         if (reason := not_ready_reason(status)) is None:
             self.not_ready.pop(policy.key, None)

@@ -17,7 +17,7 @@ from tests.integration.servers import Server, eventually
 from tests.integration.tables import put_tables
 
 SKIPPED = "bus.sync,clocks.nodes,policies.crd,rights,scheduler.alike,workers.expected,workloads.daemonset"
-"""The simulated cluster has no accounts, leases of nodes, schemas, DaemonSets, and no kube-scheduler that runs as a pod.
+"""The simulated cluster has no accounts, leases of nodes, schemas, DaemonSets, and no kube-scheduler that is a pod.
 
 How many processes should run is known only after ten minutes.
 """

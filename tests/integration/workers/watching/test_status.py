@@ -77,6 +77,27 @@ async def test_an_edit_that_the_watch_delivers_before_the_answer_to_a_patch_is_i
             await wait_for_status(world, key, Ready=("False", "Suspended"))
 
 
+@pytest.mark.usefixtures("quick_status")
+async def test_while_nobody_runs_evaluate_a_policy_is_not_ready(world: World, bus: Bus, kubeconfig: Path) -> None:
+    lost: set[str] = set()
+    async with KubernetesClient.connect(kubeconfig, worker="status") as client:
+        worker = PolicyStatus(
+            bus,
+            client,
+            Reflectors(client),
+            registry=CollectorRegistry(),
+            default_stale_after=STALE_SECONDS,
+            lost=lambda: lost,
+        )
+        async with running(worker):
+            key = await world.policy(await world.namespace(), world.name(), deschedule())
+            await wait_for_status(world, key, Ready=("True", "InForce"))
+            lost.update(("evaluate", "labels"))
+            await wait_for_status(world, key, Ready=("False", "NotEvaluated"), Violating=("Unknown", "NotEvaluated"))
+            lost.clear()
+            await wait_for_status(world, key, Ready=("True", "InForce"))
+
+
 async def test_a_metric_of_a_table_is_seen(world: World, status: Checking, bus: Bus) -> None:
     key = await world.policy(await world.namespace(), world.name(), deschedule())
     await wait_for_status(world, key, MetricsSeen=("False", "NoFreshSample"))

@@ -21,6 +21,7 @@ from tas.verdict.status import (
     foreign_values,
     labels_of_others,
     metrics_of,
+    not_ready_reason,
     policy_status,
     unset_labels,
 )
@@ -49,6 +50,7 @@ def status(
     freeze: Freeze | None = None,
     before: object = None,
     now: float = NOW,
+    lost: tuple[str, ...] = (),
     **spec: Any,
 ) -> dict[str, Any]:
     policy, problems = read(strategies, **spec)
@@ -63,6 +65,7 @@ def status(
         unseen=unseen,
         before=before,
         now=now,
+        lost=lost,
     )
 
 
@@ -526,3 +529,30 @@ def test_the_book_takes_little_memory_for_each_node_and_policy_and_none_for_dele
     # Two sets and a dict with an entry for each take 180 bytes; the objects of a verdict would take 500 more.
     assert taken / (nodes * policies) < 300
     assert left < taken / 10
+
+
+def test_a_policy_whose_verdicts_nobody_computes_is_not_ready() -> None:
+    """What was computed before stays shown, and nothing says that it is so still."""
+    states = {StrategyType.DESCHEDULE: NodeStates(met=("a", "b"))}
+    found = status({"deschedule": rules()}, states, lost=("evaluate", "labels"))
+    assert condition(found, "Ready") == ("False", "NotEvaluated")
+    assert condition(found, "Violating") == ("Unknown", "NotEvaluated")
+    assert "no process runs evaluate" in found["message"]
+    assert found["strategies"][0]["met"] == 2
+    assert not_ready_reason(found) == "NotEvaluated"
+
+
+@pytest.mark.parametrize(
+    ("strategies", "lost", "ready"),
+    [
+        ({"deschedule": rules()}, ("labels",), ("False", "LabelsNotWritten")),
+        ({"dontschedule": rules()}, ("labels",), ("True", "InForce")),
+        ({"dontschedule": rules()}, ("evaluate",), ("False", "NotEvaluated")),
+        ({"scheduleonmetric": rules()}, ("evaluate",), ("True", "InForce")),
+        ({"deschedule": rules()}, ("events", "extender"), ("True", "InForce")),
+    ],
+)
+def test_only_the_workers_that_a_policy_needs_count(
+    strategies: dict[str, Any], lost: tuple[str, ...], ready: tuple[str, str]
+) -> None:
+    assert condition(status(strategies, lost=lost), "Ready") == ready
