@@ -27,6 +27,7 @@ COMMANDS = {
     "doctor": LazyCommand(
         "doctor.doctor", "Check an installation, and print what is wrong, why it matters, and what mends it."
     ),
+    "support": LazyCommand("support", "Write one archive for a bug report, without secrets and addresses."),
     "top": LazyCommand("top", "Show the live view of a running installation."),
     "simulate": LazyCommand(
         "simulate.simulate", "Compare the default scores, policies and agents on a simulated cluster."

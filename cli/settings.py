@@ -127,6 +127,7 @@ _QUERIES = (
     "reset",
     "resume",
     "status",
+    "support",
     "top",
     "trace",
 )
@@ -383,7 +384,7 @@ class Settings:
         help="The cluster: the current context of a kubeconfig file, or with "
         f"`{IN_CLUSTER}` the service account of this pod. Policies, nodes and pods are read from its API server. "
         "Cannot be combined with --policies. `demo` uses a cluster where `run all` is already running.",
-        commands=("demo", "doctor"),
+        commands=("demo", "doctor", "support"),
         parse=lambda text: text if text == IN_CLUSTER else Path(text),
         default_text="none",
     )
@@ -524,7 +525,7 @@ class Settings:
         group="The extender",
         form="HOST:PORT",
         help="The address at which the extender answers kube-scheduler.",
-        commands=("demo", "doctor", "up"),
+        commands=("demo", "doctor", "support", "up"),
         parse=Address.parse,
         default="127.0.0.1:9001",
     )
@@ -532,7 +533,7 @@ class Settings:
         group="The extender",
         form="DURATION",
         help="How old a sample may be before its value is unknown, for policies without `staleAfter`; at most 1h.",
-        commands=("up", "doctor", "explain", "status", "top", "trace"),
+        commands=("up", "doctor", "explain", "status", "support", "top", "trace"),
         parse=_duration(most=MAX_SAMPLE_AGE),
         default=f"{DEFAULT_STALE_AFTER / 60:g}m",
     )
@@ -591,7 +592,7 @@ class Settings:
         group="The extender",
         form="HOST:PORT",
         help="The --health-listen address of a running extender, which reports its last answers.",
-        commands=("demo", "doctor", "explain", "top"),
+        commands=("demo", "doctor", "explain", "support", "top"),
         parse=Address.parse,
         default="127.0.0.1:9002",
     )

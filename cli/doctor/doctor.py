@@ -30,7 +30,7 @@ from tas.diagnosis.clocks import ClockFacts, time_there
 from tas.diagnosis.descheduler import DeschedulerFacts
 from tas.diagnosis.diagnosis import ClusterFacts, Facts, diagnose
 from tas.diagnosis.extender import ExtenderFacts
-from tas.diagnosis.finding import Missing, exit_code, left
+from tas.diagnosis.finding import Finding, Missing, exit_code, left
 from tas.diagnosis.rights import NAMESPACE
 from tas.diagnosis.scheduler import SchedulerFacts
 from tas.diagnosis.service import NoService, ServiceName
@@ -55,13 +55,13 @@ class CannotRunError(click.ClickException):
 class Options:
     """The options that are no settings."""
 
-    scheduler_config: Path | None
-    manifest: Path
-    monitors: tuple[str, ...]
-    account_namespace: str
-    skipped: tuple[str, ...]
-    with_ok: bool
-    as_json: bool
+    scheduler_config: Path | None = None
+    manifest: Path = MANIFEST
+    monitors: tuple[str, ...] = ()
+    account_namespace: str = NAMESPACE
+    skipped: tuple[str, ...] = ()
+    with_ok: bool = False
+    as_json: bool = False
 
 
 def _monitors(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
@@ -178,6 +178,16 @@ async def _examined_without_bus(settings: Settings, options: Options, reason: st
 
 
 async def _examine(settings: Settings, options: Options, reading: Awaitable[BusRead], bus: Bus | None = None) -> int:
+    findings = await examined(settings, options, await reading, bus)
+    if options.as_json:
+        print_json([msgspec.to_builtins(each) for each in findings])
+    else:
+        print_findings(findings, with_ok=options.with_ok)
+    return exit_code(findings)
+
+
+async def examined(settings: Settings, options: Options, read: BusRead, bus: Bus | None) -> list[Finding]:
+    """The findings of all checks but the skipped ones."""
     files = await asyncio.to_thread(read_scheduler, options.manifest, options.scheduler_config)
     known = None if files.url is None else url_of(files.url)
     own = settings.listen
@@ -186,7 +196,6 @@ async def _examine(settings: Settings, options: Options, reading: Awaitable[BusR
     extender = await read_extender(
         url, files.tls, settings.extender_health, is_guess=known is None, find=partial(_service, settings)
     )
-    read = await reading
     cluster = await _cluster(settings, options)
     changing: frozenset[PolicyKey] = frozenset()
     if bus is not None and isinstance(read.stored, Stored) and isinstance(cluster.policies, frozenset):
@@ -201,12 +210,7 @@ async def _examine(settings: Settings, options: Options, reading: Awaitable[BusR
         stale_after=settings.stale_after,
         now=time.time(),
     )
-    findings = left(diagnose(facts), options.skipped)
-    if options.as_json:
-        print_json([msgspec.to_builtins(each) for each in findings])
-    else:
-        print_findings(findings, with_ok=options.with_ok)
-    return exit_code(findings)
+    return left(diagnose(facts), options.skipped)
 
 
 async def _service(settings: Settings, name: ServiceName, port: int) -> str | NoService | Missing:

@@ -34,6 +34,7 @@ COMMANDS = (
     "dismiss",
     "explain",
     "status",
+    "support",
     "top",
     "trace",
 )

@@ -71,6 +71,7 @@ STARTS = {
     "pause": Start(BUS, 236),
     "status": Start(BUS | HTTP | {"workers.kubernetes", "yaml"}, 400),
     "dismiss labels": Start(BUS, 242),
+    "support --help": Start(BUS | HTTP | {"cryptography", "prometheus_client", "workers.kubernetes", "yaml"}, 470),
     "doctor --help": Start(BUS | HTTP | {"cryptography", "prometheus_client", "workers.kubernetes", "yaml"}, 458),
     "certs --help": Start(TERMINAL | {"cryptography", "orjson"}, 95),
     "configure --help": Start(TERMINAL | RECORDS | {"cryptography", "orjson", "yaml"}, 160),
