@@ -89,7 +89,7 @@ def check(promtool: Path, stories: Iterable[Story], folder: Path) -> None:
     document = {"rule_files": [str(RULES)], "evaluation_interval": f"{STEP}s", "tests": list(map(_test, stories))}
     file = folder / "played.test.yaml"
     file.write_text(json.dumps(document))
-    done = subprocess.run([promtool, "test", "rules", file], capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run([promtool, "test", "rules", file], capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

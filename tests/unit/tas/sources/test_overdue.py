@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from tas.sources.overdue import LEARNED_SECONDS, LONGEST_SECONDS, USUAL_SECONDS, Overdue
+from tas.sources.state import LEARNED_SECONDS, LONGEST_SECONDS, USUAL_SECONDS, Overdue
 
 
 def wanted(period: float | None, *, at: float = 0.0) -> Overdue:
