@@ -31,8 +31,10 @@ AGES |= dict.fromkeys(("tas_source_value_age_seconds", "tas_view_value_age_secon
 LATENESS = {
     *("TasLabelsLate", "TasSamplesLate", "TasNotStored"),
     *("TasSourceBehind", "TasSourceValuesOld", "TasValuesLate"),
+    "TasLabelsFlapping",
 }
-"""These may also fire in other stories: this machine is busy, and a poll is late or lost when a bus is lost."""
+"""These may also fire in other stories: this machine is busy, and a poll is late or lost when a bus is lost; and the
+stories label the same nodes again and again within minutes."""
 
 USED = {
     re.sub(r"_(bucket|sum|count)$", "", name) for rule in rules() for name in re.findall(r"\btas_\w+", rule["expr"])
