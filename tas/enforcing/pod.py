@@ -5,6 +5,7 @@ from typing import NamedTuple
 import msgspec
 
 from tas.policy.rules import rejection_prefix
+from tas.samples.sample import FUTURE_TOLERANCE
 
 
 class PodKey(msgspec.Struct, frozen=True, order=True, gc=False):
@@ -35,15 +36,42 @@ class Refusal(NamedTuple):
     since: float
 
 
-def bound_since(node: str | None, phase: str, scheduled: float | None, created: float | None) -> float | None:
-    """Since when a pod is bound to its node, in seconds since 1970; None if it is not bound, or has ended.
+class Binding(NamedTuple):
+    """Since when a pod is bound, in seconds since 1970. `is_seen`: at the latest, as it was seen with its node then."""
 
-    `scheduled` is since when the condition `PodScheduled` is True, cut to whole seconds (facts.md c36). A pod without
-    this condition was created with its node.
+    since: float
+    is_seen: bool = False
+
+
+def binding_of(
+    node: str | None,
+    phase: str,
+    *,
+    scheduled: float | None,
+    started: float | None,
+    earliest: float | None,
+    now: float,
+) -> Binding | None:
+    """The binding of a pod that is seen `now`; None if it is not bound, or has ended.
+
+    No time is earlier than what is proven: an earlier one would end the costs of a pod (`podCost`) that no sample can
+    show yet. A time of the future is as none.
+
+    Args:
+        node: The node of the pod, if any.
+        phase: The phase of the pod.
+        scheduled: Since when the condition `PodScheduled` is True, cut to whole seconds (facts.md c36).
+        started: When the kubelet has seen the pod, soon after its binding (`startTime`). It counts while the condition
+            is False, or is missing: whoever sets the node need not set the condition (facts.md c63).
+        earliest: When the pod was certainly not bound yet: it was created, or refused by the scheduler.
+        now: Seconds since 1970.
     """
     if node is None or phase in ENDED:
         return None
-    return created if scheduled is None else scheduled
+    known = next((at for at in (scheduled, started) if at is not None and at <= now + FUTURE_TOLERANCE), None)
+    if earliest is None or earliest > now + FUTURE_TOLERANCE:
+        earliest = 0.0
+    return Binding(max(now, earliest), is_seen=True) if known is None else Binding(max(known, earliest))
 
 
 def waiting_since(

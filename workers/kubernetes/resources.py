@@ -157,12 +157,16 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     last_transition_time: str | None = None
 
 
+EPOCH_YEAR = 1970
+
+
 def time_in(text: str | None) -> datetime | None:
-    """A time in UTC; None if there is none, or none from the year 1 to 9999."""
+    """A time in UTC; None if there is none, or none from 1970 to 9999: the zero time of Go is of the year 1."""
     try:
-        return None if text is None else datetime.fromisoformat(text).astimezone(UTC)
+        found = None if text is None else datetime.fromisoformat(text).astimezone(UTC)
     except (ValueError, OverflowError):
         return None
+    return None if found is None or found.year < EPOCH_YEAR else found
 
 
 MAX_DIGITS = 40
@@ -175,11 +179,12 @@ def version_number(resource_version: str) -> int:
     return int(resource_version) if is_number else 0
 
 
-class PodStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Phase and conditions of a pod."""
+class PodStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Phase and conditions of a pod, and when its kubelet has seen it, as text as in `Condition`."""
 
     phase: str = ""
     conditions: tuple[Condition, ...] = ()
+    start_time: str | None = None
 
 
 class PodObject(Object, frozen=True, kw_only=True):
@@ -395,11 +400,15 @@ class GpuPod(Object, frozen=True, kw_only=True):
         return None
 
     def scheduled_at(self) -> float | None:
-        """When the pod was placed, in seconds since 1970; None if that is not known."""
+        """When the pod was placed, in seconds since 1970; None if that is not known.
+
+        Without the condition, it is when the kubelet has seen the pod (facts.md c63).
+        """
         for condition in self.status.conditions:
-            if (condition.type, condition.status) == ("PodScheduled", "True"):
-                return _seconds(condition.last_transition_time)
-        return None
+            at = _seconds(condition.last_transition_time)
+            if (condition.type, condition.status) == ("PodScheduled", "True") and at is not None:
+                return at
+        return _seconds(self.status.start_time)
 
     def as_pod_resources(self) -> PodResources:
         """The pod for the rules about requests."""

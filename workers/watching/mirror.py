@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Generic, TypeVar
 
@@ -88,8 +88,9 @@ class Mirror(Generic[T, K, R]):
 
     `record_of` returns an object's key and record, or None for an object without a record. `on_written` is called for
     each write with the new record (None for a deletion) and the previous record. Tombstones are purged one or two times
-    `forget_seconds` after the deletion, and not while `before_forget` returns False for the key. A pass begins at once,
-    but no sooner than `gather_seconds` after the one before, so that the changes of a burst are written together.
+    `forget_seconds` after the deletion, and not while `before_forget` returns False for the key. `as_stored` gives an
+    observed record, before it is compared, what only the stored one knows. A pass begins at once, but no sooner than
+    `gather_seconds` after the one before, so that the changes of a burst are written together.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class Mirror(Generic[T, K, R]):
         on_written: Callable[[K, R | None, R | None], None],
         forget_seconds: float,
         before_forget: Callable[[K], Awaitable[bool]] | None = None,
+        as_stored: Callable[[R, R], R] | None = None,
         gather_seconds: float = 0.0,
         writer: str,
     ) -> None:
@@ -112,6 +114,7 @@ class Mirror(Generic[T, K, R]):
         self._writer = writer
         self._forget_seconds = forget_seconds
         self._before_forget = before_forget
+        self._as_stored = as_stored
         self._gather_seconds = gather_seconds
         self._records = Records(
             bus,
@@ -286,7 +289,7 @@ class Mirror(Generic[T, K, R]):
         """The observations that must be written; notes which keys agree, and which must wait."""
         differing: dict[K, Observation[R]] = {}
         for key in keys:
-            observed, stored = now.observed.get(key), self._records.get(key)
+            observed, stored = self._observed(now, key), self._records.get(key)
             step = next_step(observed, stored, same=agree(self._kind, key, observed, stored))
             if step is Step.WRITE and observed is not None:
                 differing[key] = observed
@@ -296,6 +299,16 @@ class Mirror(Generic[T, K, R]):
             else:
                 _settle(now, key)
         return differing
+
+    def _observed(self, now: _Bucket[K, R], key: K) -> Observation[R] | None:
+        """The observation of a key, with what only the stored record knows."""
+        observed, stored = now.observed.get(key), self._records.get(key).record
+        if self._as_stored is None or observed is None or observed.record is None or stored is None:
+            return observed
+        record = self._as_stored(observed.record, stored)
+        if record is not observed.record:
+            observed = now.observed[key] = replace(observed, record=record)
+        return observed
 
     def _list_if_expired(self, now: _Bucket[K, R]) -> None:
         """Requests a complete list because reports were too old to be written."""

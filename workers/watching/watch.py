@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable
 from itertools import accumulate
 
+import msgspec
 import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -21,7 +22,7 @@ from bus.records.codec import encode, optional_time_of
 from bus.records.nodes import NodeFacts
 from bus.records.pods import PodRecord
 from bus.records.policies import PolicyRecord
-from tas.enforcing.pod import PodKey, Refusal, bound_since, needs_filter, waiting_since
+from tas.enforcing.pod import PodKey, Refusal, binding_of, needs_filter, waiting_since
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import POD_LABEL, PolicyKey
 from workers.kubernetes.reflectors import Reflectors
@@ -90,25 +91,42 @@ def node_facts(found: Object) -> tuple[str, NodeFacts]:
 
 
 def pod_record(found: PodObject) -> tuple[PodKey, PodRecord]:
-    """The record of a pod for the bus."""
+    """The record of a pod for the bus, as it is seen now."""
     metadata = found.metadata
     policy = metadata.labels.get(POD_LABEL, "")
     node = found.spec.node_name or None
     phase = found.status.phase
-    waiting = waiting_since(
-        policy, _refusal(found), node=node, phase=phase, deleting=metadata.deletion_timestamp is not None
-    )
+    refusal = _refusal(found)
+    waiting = waiting_since(policy, refusal, node=node, phase=phase, deleting=metadata.deletion_timestamp is not None)
     created = None if metadata.creation_timestamp is None else metadata.creation_timestamp.timestamp()
-    bound = bound_since(node, phase, _scheduled(found), created)
+    started = time_in(found.status.start_time)
+    bound = binding_of(
+        node,
+        phase,
+        scheduled=_scheduled(found),
+        started=None if started is None else started.timestamp(),
+        earliest=created if refusal is None else max(refusal.since, created or 0.0),
+        now=time.time(),
+    )
     record = PodRecord(
         policy=policy,
         uid=metadata.uid,
         node=node,
         waiting_since=optional_time_of(waiting),
-        bound_since=optional_time_of(bound),
+        bound_since=None if bound is None else optional_time_of(bound.since),
+        bound_seen=bound is not None and bound.is_seen,
         resource_version=metadata.resource_version,
     )
     return PodKey(metadata.namespace, metadata.name), record
+
+
+def as_first_seen(observed: PodRecord, stored: PodRecord) -> PodRecord:
+    """The observed record with the earlier time at which any replica, or one before a restart, saw the pod bound."""
+    if not (observed.bound_seen and stored.bound_seen and observed.bound_since and stored.bound_since):
+        return observed
+    if (observed.uid, observed.node) != (stored.uid, stored.node) or stored.bound_since >= observed.bound_since:
+        return observed
+    return msgspec.structs.replace(observed, bound_since=stored.bound_since)
 
 
 def _scheduled(found: PodObject) -> float | None:
@@ -170,6 +188,7 @@ class WatchWorker:
             POD_RECORDS,
             record_of=self._pod_record,
             on_written=self._pod_written,
+            as_stored=as_first_seen,
             forget_seconds=forget_seconds,
             gather_seconds=GATHER_SECONDS,
             writer=WRITER,

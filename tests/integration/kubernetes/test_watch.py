@@ -19,6 +19,7 @@ from bus.buckets import FORGET_SECONDS, NODES, PODS, POLICIES, SYNCED, Bucket
 from bus.connection import Bus, Epoch, RawEntry
 from bus.errors import BusError
 from bus.kinds import NODE_TABLES
+from bus.records.pods import decode_pod
 from bus.records.policies import decode_policy
 from bus.subjects import node_facts_key, node_metrics_key, parse_policy_key, pod_key, policy_key
 from sandbox import Sandbox
@@ -491,6 +492,37 @@ async def test_the_changes_of_a_pod_in_a_burst_are_written_together(
         await watched.has_pod(namespace, "web", lambda record: record.policy == f"policy-{changes - 1}")
         passes = (time.monotonic() - began) / gathered + 2
         assert 0 < watched.writes("pods", "put") - before <= passes < changes
+
+
+async def test_a_pod_bound_without_its_condition_keeps_the_time_at_which_it_was_first_seen(
+    admin: Admin, bus: Bus, namespace: str
+) -> None:
+    """Also for a second replica, and after a restart; until its kubelet tells."""
+    async with replica(bus, admin, "first") as first:
+        await first.ready()
+        await admin.create_pod(namespace, "web", "policy", nodeName="node-1")
+        await admin.refuse(namespace, "web", "0/3 nodes are available: 3 Insufficient cpu.")
+        await first.has_pod(namespace, "web", lambda record: record.bound_seen)
+        entry = await bus.get(PODS, pod_key(PodKey(namespace, "web")))
+        assert entry is not None
+    seen = decode_pod(entry.value or b"").bound_since
+    async with replica(bus, admin, "second") as second, replica(bus, admin, "third") as third:
+        await second.ready()
+        await third.ready()
+        before = second.writes("pods", "put") + third.writes("pods", "put")
+        labels = {"telemetry-policy": "other"}
+        await admin.patch(f"/api/v1/namespaces/{namespace}/pods/web", {"metadata": {"labels": labels}})
+        await second.has_pod(
+            namespace,
+            "web",
+            lambda record: (record.policy, record.bound_since, record.bound_seen) == ("other", seen, True),
+        )
+        await second.ready()
+        await third.ready()
+        assert second.writes("pods", "put") + third.writes("pods", "put") == before + 1
+        status = {"status": {"startTime": "2026-01-01T00:00:09Z"}}
+        await admin.patch(f"/api/v1/namespaces/{namespace}/pods/web/status", status)
+        await second.has_pod(namespace, "web", lambda record: not record.bound_seen and record.bound_since != seen)
 
 
 async def test_a_recreated_pod_is_written_after_another_replica_dropped_its_tombstone(

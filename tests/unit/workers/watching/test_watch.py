@@ -12,7 +12,7 @@ from tas.enforcing.pod import PodKey
 from tas.policy.manifest import MAX_PROBLEMS
 from tas.policy.policy import PolicyKey, StrategyType
 from workers.kubernetes.resources import Object, PodObject, PolicyObject
-from workers.watching.watch import node_facts, pod_record, policy_record
+from workers.watching.watch import as_first_seen, node_facts, pod_record, policy_record
 
 CREATED = datetime(2026, 1, 1, tzinfo=UTC)
 RULE = {"metricname": "health_metric", "operator": "Equals", "target": 1}
@@ -116,7 +116,11 @@ SINCE = datetime(2026, 1, 1, 0, 0, 5, tzinfo=UTC)
 
 
 def pod(
-    *conditions: dict[str, Any], spec: dict[str, Any] | None = None, phase: str = "Pending", **metadata: Any
+    *conditions: dict[str, Any],
+    spec: dict[str, Any] | None = None,
+    phase: str = "Pending",
+    start_time: str | None = None,
+    **metadata: Any,
 ) -> PodObject:
     known = {
         "name": "web-1",
@@ -126,7 +130,7 @@ def pod(
         "creationTimestamp": CREATED.isoformat(),
         "resourceVersion": "9",
     }
-    status = {"phase": phase, "conditions": conditions}
+    status = {"phase": phase, "conditions": conditions, "startTime": start_time}
     return msgspec.convert({"metadata": known | metadata, "spec": spec or {}, "status": status}, PodObject)
 
 
@@ -140,13 +144,23 @@ def test_a_pod_waits_since_its_policy_has_kept_it_away() -> None:
 
 @pytest.mark.parametrize(
     "time",
-    [None, "", "yesterday", "0000-12-31T10:00:00Z", "0001-01-01T00:00:00+14:00", "9999-12-31T23:00:00-14:00"],
+    [
+        None,
+        "",
+        "yesterday",
+        "0001-01-01T00:00:00Z",
+        "0000-12-31T10:00:00Z",
+        "0001-01-01T00:00:00+14:00",
+        "9999-12-31T23:00:00-14:00",
+    ],
 )
 def test_a_condition_without_a_readable_time_counts_from_the_creation_on(time: str | None) -> None:
     _, record = pod_record(pod(REFUSED | {"lastTransitionTime": time}))
     assert record.waiting_since == CREATED
 
 
+STARTED = datetime(2026, 1, 1, 0, 0, 7, tzinfo=UTC)
+BOUND = {"nodeName": "node-1"}
 SCHEDULED = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:05Z"}
 
 
@@ -155,14 +169,46 @@ SCHEDULED = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "20
     [
         pytest.param(pod(SCHEDULED, spec={"nodeName": "node-1"}), SINCE, id="bound"),
         pytest.param(pod(SCHEDULED, spec={"nodeName": "node-1"}, phase="Failed"), None, id="failed"),
-        pytest.param(pod(spec={"nodeName": "node-1"}), CREATED, id="created with its node"),
-        pytest.param(pod(SCHEDULED | {"lastTransitionTime": "x"}, spec={"nodeName": "n"}), CREATED, id="no time"),
-        pytest.param(pod(SCHEDULED | {"type": "Ready"}, spec={"nodeName": "node-1"}), CREATED, id="another condition"),
         pytest.param(pod(REFUSED), None, id="waiting"),
+        pytest.param(
+            pod(REFUSED, spec=BOUND, start_time="2026-01-01T00:00:07Z"), STARTED, id="the kubelet has seen it"
+        ),
+        pytest.param(pod(REFUSED, spec=BOUND, start_time="2026-01-01T00:00:02Z"), SINCE, id="never before its refusal"),
     ],
 )
-def test_a_pod_is_bound_since_the_time_of_its_condition(found: PodObject, since: datetime | None) -> None:
-    assert pod_record(found)[1].bound_since == since
+def test_a_pod_is_bound_since_the_time_of_its_condition_or_that_of_its_kubelet(
+    found: PodObject, since: datetime | None
+) -> None:
+    _, record = pod_record(found)
+    assert (record.bound_since, record.bound_seen) == (since, False)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        pytest.param(pod(REFUSED, spec=BOUND), id="still False"),
+        pytest.param(pod(REFUSED | {"status": "Unknown"}, spec=BOUND), id="Unknown"),
+        pytest.param(pod(spec=BOUND), id="no condition"),
+        pytest.param(pod(SCHEDULED | {"type": "Ready"}, spec=BOUND), id="another condition"),
+        *(
+            pytest.param(pod(SCHEDULED | {"lastTransitionTime": time}, spec=BOUND, start_time=time), id=str(time))
+            for time in (None, "", "x", "0001-01-01T00:00:00Z", "9000-01-01T00:00:00Z")
+        ),
+        pytest.param(pod(REFUSED, spec=BOUND, creationTimestamp=None), id="no creation"),
+    ],
+)
+def test_a_pod_that_nothing_tells_of_is_bound_since_it_was_first_seen_with_its_node(found: PodObject) -> None:
+    before = datetime.now(UTC)
+    _, record = pod_record(found)
+    assert record.bound_seen
+    assert record.bound_since is not None
+    assert before <= record.bound_since <= datetime.now(UTC)
+    # Another replica, or this one before a restart, has seen it earlier.
+    earlier = msgspec.structs.replace(record, bound_since=SINCE, resource_version="1")
+    assert as_first_seen(record, earlier).bound_since == SINCE
+    assert as_first_seen(earlier, record) is earlier
+    for other in ({"uid": "another"}, {"node": "another"}, {"bound_seen": False}, {"bound_since": None}):
+        assert as_first_seen(record, msgspec.structs.replace(earlier, **other)) is record
 
 
 @pytest.mark.parametrize(
