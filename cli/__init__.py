@@ -42,7 +42,7 @@ COMMANDS = {
         "certs.certs", "Create, renew and check the certificates of the extender and of the scheduler."
     ),
     "bus": LazyCommand("rights.bus", "The address of the bus, and who may do what on it."),
-    "policy": LazyCommand("policy", "Check manifests of TASPolicy."),
+    "policy": LazyCommand("policy", "Check manifests of TASPolicy, and what they would do."),
     "crd": LazyCommand("crd", "Print the CRD of TASPolicy: tas crd | kubectl apply -f -."),
     "files": LazyCommand("files", "List the files for a deployment, or write them to a folder."),
     "docs": LazyCommand(

@@ -1,4 +1,4 @@
-"""`tas policy`: checks manifests of TASPolicy before they are applied."""
+"""`tas policy`: checks manifests of TASPolicy before they are applied, and what they would do."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -8,16 +8,25 @@ import click
 import msgspec
 
 from cli.as_json import JSON_OPTION, print_json
+from cli.groups import LazyCommand, LazyGroup
 from cli.output import counted, echo
 from workers.process.manifests import MAX_BYTES, SUFFIXES
-from workers.watching.policy_lint import Finding, Linted, Severity, lint, same_names
+from workers.watching import policy_lint
+from workers.watching.policy_lint import Finding, Linted, Severity, same_names
 
 STDIN = "-"
 
 
-@click.group("policy", no_args_is_help=True)
+COMMANDS = {
+    "lint": LazyCommand("policy", "Check the policies in each FILE."),
+    "impact": LazyCommand("queries.impact", "Show what the policies in FILE would do now, and change nothing."),
+}
+"""Only `impact` reads the bus."""
+
+
+@click.group("policy", cls=LazyGroup, lazy=COMMANDS, no_args_is_help=True)
 def policy() -> None:
-    """Check manifests of TASPolicy."""
+    """Check manifests of TASPolicy, and what they would do."""
 
 
 def check(files: tuple[str, ...], *, strict: bool, as_json: bool) -> int:
@@ -33,7 +42,7 @@ def check(files: tuple[str, ...], *, strict: bool, as_json: bool) -> int:
     linted: dict[str, Linted] = {}
     for name in files:
         for file in _files(name):
-            linted[file] = lint(file, _content(file))
+            linted[file] = policy_lint.lint(file, _content(file))
     findings = [finding for file in linted.values() for finding in file.findings]
     findings = sorted([*findings, *same_names(linted)], key=lambda finding: (finding.file, finding.line))
     if as_json:
@@ -44,17 +53,15 @@ def check(files: tuple[str, ...], *, strict: bool, as_json: bool) -> int:
     return int(bool(findings) if strict else errors > 0)
 
 
-policy.add_command(
-    click.Command(
-        "lint",
-        callback=check,
-        help=check.__doc__,
-        params=[
-            click.Argument(["files"], metavar="FILE...", nargs=-1, required=True),
-            click.Option(["--strict"], is_flag=True, help="Exit with 1 also for warnings."),
-            JSON_OPTION,
-        ],
-    )
+lint = click.Command(
+    "lint",
+    callback=check,
+    help=check.__doc__,
+    params=[
+        click.Argument(["files"], metavar="FILE...", nargs=-1, required=True),
+        click.Option(["--strict"], is_flag=True, help="Exit with 1 also for warnings."),
+        JSON_OPTION,
+    ],
 )
 
 
