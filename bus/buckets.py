@@ -187,6 +187,9 @@ SYNCED = "_synced"
 PAUSED = "_paused"
 """The key of the pause in BREAKERS."""
 
+OUTSTANDING_KEY = "_outstanding"
+"""The key of the announcements of outstanding verdicts in BREAKERS."""
+
 
 def configuration(of: Stream | Bucket, *, first_sequence: int, replicas: int) -> dict[str, Any]:
     """The configuration with which a stream or a bucket is created, as JSON of the JetStream API."""

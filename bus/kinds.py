@@ -10,6 +10,7 @@ from bus.buckets import (
     HOLDS,
     LEASES,
     NODES,
+    OUTSTANDING_KEY,
     PAUSED,
     PODS,
     POLICIES,
@@ -36,6 +37,7 @@ from bus.records.nodes import (
     decode_node_samples,
     encode_node_samples,
 )
+from bus.records.outstanding import decode_outstanding, encode_outstanding
 from bus.records.pods import PodRecord, decode_pod
 from bus.records.policies import PolicyRecord, decode_policy, encode_policy
 from bus.records.refusals import (
@@ -94,6 +96,7 @@ from tas.samples.sample import NodeSamples
 from tas.samples.table import Table, TableKey
 from tas.sources.state import SourceState
 from tas.verdict.brake import Breaker, Pause
+from tas.verdict.outstanding import Announcements
 from tas.verdict.refused import RefusedLabel
 from tas.verdict.verdict import NodeVerdict
 from tas.windows.key import StoredSeries
@@ -251,7 +254,7 @@ REFUSED_MARKS: RecordKind[str, tuple[RefusedLabel, ...]] = RecordKind(
 BREAKER_RECORDS: RecordKind[str, Breaker] = RecordKind(
     bucket=BREAKERS,
     key=breaker_key,
-    parse_key=lambda key: None if key in (PAUSED, SYNCED) else parse_breaker_key(key),
+    parse_key=lambda key: None if key in (OUTSTANDING_KEY, PAUSED, SYNCED) else parse_breaker_key(key),
     encode=encode_breaker,
     decode=lambda _, data: decode_breaker(data),
 )
@@ -266,6 +269,16 @@ PAUSE_RECORDS: RecordKind[str, Pause] = RecordKind(
     keys=PAUSED,
 )
 """`_paused`, its only key."""
+
+OUTSTANDING: RecordKind[str, Announcements] = RecordKind(
+    bucket=BREAKERS,
+    key=str,
+    parse_key=lambda key: key if key == OUTSTANDING_KEY else None,
+    encode=encode_outstanding,
+    decode=lambda _, data: decode_outstanding(data),
+    keys=OUTSTANDING_KEY,
+)
+"""`_outstanding`, its only key."""
 
 LEARNED_STATES: RecordKind[str, LearnedState] = RecordKind(
     bucket=AGENTS,

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from tas.devices.claim import Options
 from tas.devices.names import RESOURCE_PREFIX
+from tas.enforcing.label_rate import ALL_RATE, POLICY_RATE, Rate
 from tas.enforcing.limits import ALL_DEFAULT, IN_FLIGHT_SECONDS, POLICY_DEFAULT, DefaultLimit
 from tas.policy.policy import MAX_BREAKER_NODES
 from tas.samples.freshness import DEFAULT_STALE_AFTER
@@ -122,6 +123,7 @@ _QUERIES = (
     "explain",
     "get",
     "pause",
+    "policy impact",
     "publish",
     "release",
     "reset",
@@ -220,6 +222,15 @@ def _limit(text: str) -> DefaultLimit | None:
             f"must be {OFF}, or a percentage and a number of nodes from 1 to {MAX_BREAKER_NODES}, such as 30%,10"
         )
     return DefaultLimit(percent=int(found[1]), nodes=int(found[2]))
+
+
+def _rate(text: str) -> Rate | None:
+    if text == OFF:
+        return None
+    found = re.fullmatch(r"([0-9]{1,6}),([0-9]{1,6})", text)
+    if found is None or not (rate := Rate(int(found[1]), int(found[2]))).per_minute or not rate.burst:
+        raise ValueError(f"must be {OFF}, or nodes a minute and nodes at once from 1 to 999999, such as {POLICY_RATE}")
+    return rate
 
 
 def _connections(text: str) -> int:
@@ -401,6 +412,7 @@ class Settings:
         form=f"{OFF}|PERCENT%,NODES",
         help="How many nodes may have labels of one policy at a time, for policies without `breaker`: PERCENT of the "
         "nodes that the policy selects, but NODES are always allowed. Before one node too many the breaker trips.",
+        commands=("policy impact",),
         parse=_limit,
         default=str(POLICY_DEFAULT),
     )
@@ -409,8 +421,24 @@ class Settings:
         form=f"{OFF}|PERCENT%,NODES",
         help="How many nodes may have labels of any policy at a time: PERCENT of all nodes, but NODES are always "
         "allowed.",
+        commands=("policy impact",),
         parse=_limit,
         default=str(ALL_DEFAULT),
+    )
+    label_rate: Rate | None = _setting(
+        group="The cluster",
+        form=f"{OFF}|NODES,BURST",
+        help="How many nodes may get their first label of one policy in a minute, and how many of these at once. The "
+        "others wait. Labels are removed without delay.",
+        parse=_rate,
+        default=str(POLICY_RATE),
+    )
+    label_rate_all: Rate | None = _setting(
+        group="The cluster",
+        form=f"{OFF}|NODES,BURST",
+        help="The same over all policies together.",
+        parse=_rate,
+        default=str(ALL_RATE),
     )
     flap_budget: int = _setting(
         group="The cluster",
@@ -533,7 +561,7 @@ class Settings:
         group="The extender",
         form="DURATION",
         help="How old a sample may be before its value is unknown, for policies without `staleAfter`; at most 1h.",
-        commands=("up", "doctor", "explain", "status", "support", "top", "trace"),
+        commands=("up", "doctor", "explain", "policy impact", "status", "support", "top", "trace"),
         parse=_duration(most=MAX_SAMPLE_AGE),
         default=f"{DEFAULT_STALE_AFTER / 60:g}m",
     )

@@ -28,6 +28,7 @@ from bus.buckets import (
     LEASES,
     NODES,
     OUTCOMES,
+    OUTSTANDING_KEY,
     PODS,
     POLICIES,
     REFUSALS,
@@ -240,7 +241,11 @@ WORKERS: Mapping[str, Rights] = {
     | _expects(),
     "status": Rights(reads=(NODES, POLICIES, VERDICTS, REFUSALS, BREAKERS, WORKERS_BUCKET)) | _lease("status"),
     "policies": Rights(reads=(NODES, POLICIES), writes=(POLICIES.subject(">"), NODES.subject(SYNCED))) | _expects(),
-    "evaluate": Rights(reads=(NODES, POLICIES, VERDICTS), writes=(VERDICTS.subject("*"),), purges=(VERDICTS,)),
+    "evaluate": Rights(
+        reads=(NODES, POLICIES, VERDICTS, BREAKERS),
+        writes=(VERDICTS.subject("*"), BREAKERS.subject(OUTSTANDING_KEY)),
+        purges=(VERDICTS,),
+    ),
     "extender": Rights(reads=(NODES, POLICIES, PODS, HOLDS)),
     "labels": Rights(
         reads=(NODES, POLICIES, PODS, VERDICTS, BREAKERS, REFUSALS),

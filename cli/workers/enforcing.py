@@ -30,7 +30,12 @@ async def labels(context: "Context") -> "Worker":
         default_stale_after=settings.stale_after,
         overwrite=settings.overwrite_labels or (),
         brake=BrakeSettings(
-            settings.breaker, settings.breaker_all, settings.flap_budget, new_bus_wait=settings.new_bus_wait
+            settings.breaker,
+            settings.breaker_all,
+            settings.flap_budget,
+            settings.label_rate,
+            settings.label_rate_all,
+            new_bus_wait=settings.new_bus_wait,
         ),
     )
 

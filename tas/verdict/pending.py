@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from tas.policy.policy import PolicyKey
+from tas.verdict.outstanding import GIVE_UP_SECONDS, TOGETHER_SECONDS
 
 
 @dataclass(slots=True)
@@ -21,6 +22,7 @@ class PendingNodes:
 
     def __init__(self) -> None:
         self._touched: dict[str, Touched] = {}
+        self._taken: dict[str, Touched] = {}  # that are being evaluated
         self._due: dict[str, float] = {}
 
     def __len__(self) -> int:
@@ -44,7 +46,25 @@ class PendingNodes:
         touched = self._touched.pop(node, None) or Touched(at)
         if self.due(node) <= now:
             touched.by_all = True
+        self._taken[node] = touched
         return touched
+
+    def end(self, node: str) -> None:
+        """Applies that the evaluation that was taken has ended; one that has failed is put back first."""
+        self._taken.pop(node, None)
+
+    def are_others(self, node: str, *, at: float, now: float, is_due: bool = False) -> bool:
+        """Whether other nodes have an evaluation pending that may follow from the same change as that of `node`.
+
+        `at` is monotonic, `now` in seconds since 1970. Nodes that have been pending for `GIVE_UP_SECONDS` do not count.
+        If the node is evaluated because of the time (`is_due`), so may be all others by then or soon after.
+        """
+        since = at - GIVE_UP_SECONDS
+        for pending in (self._touched, self._taken):
+            if any(touched.since > since for each, touched in pending.items() if each != node):
+                return True
+        until = now + TOGETHER_SECONDS
+        return is_due and any(due <= until for each, due in self._due.items() if each != node)
 
     def put_back(self, node: str, touched: Touched) -> None:
         """Adds an evaluation again that failed, with all policies."""

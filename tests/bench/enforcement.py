@@ -66,7 +66,10 @@ SETTLE_SECONDS = 120.0
 TURN_SECONDS = 60.0
 """After which it is not waited any longer: labels that take more count as this."""
 
-NO_LIMIT = ("--breaker", "100%,1", "--breaker-all", "100%,1", "--flap-budget", "0")
+NO_LIMIT = (
+    *("--breaker", "100%,1", "--breaker-all", "100%,1", "--flap-budget", "0"),
+    *("--label-rate", "off", "--label-rate-all", "off"),
+)
 """Limits that are never exceeded, so that admissions are measured, too."""
 
 SOON = {"p99": Budget(50.0)}

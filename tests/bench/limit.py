@@ -38,7 +38,7 @@ from tests.e2e.product import Product
 NAME = "limit"
 COUNTS = (500, 1000)
 LIMIT = 10
-OPTIONS = ("--breaker", f"0%,{LIMIT}", "--breaker-all", "off")
+OPTIONS = ("--breaker", f"0%,{LIMIT}", "--breaker-all", "off", "--label-rate", "off", "--label-rate-all", "off")
 FROZEN_SECONDS = 30.0
 TRIP_SECONDS = 120.0
 STREAMS = ("KV_BREAKERS", "KV_VERDICTS", "KV_REFUSALS", "EVENTS", "VERDICT_LOG", "ANNOUNCED")

@@ -2,12 +2,15 @@
 
 All nodes that are asked for meanwhile share one round: they are admitted by one conditional write for each record, and
 are added to the work queue again. An admission lasts: nodes of a large round that wait for their patch ask only once.
+
+A round waits until no verdict is outstanding that may follow from the same change (`workers.enforcing.settling`).
 """
 
 import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 
@@ -18,7 +21,9 @@ from bus.errors import BusError, ConflictError
 from tas.enforcing.breaker import LabelledNodes, admit, without_leavers
 from tas.enforcing.limits import IN_FLIGHT_SECONDS, Limits
 from tas.verdict.brake import ALL, Breaker, Trip
+from tas.verdict.outstanding import HOLD_SECONDS
 from workers.enforcing.breaker_records import BreakerRecords, all_of
+from workers.enforcing.settling import Settling
 from workers.process.logs import ThrottledLog
 
 log = structlog.get_logger("labels")
@@ -45,17 +50,21 @@ TIDY_SECONDS = 10.0
 
 @dataclass(slots=True)
 class _Asked:
-    """A node that is asked for: at which version, for which policies, and which breakers must admit it first."""
+    """A node that is asked for, since when, at which version, for which policies, and which breakers must admit it."""
 
+    since: float
     version: int
-    policies: set[str] = field(default_factory=set)
-    admissions: set[str] = field(default_factory=set)  # names of policies, and `ALL`
+    policies: frozenset[str]
+    admissions: frozenset[str]  # names of policies, and `ALL`
 
 
 class Admissions:
     """Part of the brake.
 
     `on_answer` is called for each node after a round, with seconds to wait; `relist` has all nodes listed again.
+
+    Attributes:
+        is_holding: Whether the round waits for outstanding verdicts.
     """
 
     def __init__(
@@ -63,6 +72,7 @@ class Admissions:
         records: BreakerRecords,
         limits: Limits,
         seen: LabelledNodes,
+        settling: Settling,
         *,
         on_answer: Callable[[str, float], None],
         relist: Callable[[], None],
@@ -72,6 +82,8 @@ class Admissions:
         self._records = records
         self._limits = limits
         self._seen = seen
+        self._settling = settling
+        self.is_holding = False
         self._on_answer = on_answer
         self._relist = relist
         self._is_ready = is_ready
@@ -79,6 +91,7 @@ class Admissions:
         self._admit_at = -inf
         self._is_relisted = True
         self._asked: dict[str, _Asked] = {}
+        self._in_round: dict[str, _Asked] = {}
         self._full: dict[str, tuple[float, float]] = {}  # the first and the last attempt beyond the limit, by key
         self._wake = asyncio.Event()
         self._throttled = ThrottledLog(log)
@@ -89,18 +102,22 @@ class Admissions:
             tasks.create_task(self._answer())
             tasks.create_task(self._tidy())
 
-    def ask(self, node: str, version: int, policy: str, admissions: Collection[str]) -> None:
-        """Asks that these breakers admit a node at a version of the node, for labels of a policy."""
-        asked = self._asked.get(node)
-        if asked is None or asked.version < version:
-            asked = self._asked[node] = _Asked(version)
-        asked.policies.add(policy)
-        asked.admissions.update(admissions)
+    @property
+    def held(self) -> int:
+        """How many nodes wait for outstanding verdicts."""
+        return len(self._asked) if self.is_holding else 0
+
+    def ask(self, node: str, version: int, policies: Collection[str], admissions: Collection[str]) -> None:
+        """Asks that these breakers admit a node at a version of the node, for labels of these policies."""
+        known = self._asked.get(node)
+        since = time.monotonic() if known is None else known.since
+        self._asked[node] = _Asked(since, version, frozenset(policies), frozenset(admissions))
         self._wake.set()
 
-    def is_asked(self, node: str) -> bool:
-        """Whether a node waits for a round."""
-        return node in self._asked
+    def withdraw(self, node: str) -> None:
+        """Asks for a node no more: it needs no admission any more."""
+        self._asked.pop(node, None)
+        self._in_round.pop(node, None)
 
     def note_loss(self, seconds: float | None = None) -> None:
         """Applies a loss of the records: the labels of all nodes are the only record of what was admitted.
@@ -114,35 +131,73 @@ class Admissions:
     def note_list(self) -> None:
         """Applies that all nodes are listed again."""
         self._is_relisted |= time.monotonic() >= self._admit_at
+        self._wake.set()
 
     async def _answer(self) -> None:
         """Answers the nodes that are asked for, in rounds. Never ends."""
         nodes, ended_at = 0, -inf
         while True:
-            await self._wake.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._retry_after()):
+                    await self._wake.wait()
             due = ended_at + min(LONGEST_BATCH_SECONDS, nodes * BATCH_SECONDS)
             if (wait := due - time.monotonic()) > 0:
                 await asyncio.sleep(wait)
             self._wake.clear()
-            asked, self._asked = self._asked, {}
-            after = 0.0
+            if not self._asked:
+                continue
+            is_answered = True
             try:
-                await self._round(asked)
+                await self._settle()
+                self._in_round, self._asked = self._asked, {}
+                await self._round(self._in_round)
             except ConflictError as error:  # another replica was first
                 log.debug("breaker_not_written", error=str(error))
+                is_answered = False
+                self._wake.set()
             except BusError as error:
                 self._throttled.warning("breaker_not_written", error=str(error))
-                after = RETRY_SECONDS
+                is_answered = False
+            asked, self._in_round = self._in_round, {}
             nodes, ended_at = len(asked), time.monotonic()
             for node, each in asked.items():
-                self._on_answer(node, max(after, self._wait(node, each, ended_at)))
+                if not is_answered or self._has_to_wait(each):
+                    # They stay together: if they were asked for anew, one after the other, the first ones had room.
+                    self._asked.setdefault(node, each)
+                else:
+                    self._on_answer(node, self._wait(node, each))
 
-    def _wait(self, node: str, asked: _Asked, now: float) -> float:
-        """Seconds until a node is worth another attempt after a round."""
+    def _has_to_wait(self, asked: _Asked) -> bool:
+        """Whether no breaker may admit a node yet, or one has no room for it, but may still trip."""
         if asked.admissions and not self._is_relisted:
-            return max(RETRY_SECONDS, self._admit_at - now)
-        if any(key in self._full and not self._records.freezes(key) for key in asked.admissions):
-            return RETRY_SECONDS
+            return True
+        return any(key in self._full and not self._records.freezes(key) for key in asked.admissions)
+
+    def _retry_after(self) -> float | None:
+        """Seconds until the next round of the nodes that wait; None: there are none."""
+        if not self._asked:
+            return None
+        return RETRY_SECONDS if self._is_relisted else max(RETRY_SECONDS, self._admit_at - time.monotonic())
+
+    async def _settle(self) -> None:
+        """Waits for outstanding verdicts: until the first node that is asked for has waited `HOLD_SECONDS`.
+
+        Raises BusError.
+        """
+        since = min((each.since for each in self._asked.values()), default=-inf)
+        try:
+            await self._settling.settled(since + HOLD_SECONDS, on_hold=self._hold)
+        finally:
+            self.is_holding = False
+
+    def _hold(self) -> None:
+        """Has the nodes handled once more: while they wait, their labels of other policies may change."""
+        self.is_holding = True
+        for node in self._asked:
+            self._on_answer(node, 0.0)
+
+    def _wait(self, node: str, asked: _Asked) -> float:
+        """Seconds until a node is worth another attempt after a round."""
         is_behind = any(self._records.breaker(key).nodes.get(node, 0) > asked.version for key in asked.admissions)
         return BEHIND_SECONDS if is_behind else 0.0
 

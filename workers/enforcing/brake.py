@@ -19,7 +19,9 @@ from bus.buckets import PAUSED
 from bus.connection import Bus
 from bus.record_kind import Entry
 from bus.records.policies import PolicyRecord
+from bus.watch import WatchStatus
 from tas.enforcing.breaker import LabelledNodes, is_over, names_on, version_of
+from tas.enforcing.label_rate import ALL_RATE, POLICY_RATE, LabelRate, Rate
 from tas.enforcing.labels import policy_name
 from tas.enforcing.limits import ALL_DEFAULT, POLICY_DEFAULT, DefaultLimit, KeptLimits, Limits
 from tas.enforcing.memory import FlapBudget
@@ -29,6 +31,7 @@ from tas.verdict.brake import ALL
 from workers.enforcing.admissions import Admissions
 from workers.enforcing.breaker_records import BreakerRecords
 from workers.enforcing.node_patches import NodeLabels
+from workers.enforcing.settling import Settling
 from workers.process.logs import ThrottledLog
 
 log = structlog.get_logger("labels")
@@ -43,6 +46,8 @@ FLAPS = 4
 class BrakeSettings(NamedTuple):
     """The operator's limits: of a policy without its own, of all policies, and of changes of a policy on a node.
 
+    `label_rate` and `label_rate_all` are how fast nodes get their first label of a policy, and of any policy.
+
     None or 0: no limit. `new_bus_wait`: for how many seconds after the creation of the bus no node gets its first
     label, since replicas that start now cannot know what was admitted on an earlier bus.
     """
@@ -50,6 +55,8 @@ class BrakeSettings(NamedTuple):
     policy: DefaultLimit | None = POLICY_DEFAULT
     over_all: DefaultLimit | None = ALL_DEFAULT
     flap_budget: int = 20
+    label_rate: Rate | None = POLICY_RATE
+    label_rate_all: Rate | None = ALL_RATE
     new_bus_wait: float = 0.0
 
 
@@ -73,7 +80,10 @@ class Brake:
     """Part of the worker `labels`.
 
     `on_answer` is called for each node after a round, with seconds to wait; `on_thaw` when frozen labels may change
-    again; `relist` has all nodes listed again.
+    again; `relist` has all nodes listed again; `verdicts` is the state of the watch of VERDICTS.
+
+    Attributes:
+        settling: What is known of outstanding verdicts.
     """
 
     def __init__(
@@ -88,12 +98,14 @@ class Brake:
         relist: Callable[[], None],
         is_ready: Callable[[], bool],
         is_active: Callable[[], bool],
+        verdicts: Callable[[], WatchStatus],
     ) -> None:
         self._on_thaw = on_thaw
         self._limits = Limits(settings.policy, settings.over_all)
         self._seen = LabelledNodes()
         self._flaps = FlapBudget(settings.flap_budget, seconds=FLAP_SECONDS)
         self._flapping = FlapBudget(FLAPS, seconds=FLAP_SECONDS)
+        self._rate = LabelRate(settings.label_rate, settings.label_rate_all)
         self._kept_limits = KeptLimits(self._limits)
         self._throttled = ThrottledLog(log)
         self._records = BreakerRecords(
@@ -103,11 +115,14 @@ class Brake:
             on_loss=self._note_loss,
             new_bus_wait=settings.new_bus_wait,
             on_caught_up=on_caught_up,
+            on_batch=self._note_batch,
         )
+        self.settling = Settling(bus, self._records, verdicts)
         self._admissions = Admissions(
             self._records,
             self._limits,
             self._seen,
+            self.settling,
             on_answer=on_answer,
             relist=relist,
             is_ready=is_ready,
@@ -153,10 +168,14 @@ class Brake:
         for policy in self._seen.take_in(name, version_of(node.resource_version), node.labels):
             self._flaps.changed(name, policy, at=time.monotonic())
             self._flapping.changed(name, policy, at=time.monotonic())
+            self._rate.end(name, policy, time.monotonic(), is_used=True)
 
     def drop_node(self, name: str, resource_version: str) -> None:
         """Applies the deletion of a node that the API server has shown at this version."""
         self._seen.drop(name, version_of(resource_version))
+        self._admissions.withdraw(name)
+        self._rate.keep(name, (), time.monotonic())
+        self.settling.note_handled(name)
         self._flaps.forget(name)
         self._flapping.forget(name)
 
@@ -167,8 +186,18 @@ class Brake:
             f"Labels of a policy on a node that have changed {FLAPS} times or more within {FLAP_SECONDS:g} seconds.",
         )
         flapping.set_function(lambda: self._flapping.exhausted(time.monotonic()))
+        waiting = gauge(
+            "tas_labels_waiting",
+            "Nodes that wait for their first label of a policy, for outstanding verdicts or for the rate.",
+            ["reason"],
+        )
+        waiting.labels("verdicts").set_function(lambda: float(self._admissions.held))
+        waiting.labels("rate").set_function(lambda: float(self._rate.waiting(time.monotonic())))
         labelled = gauge("tas_labelled_nodes", "Nodes with labels of policies; NaN before the first list of nodes.")
         labelled.set_function(lambda: self._seen.with_labels if self._seen.version else nan)
+
+    def _note_batch(self) -> None:
+        self.settling.note_change()
 
     def _note_loss(self, seconds: float | None) -> None:
         self._admissions.note_loss(seconds)
@@ -179,7 +208,7 @@ class Brake:
         """Which of the changes `values` a patch of the state `node` may have. Raises BusError.
 
         If the node must be admitted first, it is asked for, and nothing may change until the answer: so all changes of
-        a node are one patch.
+        a node are one patch. While it is asked for and verdicts are outstanding, only what needs the admission waits.
         """
         by_policy: dict[str, list[str]] = {}
         for label in values:
@@ -190,6 +219,8 @@ class Brake:
         allowed: set[str] = set()
         read_at, wait = inf, inf
         version, names = version_of(node.resource_version), names_on(node.labels)
+        asked: set[str] = set()
+        needed: set[str] = set()
         for policy, labels in by_policy.items():
             if self._is_frozen(policy):
                 continue
@@ -202,16 +233,24 @@ class Brake:
             sets = any(values[label] is not None for label in labels)
             admissions = self._limits.admitting(policy, node.labels, names) if sets else set()
             if all(self._is_admitted(key, name, version, now) for key in admissions):
+                if sets and policy not in names and (pause := self._rate.wait(name, policy, now)) > 0:
+                    wait = min(wait, pause)
+                    continue
                 allowed.update(labels)
                 read_at = min(read_at, self._records.current_at(policy))
             else:
-                self._admissions.ask(name, version, policy, admissions)
-        is_asked = self._admissions.is_asked(name)
+                asked.add(policy)
+                needed |= admissions
+        self._rate.keep(name, by_policy, now)
+        if asked:
+            self._admissions.ask(name, version, asked, needed)
+        else:
+            self._admissions.withdraw(name)
         return Permit(
-            labels=frozenset() if is_asked else frozenset(allowed),
+            labels=frozenset() if asked and not self._admissions.is_holding else frozenset(allowed),
             read_at=read_at,
             wait=None if wait == inf else wait,
-            is_asked=is_asked,
+            is_asked=bool(asked),
         )
 
     def _is_admitted(self, key: str, name: str, version: int, now: float) -> bool:

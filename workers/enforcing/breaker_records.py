@@ -23,11 +23,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from bus.buckets import BREAKERS, PAUSED
 from bus.connection import Bus, Epoch
 from bus.errors import BusError, ConflictError, UnavailableError
-from bus.kinds import BREAKER_RECORDS, PAUSE_RECORDS, synced_of
+from bus.kinds import BREAKER_RECORDS, OUTSTANDING, PAUSE_RECORDS, synced_of
 from bus.record_kind import Entry, Unreadable
 from bus.records.synced import Synced
 from bus.watch import Watch
 from tas.verdict.brake import ALL, Breaker, Pause
+from tas.verdict.outstanding import HOLD_SECONDS, Announcements
 from workers.following.synced import write_synced
 
 log = structlog.get_logger("labels")
@@ -79,6 +80,7 @@ class BreakerRecords:
         on_loss: Callable[[float | None], None],
         new_bus_wait: float,
         on_caught_up: Callable[[], None],
+        on_batch: Callable[[], None],
     ) -> None:
         self._bus = bus
         self._on_thaw = on_thaw
@@ -94,10 +96,13 @@ class BreakerRecords:
             PAUSE_RECORDS.to(self._take_in_pause),
             BREAKER_RECORDS.to(self._take_in_breaker),
             synced_of(BREAKERS).to(self._take_in_synced),
+            OUTSTANDING.to(self._take_in_outstanding),
             on_epoch=self._start_epoch,
             on_batch=self._take_in_batch,
         )
         self._on_caught_up = on_caught_up
+        self._on_batch = on_batch
+        self._outstanding: dict[str, tuple[float, float]] = {}  # since when, and when it was first received
         self._epoch: Epoch | None = None
         self._synced_epoch = ""  # the last one whose `_synced` is known
         self._knows_all = False  # whether all freezes up to this epoch are known here
@@ -132,6 +137,16 @@ class BreakerRecords:
         """Whether the record of this key freezes labels."""
         return key in self._carried or self._known.get(key, _NOTHING).freezes
 
+    def outstanding_until(self, now: float) -> float:
+        """Until when verdicts may be outstanding, by what `evaluate` has announced; both times are monotonic."""
+        return max((at + HOLD_SECONDS for _, at in self._outstanding.values()), default=now)
+
+    def has_all(self, epoch: Epoch) -> bool:
+        """Whether everything up to the last sequence of an epoch was delivered by the watch, or written here."""
+        status = self._watch.status
+        self._written = {revision for revision in self._written if revision > status.applied}
+        return status.has_all(epoch, written=self._written)
+
     def current_at(self, policy: str) -> float:
         """The monotonic time at which all that is known about labels of a policy was certainly current."""
         return min(map(self._current_at, _keys({policy})))
@@ -147,7 +162,7 @@ class BreakerRecords:
             if not self._is_old(policies):
                 return  # another node has asked meanwhile
             read_at = time.monotonic()
-            if self._has_all(await self._bus.epoch(BREAKERS)):
+            if self.has_all(await self._bus.epoch(BREAKERS)):
                 self._all_at = read_at
             else:
                 await all_of(*(self._read(key) for key in _keys(policies)))
@@ -216,12 +231,6 @@ class BreakerRecords:
     def _is_old(self, policies: Collection[str]) -> bool:
         return any(time.monotonic() - self.current_at(policy) > FRESH_SECONDS for policy in policies)
 
-    def _has_all(self, epoch: Epoch) -> bool:
-        """Whether everything up to the last sequence of an epoch was delivered by the watch, or written here."""
-        status = self._watch.status
-        self._written = {revision for revision in self._written if revision > status.applied}
-        return status.has_all(epoch, written=self._written)
-
     async def _put(self, key: str, record: Breaker | Pause | None, *, revision: int, read_at: float) -> None:
         """Writes or deletes a record. Raises BusError; after a conflict nothing that is known counts as current."""
         try:
@@ -258,11 +267,20 @@ class BreakerRecords:
         if (synced := entry.readable()) is not None:
             self._synced_epoch = synced.epoch
 
+    def _take_in_outstanding(self, entry: Entry[str, Announcements]) -> None:
+        now, before = time.monotonic(), self._outstanding
+        self._outstanding = {}
+        for replica, announcement in (entry.readable() or {}).items():
+            known = before.get(replica)
+            is_new = known is None or known[0] != announcement.since
+            self._outstanding[replica] = (announcement.since, now) if is_new or known is None else known
+
     def _take_in_batch(self) -> None:
         epoch = self._epoch
         if epoch is not None and self._synced_epoch == epoch.created and self._watch.status.caught_up:
             self._knows_all = True
         self._on_caught_up()
+        self._on_batch()
 
     def _note(self, key: str, known: _Known) -> None:
         """Stores what was read, written or received, unless a later revision is known."""
@@ -292,6 +310,7 @@ class BreakerRecords:
             self._carried |= {key: known for key, known in self._known.items() if known.freezes}
             log.warning("breakers_lost", frozen=sorted(self._carried))
         self._known.clear()
+        self._outstanding.clear()
         self._written.clear()
         self._all_at = -inf
         self._complete_at = time.monotonic() + (0.0 if self._knows_all else STRANGER_SECONDS)

@@ -22,7 +22,9 @@ from bus.history import purge_history
 from bus.kinds import NODE_VERDICTS
 from tas.policy.policy import PolicyKey
 from tas.verdict.knowledge import Known, is_outdated
-from tas.verdict.pending import PendingNodes
+from tas.verdict.outstanding import PollParts
+from tas.verdict.pending import PendingNodes, Touched
+from workers.enforcing.announcing import Announcing
 from workers.enforcing.node_evaluation import BEHIND_RETRY_SECONDS, Metrics, NodeEvaluation
 from workers.enforcing.turns import Turns
 from workers.enforcing.work_queue import RequeueError, WorkQueue
@@ -68,7 +70,10 @@ class Evaluate:
             packed=True,
         )
         self._metrics = Metrics(registry)
-        self._nodes = NodeEvaluation(bus, self._followed, self._verdicts, self._metrics)
+        self._parts = PollParts()
+        self._announcing = Announcing(bus, self._are_outstanding)
+        self._announced_by_time = False
+        self._nodes = NodeEvaluation(bus, self._followed, self._verdicts, self._metrics, before_setting=self._announce)
         self._pending = PendingNodes()
         self._policies_applied = 0
         self._ready = False
@@ -101,6 +106,7 @@ class Evaluate:
                 self._note_touched(),
                 self._queue_all(),
                 self._queue.run(),
+                self._announcing.run(),
                 self._verdicts.forget_deleted(self._forget_seconds, ThrottledLog(log, bucket=VERDICTS.name)),
             ):
                 tasks.create_task(work)
@@ -113,6 +119,12 @@ class Evaluate:
     def _take_touched(self) -> None:
         """Queues the nodes and policies that changes have affected."""
         view = self._followed.view
+        for table, present in self._followed.tables:
+            if present:
+                self._parts.take_in(table, time.monotonic())
+            else:
+                self._parts.drop(table)
+        self._followed.tables.clear()
         if moved := self._nodes.take_in_policies():
             for node in self._verdicts.stored.keys() | view.nodes:
                 self._add(node, moved)
@@ -208,6 +220,25 @@ class Evaluate:
         self._pending.add_by_all(node, at=time.monotonic())
         self._queue.add(node)
 
+    def _are_others(self, node: str, *, is_due: bool = False) -> bool:
+        """Whether verdicts of other nodes are outstanding that may follow from the same change as that of `node`."""
+        at, now = time.monotonic(), time.time()
+        if self._unqueued > 0 or self._parts.are_awaited(at):
+            return True
+        return self._pending.are_others(node, at=at, now=now, is_due=is_due)
+
+    async def _announce(self, node: str, touched: Touched) -> None:
+        """Announces outstanding verdicts before that of `node` sets a label."""
+        if self._are_others(node, is_due=touched.by_all):
+            self._announced_by_time |= touched.by_all
+            await self._announcing.announce()
+
+    def _are_outstanding(self) -> bool:
+        """Whether verdicts that were announced are outstanding."""
+        found = self._are_others("", is_due=self._announced_by_time)
+        self._announced_by_time &= found
+        return found
+
     def _check_stored(self, node: str) -> None:
         """Queues a node whose verdict another replica has stored, if this one knows more."""
         followed = self._followed
@@ -236,6 +267,9 @@ class Evaluate:
             elif not isinstance(error, ExpiredError):
                 self._throttled.warning("verdict_not_written", node=node, error=str(error))
             raise RequeueError(str(error), too_slow=isinstance(error, ExpiredError)) from error
+        finally:
+            self._pending.end(node)
+            self._announcing.note_handled()
         self._pending.set_due(node, due)
         return None if due == inf else max(0.0, due - time.time())
 

@@ -103,7 +103,7 @@ class Labels:
             on_policy=self._take_in_policy,
             on_policies_epoch=self._start_policies,
             on_policies=self._policies_complete,
-            on_change=self._start_if_ready,
+            on_change=self._note_change,
         )
         self._lease = LeaseFirst(bus, "labels", on_held=self._add_all)
         self._brake = Brake(
@@ -116,6 +116,7 @@ class Labels:
             relist=self._followed.relist,
             is_ready=lambda: self.unready() is None,
             is_active=lambda: self._lease.held and self.unready() is None,
+            verdicts=lambda: self._inputs.verdicts.status,
         )
         self._waking = Waking(bus, client, registry, is_active=lambda: self._lease.held)
         self._records = RefusalRecords(
@@ -151,6 +152,7 @@ class Labels:
                 tasks.create_task(part.run())
 
     async def _handle(self, name: str) -> float | None:
+        verdict = self._verdicts.get(name)
         try:
             return await self._reconcile(name)
         except (ConflictError, ExpiredError) as error:
@@ -161,6 +163,9 @@ class Labels:
             self._reports.failed(name, error)
             pause = error.retry_after if isinstance(error, ThrottledError) else 0.0
             raise RequeueError(str(error), pause=pause) from error
+        finally:
+            if self._verdicts.get(name) is verdict:
+                self._brake.settling.note_handled(name)
 
     async def _reconcile(self, name: str) -> float | None:
         """Reconciles one node; returns the seconds until it must be reconciled again, or None."""
@@ -177,7 +182,9 @@ class Labels:
             self._reports.foreign_values(name, changes.foreign_values)
             self._reports.dropped(name, changes.dropped)
         permit = await self._brake.permit(name, node, changes.values)
-        if permit.is_asked:
+        if self._verdicts.get(name) is stored:  # else it has changed meanwhile
+            self._brake.settling.note_handled(name)
+        if permit.is_asked and not permit.labels:
             return None
         if permit.labels:
             if (wait := self._limit.wait(name, at=time.monotonic())) > 0:
@@ -332,7 +339,12 @@ class Labels:
 
     def _add_all(self) -> None:
         for name in self._nodes:
+            self._brake.settling.note_verdict(name)
             self._add(name)
+
+    def _note_change(self) -> None:
+        self._start_if_ready()
+        self._brake.settling.note_change()
 
     def _start_if_ready(self) -> None:
         """Adds every node when the worker has become ready."""
@@ -388,6 +400,7 @@ class Labels:
             self._verdicts[entry.key] = entry
         else:
             self._verdicts.pop(entry.key, None)
+        self._brake.settling.note_verdict(entry.key)
         self._add(entry.key)
         self._waking.take_in_verdict(entry)
 
@@ -399,6 +412,7 @@ class Labels:
         self._brake.take_in_policy(entry)
         if self._confirmation.take_in_policy(entry):
             for node in self._contested:
+                self._brake.settling.note_verdict(node)
                 self._add(node)
             self._contested.clear()
         self._recheck_kept()

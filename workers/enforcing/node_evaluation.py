@@ -6,7 +6,7 @@ one. `evaluate` decides which nodes are evaluated, and when.
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -40,6 +40,7 @@ from tas.verdict.knowledge import (
     is_void,
     of_node,
 )
+from tas.verdict.outstanding import sets_more
 from tas.verdict.pending import Touched
 from tas.verdict.size import PolicySize, left_out, policy_size
 from tas.verdict.verdict import NodeVerdict, PolicyVerdict
@@ -87,8 +88,15 @@ class NodeEvaluation:
     """
 
     def __init__(
-        self, bus: Bus, followed: FollowedView, verdicts: Records[str, NodeVerdict], metrics: "Metrics"
+        self,
+        bus: Bus,
+        followed: FollowedView,
+        verdicts: Records[str, NodeVerdict],
+        metrics: "Metrics",
+        *,
+        before_setting: Callable[[str, Touched], Awaitable[None]],
     ) -> None:
+        """`before_setting` is called before a verdict is stored that sets a label."""
         self.noted_since = inf
         self.unmet = UnmetLabels()
         self.left_out: frozenset[PolicyKey] = frozenset()
@@ -100,6 +108,7 @@ class NodeEvaluation:
         self._index = ReadIndex(bus, followed)
         self._reads = NodeSamplesReads(bus)
         self._metrics = metrics
+        self._before_setting = before_setting
         self._metrics.left_out.set_function(lambda: float(len(self.left_out)))
 
     def take_in_policies(self) -> frozenset[PolicyKey]:
@@ -283,6 +292,8 @@ class NodeEvaluation:
             time=now,
             policies=evaluated,
         )
+        if sets_more({} if before is None else before.policies, evaluated):
+            await self._before_setting(node, touched)
         write = Write(record=verdict, revision=stored.revision, read_at=read_at)
         revision = await self._verdicts.write_one(node, write)
         self._metrics.writes.labels("put").inc()

@@ -62,6 +62,7 @@ class FollowedView:
         nodes_since: Since when the view has had the node of this uid, in seconds since 1970 by this replica's clock.
         node_revisions: The last revision of the entries of each node with facts or samples, in the current epoch of
             NODES, deletions included.
+        tables: With `verdicts`: the tables that have come, True, or were deleted, in this order; its reader clears it.
         unseen: With `verdicts`: what the view may have missed, in the order of the gaps; its reader clears it.
         completed: Set once both lists were complete; stays set in later epochs.
     """
@@ -87,6 +88,7 @@ class FollowedView:
         self.node_revisions: dict[str, int] = {}
         self.completed = asyncio.Event()
         self.unseen: list[Unseen] = []
+        self.tables: list[tuple[TableKey, bool]] = []
         self._notes_unseen = verdicts
         self._revisions: dict[str | TableKey, int] = {}  # with `verdicts`: the last one of the samples under each key
         self._newest: dict[TableKey, float] = {}
@@ -240,6 +242,8 @@ class FollowedView:
 
     def _apply_table(self, entry: Entry[TableKey, Table]) -> None:
         self._last_update_at = time.monotonic()
+        if self._notes_unseen:
+            self.tables.append((entry.key, entry.present))
         before, columns = self._rows_of(entry.key), self._columns_of(entry.key)
         table = entry.readable()
         if table is not None:

@@ -29,7 +29,10 @@ CRD = "taspolicies.telemetry.intel.com"
 WORKERS = ("materialize", "watch", "evaluate", "labels", "extender")
 """The workers of `tas run all --kubeconfig`; `status` is a part of `watch`."""
 
-NO_LIMIT = ("--breaker", "100%,1", "--breaker-all", "100%,1", "--flap-budget", "0")
+NO_LIMIT = (
+    *("--breaker", "100%,1", "--breaker-all", "100%,1", "--flap-budget", "0"),
+    *("--label-rate", "off", "--label-rate-all", "off"),
+)
 """Limits that are never exceeded, so that admissions are measured, too."""
 
 PERIOD_SECONDS = 10.0

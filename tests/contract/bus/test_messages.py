@@ -25,6 +25,7 @@ from bus.records.nodes import (
     encode_node_samples,
 )
 from bus.records.outcomes import decode_outcome, encode_outcome
+from bus.records.outstanding import decode_outstanding, encode_outstanding
 from bus.records.pods import PodRecord, decode_pod
 from bus.records.policies import PolicyRecord, decode_policy, encode_policy
 from bus.records.refusals import (
@@ -59,6 +60,7 @@ from tas.sources.result import RefusalReason, SuspectReason
 from tas.sources.state import RefusedValues, SourceMetric, SourceState, as_stored
 from tas.values.quantity import parse_quantity
 from tas.verdict.brake import Breaker, Pause, Trip
+from tas.verdict.outstanding import Announcement
 from tas.verdict.refused import RefusedLabel
 from tas.verdict.verdict import (
     ABSENT,
@@ -112,6 +114,7 @@ FACTS = NodeFacts(
     labels={"kubernetes.io/hostname": "ip-10-0-0-1.ec2.internal", "topology.kubernetes.io/zone": "eu-1a"},
     created=NEW_YEAR,
 )
+OUTSTANDING = {"0f9b7a2e6f0e": Announcement(since=NEW_YEAR.timestamp() + 0.25)}
 POD = PodRecord(
     policy="demo-policy",
     uid="7d0f5c1a-3f4e-4d55-8a41-1f0c5e9b2a60",
@@ -415,6 +418,7 @@ RECORDS: list[tuple[str, Any, Callable[[Any], bytes], Callable[[bytes], Any]]] =
     ("outcome-run.json", RUN, encode_outcome, decode_outcome),
     ("breaker.json", BREAKER, encode_breaker, decode_breaker),
     ("pause.json", PAUSE, encode_pause, decode_pause),
+    ("outstanding.json", OUTSTANDING, encode_outstanding, decode_outstanding),
     ("node-metrics.json", SCRAPES, encode_node_samples, decode_node_samples),
     ("node-facts.json", FACTS, encode, decode_node_facts),
     ("node-released.json", RELEASE, encode, decode_node_release),
@@ -448,7 +452,7 @@ def decode_sample(data: bytes) -> Scrape | None:
 
 
 FREE = {
-    *("metrics", "labels", "spec", "nodes", "node", "amounts", "nodeAmounts", "pods", "facts"),
+    *("metrics", "labels", "spec", "nodes", "node", "amounts", "nodeAmounts", "pods", "facts", "evaluate"),
     *("allocatable", "capacity", "limited", "requested", "requests", "state"),
     *("allocatable", "capacity", "limited", "requested", "times"),
     *("workers", "behindSeconds", "lag", "answers", "expires"),

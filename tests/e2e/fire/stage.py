@@ -105,7 +105,10 @@ async def _are_policies_served(admin: Admin) -> bool:
     return True
 
 
-BRAKE_OFF = ("--breaker", "off", "--breaker-all", "off", "--flap-budget", "0")
+BRAKE_OFF = (
+    *("--breaker", "off", "--breaker-all", "off", "--flap-budget", "0"),
+    *("--label-rate", "off", "--label-rate-all", "off"),
+)
 """The users of the fire let most nodes violate a policy, and change them often."""
 
 

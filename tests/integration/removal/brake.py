@@ -26,8 +26,9 @@ from tests.integration.removal.spans import Span, intersection
 from workers.enforcing.brake import BrakeSettings
 
 DEFAULT_NODES = 1
-OFF = BrakeSettings(policy=None, over_all=None, flap_budget=0)
-LIMITED = BrakeSettings(policy=DefaultLimit(0, DEFAULT_NODES), over_all=None, flap_budget=0)
+NO_RATE = BrakeSettings(flap_budget=0, label_rate=None, label_rate_all=None)
+OFF = NO_RATE._replace(policy=None, over_all=None)
+LIMITED = NO_RATE._replace(policy=DefaultLimit(0, DEFAULT_NODES), over_all=None)
 """Without a flap budget, since histories change a node more often than it allows."""
 
 LIMITS: tuple[Mapping[str, int] | None, ...] = (None, {"maxNodes": 1}, {"maxNodes": 2}, {"maxPercent": 67})

@@ -120,7 +120,8 @@ if __name__ == "__main__":
         signal.signal(number, partial(halting.handle, named))
     configure_logging(LogFormat.JSON, LogLevel.INFO)
     policy = None if given.limit is None else DefaultLimit(0, given.limit)
-    brake = BrakeSettings(policy=policy, over_all=None, flap_budget=0)  # a history may use this replica
+    # A history may use this replica.
+    brake = BrakeSettings(policy=policy, over_all=None, flap_budget=0, label_rate=None, label_rate_all=None)
     settings = settings_of_all(given.bus, given.kubeconfig, stale_after=given.stale_after, brake=brake)
     names = NAMES if given.worker == "all" else (given.worker,)
     sys.exit(asyncio.run(main(settings, halting, names=names, number=given.number)))

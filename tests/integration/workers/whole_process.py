@@ -10,6 +10,7 @@ from cli.context import ALL_WORKERS, Context
 from cli.loading import load_settings
 from cli.settings import Settings
 from cli.workers.registry import WORKERS
+from tas.enforcing.label_rate import Rate
 from tas.enforcing.limits import DefaultLimit
 from workers.enforcing.brake import BrakeSettings
 from workers.kubernetes.client import KubernetesClient
@@ -48,11 +49,13 @@ def settings_of_all(url: str, kubeconfig: Path, *, stale_after: float, brake: Br
             "stale_after": f"{stale_after:g}s",
             "breaker": _text(brake.policy),
             "breaker_all": _text(brake.over_all),
+            "label_rate": _text(brake.label_rate),
+            "label_rate_all": _text(brake.label_rate_all),
             "flap_budget": str(brake.flap_budget),
             "new_bus_wait": f"{brake.new_bus_wait:g}s",
         },
     )
 
 
-def _text(limit: DefaultLimit | None) -> str:
+def _text(limit: DefaultLimit | Rate | None) -> str:
     return "off" if limit is None else str(limit)

@@ -33,6 +33,7 @@ COMMANDS = (
     "events",
     "dismiss",
     "explain",
+    "policy impact",
     "status",
     "support",
     "top",
@@ -175,7 +176,9 @@ def test_each_given_value_is_read_with_its_unit(tmp_path: Path) -> None:
     for file in ("pem", "sources.yaml"):
         (tmp_path / file).touch()
     # Policies come from a directory or from a cluster, so --kubeconfig has its own test.
-    of_labels = {"overwrite_labels", "breaker", "breaker_all", "flap_budget", "new_bus_wait"}
+    of_labels = {
+        *("overwrite_labels", "breaker", "breaker_all", "label_rate", "label_rate_all", "flap_budget", "new_bus_wait")
+    }
     assert set(given) | {"kubeconfig", "node_resource"} | of_labels == {field.name for field in fields(Settings)}
     settings = load_settings("run all", {name: text for name, (text, _) in given.items()})
     assert settings.source is not None

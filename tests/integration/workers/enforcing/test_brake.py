@@ -1,6 +1,5 @@
 """Pause, breakers and the flap budget, with the sandbox and a real nats-server."""
 
-import asyncio
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -69,12 +68,11 @@ async def nodes_of(world: World, count: int) -> list[str]:
 
 
 async def postponed_or_labelled(world: World, labels: Running, node: str, policy: str) -> None:
-    """Waits until a node has a label, or is to be handled again only in some seconds."""
-    queue, loop = labels.worker._queue, asyncio.get_running_loop()
+    """Waits until a node has a label, or waits until it may be admitted."""
+    queue, admissions = labels.worker._queue, labels.worker._brake._admissions
 
     async def is_decided() -> bool:
-        due = queue._due.next()
-        is_postponed = not queue._busy and due is not None and due > loop.time() + 5
+        is_postponed = not queue._busy and node in admissions._asked and not admissions._is_relisted
         return is_postponed or not await world.has(node, policy, None)
 
     await eventually(is_decided)

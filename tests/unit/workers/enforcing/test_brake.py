@@ -13,6 +13,7 @@ from bus.invalid import InvalidEntries
 from bus.kinds import POLICY_RECORDS
 from bus.record_kind import Entry
 from bus.records.policies import PolicyRecord
+from bus.watch import WatchStatus
 from tas.policy.policy import Policy, PolicyKey
 from tas.verdict.brake import ALL, Breaker
 from workers.enforcing.brake import Brake, BrakeSettings
@@ -59,6 +60,7 @@ def brake_of(nodes: Mapping[str, Mapping[str, str]], breakers: Mapping[str, Brea
         relist=lambda: None,
         is_ready=lambda: True,
         is_active=lambda: True,
+        verdicts=lambda: WatchStatus(epoch=None, applied=0, caught_up=False, lag=None, attached=0.0),
     )
     for name, labels in nodes.items():
         brake.take_in_node(name, NodeLabels(uid="u", labels=labels, managers={}, resource_version="7"))
