@@ -23,7 +23,8 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
     `resource_version`, here and in other records, is the API server's resource version at which these values were
     first read: of two writers, the one with the later version is right. `labels_left_out` counts the labels of the
     node for which the record had no room; `labels` are then not complete. `created` is when the API server created the
-    node.
+    node. `addresses` are those of its status, IP addresses and names, as read at `addresses_version`, which is the
+    resource version of the node or of a list of all nodes; None while they are not read.
     """
 
     uid: str
@@ -31,6 +32,8 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
     resource_version: str = ""
     labels_left_out: int = 0
     created: Time | None = None
+    addresses: tuple[str, ...] | None = None
+    addresses_version: str = ""
 
     @property
     def complete_labels(self) -> dict[str, str] | None:

@@ -40,7 +40,8 @@ def _rights(verbs: str, *resources: str, group: str = "") -> tuple[Right, ...]:
 _WATCH = (
     *_rights("list watch", "taspolicies", group=_POLICIES),
     *_rights("patch", "taspolicies/status", group=_POLICIES),
-    *_rights("list watch", "nodes", "pods"),
+    *_rights("get list watch", "nodes"),
+    *_rights("list watch", "pods"),
 )
 _LABELS = (
     *_rights("get list watch patch", "nodes"),

@@ -34,7 +34,7 @@ EXAMPLE_METRIC = re.compile(r"nodes/(?!health_metric\.)\w+\.custom\.metrics\.k8s
 TABLE = """
 tas-watch      list watch              taspolicies.telemetry.intel.com
 tas-watch      patch                   taspolicies/status.telemetry.intel.com
-tas-watch      list watch              nodes
+tas-watch      get list watch          nodes
 tas-watch      list watch              pods
 tas-labels     get list watch patch    nodes
 tas-labels     list                    taspolicies.telemetry.intel.com
@@ -216,12 +216,12 @@ async def test_the_rights_of_watch_suffice_for_its_work_and_allow_nothing_else(
         watched = Watched(bus, worker, registry)
         async with running(worker):
             await watched.ready()
+            await watched.has_facts(node)  # with its addresses: all lists have come
             mark = cluster.audit.mark()
             await admin.create_policy(namespace, "one", strategies=strategies())
             await watched.has_policy(namespace, "one", lambda _: True)
             await admin.create_pod(namespace, "web", "one")
             await watched.has_pod(namespace, "web")
-            await watched.has_facts(node)
             # The three watches deliver all changes: no other request is sent.
             requests = cluster.audit.calls(mark, user=f"system:serviceaccount:{NAMESPACE}:tas-watch")
             assert {call.verb for call in requests} <= {"watch"}

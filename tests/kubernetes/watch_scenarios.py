@@ -82,9 +82,11 @@ class Watched:
         await eventually(is_written)
 
     async def has_facts(self, node: str, holds: Callable[[NodeFacts], bool] = lambda _: True) -> None:
+        """Waits for facts with the addresses, which come with a second write for a new node."""
+
         async def is_written() -> bool:
             facts = await self.facts(node)
-            return facts is not None and holds(facts)
+            return facts is not None and facts.addresses is not None and holds(facts)
 
         await eventually(is_written)
 

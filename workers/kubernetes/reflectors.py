@@ -23,6 +23,7 @@ class Reflectors:
     """The reflectors over one client. Each does nothing until a worker follows by it.
 
     Attributes:
+        client: For requests beside them.
         policies: The TASPolicies.
         nodes: The metadata of the nodes.
         whole_nodes: The nodes with taints, conditions and resources.
@@ -30,6 +31,7 @@ class Reflectors:
     """
 
     def __init__(self, client: KubernetesClient) -> None:
+        self.client = client
         self.policies: Reflector[PolicyObject] = Reflector(client, POLICIES)
         self.nodes: Reflector[LabelledNode] = Reflector(client, LABELLED_NODES)
         self.whole_nodes: Reflector[WholeNode] = Reflector(client, WHOLE_NODES)

@@ -230,6 +230,25 @@ class NodeObject(Object, frozen=True, kw_only=True):
     status: NodeStatus = NodeStatus()
 
 
+class NodeAddress(msgspec.Struct, frozen=True, kw_only=True):
+    """An address of a node, an IP address or a name."""
+
+    address: str = ""
+
+
+class AddressedStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The addresses of a node."""
+
+    addresses: tuple[NodeAddress, ...] | None = None
+
+
+class AddressedNode(Object, frozen=True, kw_only=True):
+    """A node with its addresses, for `ADDRESSED_NODES`."""
+
+    metadata: NodeMetadata
+    status: AddressedStatus = AddressedStatus()
+
+
 class WholeSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The taints of a node as decoded JSON, so that those of others are written back as they are."""
 
@@ -661,6 +680,7 @@ LABELLED_NODES = Resource(
 )
 FULL_NODES = Resource(group="", version="v1", plural="nodes", type=NodeObject, page_objects=100)
 """The list of its images makes a node ten times as large as its metadata."""
+ADDRESSED_NODES = Resource(group="", version="v1", plural="nodes", type=AddressedNode, page_objects=100)
 WHOLE_NODES = Resource(group="", version="v1", plural="nodes", type=WholeNode, page_objects=100)
 PODS = Resource(group="", version="v1", plural="pods", type=PodObject)
 NAMESPACES = Resource(group="", version="v1", plural="namespaces", type=Object, metadata_only=True)

@@ -8,7 +8,7 @@ before it writes, so nothing is written or deleted because of old data.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -88,9 +88,9 @@ class Mirror(Generic[T, K, R]):
 
     `record_of` returns an object's key and record, or None for an object without a record. `on_written` is called for
     each write with the new record (None for a deletion) and the previous record. Tombstones are purged one or two times
-    `forget_seconds` after the deletion, and not while `before_forget` returns False for the key. `as_stored` gives an
-    observed record, before it is compared, what only the stored one knows. A pass begins at once, but no sooner than
-    `gather_seconds` after the one before, so that the changes of a burst are written together.
+    `forget_seconds` after the deletion, and not while `before_forget` returns False for the key. A pass begins at once,
+    but no sooner than `gather_seconds` after the one before, so that the changes of a burst are written together.
+    `completed` gets a key, its record and the stored one, and adds to the record what the reports do not have.
     """
 
     def __init__(
@@ -103,8 +103,8 @@ class Mirror(Generic[T, K, R]):
         on_written: Callable[[K, R | None, R | None], None],
         forget_seconds: float,
         before_forget: Callable[[K], Awaitable[bool]] | None = None,
-        as_stored: Callable[[R, R], R] | None = None,
         gather_seconds: float = 0.0,
+        completed: Callable[[K, R, R | None], R] = lambda _key, record, _stored: record,
         writer: str,
     ) -> None:
         self._bus = bus
@@ -114,8 +114,8 @@ class Mirror(Generic[T, K, R]):
         self._writer = writer
         self._forget_seconds = forget_seconds
         self._before_forget = before_forget
-        self._as_stored = as_stored
         self._gather_seconds = gather_seconds
+        self._completed = completed
         self._records = Records(
             bus,
             kind,
@@ -156,6 +156,19 @@ class Mirror(Generic[T, K, R]):
         if not self._records.caught_up:
             return f"{name}: not caught up with the bus"
         return f"{name}: {self._failure or 'not all written yet'}"
+
+    def renew(self, keys: Iterable[K]) -> None:
+        """Compares these keys again, as `completed` may add something else to their records now.
+
+        The rest of the records is as reported before: whatever has a later resource version stays.
+        """
+        at = time.monotonic()
+        for key in keys:
+            observed = self._now.observed.get(key)
+            if observed is not None and observed.record is not None:
+                applied = max(self._records.applied, self._records.get(key).revision)
+                self._now.observed[key] = replace(observed, at=at, applied=applied)
+                self._note(key)
 
     async def run(self) -> None:
         """Follows until cancelled."""
@@ -289,7 +302,8 @@ class Mirror(Generic[T, K, R]):
         """The observations that must be written; notes which keys agree, and which must wait."""
         differing: dict[K, Observation[R]] = {}
         for key in keys:
-            observed, stored = self._observed(now, key), self._records.get(key)
+            stored = self._records.get(key)
+            observed = self._with_completed(now, key, stored.record)
             step = next_step(observed, stored, same=agree(self._kind, key, observed, stored))
             if step is Step.WRITE and observed is not None:
                 differing[key] = observed
@@ -300,12 +314,11 @@ class Mirror(Generic[T, K, R]):
                 _settle(now, key)
         return differing
 
-    def _observed(self, now: _Bucket[K, R], key: K) -> Observation[R] | None:
-        """The observation of a key, with what only the stored record knows."""
-        observed, stored = now.observed.get(key), self._records.get(key).record
-        if self._as_stored is None or observed is None or observed.record is None or stored is None:
+    def _with_completed(self, now: _Bucket[K, R], key: K, stored: R | None) -> Observation[R] | None:
+        observed = now.observed.get(key)
+        if observed is None or observed.record is None:
             return observed
-        record = self._as_stored(observed.record, stored)
+        record = self._completed(key, observed.record, stored)
         if record is not observed.record:
             observed = now.observed[key] = replace(observed, record=record)
         return observed

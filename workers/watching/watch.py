@@ -1,12 +1,13 @@
 """Watch: copies policies, nodes and pods from the API server to the bus.
 
-POLICIES has the TASPolicies of all namespaces, NODES the uid and labels of nodes, and PODS the pods that name a policy.
-A record is deleted only if the API server reports a deletion, or sends a complete list without the object.
+POLICIES has the TASPolicies of all namespaces, NODES the uid, labels and addresses of nodes, and PODS the pods that
+name a policy. A record is deleted only if the API server reports a deletion, or sends a complete list without the
+object.
 """
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import accumulate
 
 import msgspec
@@ -34,6 +35,7 @@ from workers.kubernetes.resources import (
 )
 from workers.process.runtime import json_response
 from workers.watching.mirror import Mirror
+from workers.watching.node_addresses import LIST_SECONDS, NodeAddresses
 from workers.watching.policy_log import PolicyLog
 
 log = structlog.get_logger("watch")
@@ -157,7 +159,9 @@ class WatchWorker:
         *,
         registry: CollectorRegistry,
         forget_seconds: float = FORGET_SECONDS,
+        address_seconds: float = LIST_SECONDS,
     ) -> None:
+        """The addresses of nodes are listed once in `address_seconds`."""
         self._bus = bus
         self._forget_seconds = forget_seconds
         self._metrics = _Metrics(registry)
@@ -172,6 +176,7 @@ class WatchWorker:
             forget_seconds=forget_seconds,
             writer=WRITER,
         )
+        self._addresses = NodeAddresses(reflectors.client, on_read=self._addresses_read, list_seconds=address_seconds)
         self._nodes = Mirror(
             bus,
             reflectors.nodes,
@@ -180,6 +185,7 @@ class WatchWorker:
             on_written=self._node_written,
             forget_seconds=forget_seconds,
             before_forget=self._forget_samples,
+            completed=self._addresses.completed,
             writer=WRITER,
         )
         self._pods = Mirror(
@@ -188,7 +194,7 @@ class WatchWorker:
             POD_RECORDS,
             record_of=self._pod_record,
             on_written=self._pod_written,
-            as_stored=as_first_seen,
+            completed=lambda _key, pod, stored: pod if stored is None else as_first_seen(pod, stored),
             forget_seconds=forget_seconds,
             gather_seconds=GATHER_SECONDS,
             writer=WRITER,
@@ -216,6 +222,7 @@ class WatchWorker:
         async with asyncio.TaskGroup() as tasks:
             for mirror in (self._policies, self._nodes, self._pods):
                 tasks.create_task(mirror.run())
+            tasks.create_task(self._addresses.run())
 
     async def _forget_samples(self, node: str) -> bool:
         """Purges the tombstone of the samples of a deleted node, and its release.
@@ -246,6 +253,9 @@ class WatchWorker:
         key, record = pod_record(found)
         self._filtered.take_in(key, found)
         return key, record
+
+    def _addresses_read(self, nodes: Collection[str]) -> None:
+        self._nodes.renew(nodes)
 
     def _policy_written(self, key: PolicyKey, record: PolicyRecord | None, _before: PolicyRecord | None) -> None:
         self._count("taspolicies", record)

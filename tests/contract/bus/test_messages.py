@@ -113,6 +113,8 @@ FACTS = NodeFacts(
     uid="0f9b7a2e-6f0e-4e43-9d0c-3f6d3f8d9a11",
     labels={"kubernetes.io/hostname": "ip-10-0-0-1.ec2.internal", "topology.kubernetes.io/zone": "eu-1a"},
     created=NEW_YEAR,
+    addresses=("10.0.0.1", "ip-10-0-0-1.ec2.internal"),
+    addresses_version="81234",
 )
 OUTSTANDING = {"0f9b7a2e6f0e": Announcement(since=NEW_YEAR.timestamp() + 0.25)}
 POD = PodRecord(

@@ -580,3 +580,19 @@ class TestFactsAndSynced:
         synced = Synced(epoch="e", count=1, time=datetime.fromtimestamp(ARRIVED, UTC), writer="watch", cluster=True)
         later = msgspec.json.decode(encode(synced)) | {"later": [1]}
         assert decode_synced(json.dumps(later).encode()) == synced
+
+
+class _FactsOfBefore(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The facts of a node as a version without addresses reads them."""
+
+    uid: str
+    labels: dict[str, str]
+    resource_version: str = ""
+
+
+def test_facts_with_addresses_are_read_by_a_version_before_and_facts_without_them_by_this_one() -> None:
+    facts = NodeFacts(uid="u", labels={}, resource_version="7", addresses=("10.0.0.1",), addresses_version="9")
+    before = msgspec.json.decode(encode(facts), type=_FactsOfBefore)
+    assert (before.uid, before.resource_version) == ("u", "7")
+    assert decode_node_facts(encode(before)).addresses is None
+    assert b"addresses" not in encode(NodeFacts(uid="u", labels={}))

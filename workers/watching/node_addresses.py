@@ -1,0 +1,151 @@
+"""The addresses of nodes (facts.md n71), for their facts: series of Prometheus often name a node by its address.
+
+`watch` follows the metadata of nodes only, since every heartbeat changes the status. So the addresses come from whole
+nodes: a list at the start and once an hour, and one request for each node that is new. A status that changes in between
+is found with the next list.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Sequence
+from math import inf
+from typing import NamedTuple
+
+import msgspec
+import structlog
+
+from bus.records.nodes import NodeFacts
+from tas.values.backoff import Backoff
+from workers.kubernetes.client import KubernetesClient
+from workers.kubernetes.errors import ForbiddenError, KubernetesError, NotFoundError
+from workers.kubernetes.resources import ADDRESSED_NODES, AddressedNode, version_number
+from workers.process.logs import ThrottledLog
+
+log = structlog.get_logger("watch")
+
+LIST_SECONDS = 3600.0
+"""The time between two lists."""
+
+RETRY = Backoff(first=1.0, longest=300.0)
+"""The waits after a list or a request that failed."""
+
+MAX_ADDRESSES = 32
+MAX_ADDRESS = 253
+"""So many addresses of a node are stored, and such of so many characters: a kubelet may write any."""
+
+
+class _Addresses(NamedTuple):
+    addresses: tuple[str, ...]
+    version: str
+
+
+class NodeAddresses:
+    """The addresses of nodes by uid. `on_read` gets the nodes whose addresses have been read."""
+
+    def __init__(
+        self,
+        client: KubernetesClient,
+        *,
+        on_read: Callable[[Collection[str]], None],
+        list_seconds: float = LIST_SECONDS,
+    ) -> None:
+        self._client = client
+        self._on_read = on_read
+        self._list_seconds = list_seconds
+        self._known: dict[str, _Addresses] = {}
+        self._wanted: dict[str, str] = {}  # new nodes, by uid
+        self._wake = asyncio.Event()
+        self._throttled = ThrottledLog(log)
+
+    def completed(self, node: str, facts: NodeFacts, stored: NodeFacts | None) -> NodeFacts:
+        """`facts` with the addresses that were read last, by this replica or the one that wrote `stored`.
+
+        If nobody has read those of a node with this uid, they are requested.
+        """
+        found = self._known.get(facts.uid)
+        if stored is not None and stored.uid == facts.uid and stored.addresses is not None:
+            theirs = _Addresses(stored.addresses, stored.addresses_version)
+            if found is None or found.addresses == theirs.addresses or _is_later(theirs, found):
+                found = theirs
+        if found is None:
+            if facts.uid not in self._wanted:
+                self._wanted[facts.uid] = node
+                self._wake.set()
+            return facts
+        if (facts.addresses, facts.addresses_version) == found:
+            return facts
+        return msgspec.structs.replace(facts, addresses=found.addresses, addresses_version=found.version)
+
+    async def run(self) -> None:
+        """Reads until cancelled."""
+        failures, due = 0, -inf
+        while True:
+            try:
+                if time.monotonic() >= due:
+                    await self._list()
+                    due = time.monotonic() + self._list_seconds
+                await self._read_wanted()
+                failures = 0
+            except KubernetesError as error:
+                failures += 1
+                self._throttled.warning("node_addresses_not_read", error=str(error))
+                await asyncio.sleep(RETRY.after(failures))
+                continue
+            try:
+                async with asyncio.timeout(max(0.0, due - time.monotonic())):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    async def _list(self) -> None:
+        """Raises KubernetesError."""
+        read = _Reading()
+        version = await self._client.read_list(ADDRESSED_NODES, read)
+        listed = {uid: _Addresses(addresses, version) for uid, _, addresses in read.nodes}
+        newer = {uid: each for uid, each in self._known.items() if uid in listed and _is_later(each, listed[uid])}
+        self._known = listed | newer
+        self._wanted = {uid: node for uid, node in self._wanted.items() if uid not in self._known}
+        self._on_read([node for _, node, _ in read.nodes])
+
+    async def _read_wanted(self) -> None:
+        """Raises KubernetesError."""
+        self._wake.clear()
+        while self._wanted:
+            uid, node = next(iter(self._wanted.items()))
+            if uid not in self._known:
+                try:
+                    found = await self._client.get(ADDRESSED_NODES, node)
+                except NotFoundError:
+                    pass  # deleted since
+                except ForbiddenError as error:
+                    # Until the next list: the account is of a version of this program that did not need `get`.
+                    self._throttled.warning("node_addresses_not_read", error=str(error))
+                else:
+                    of = found.metadata
+                    self._known[of.uid] = _Addresses(_addresses_of(found), of.resource_version)
+                    self._on_read((node,))
+            self._wanted.pop(uid, None)
+
+
+class _Reading:
+    """Takes the uid, the name and the addresses of each node of a list."""
+
+    def __init__(self) -> None:
+        self.nodes: list[tuple[str, str, tuple[str, ...]]] = []
+
+    def begin(self) -> None:
+        """A list begins."""
+        self.nodes.clear()
+
+    def read(self, items: Sequence[AddressedNode]) -> None:
+        """Some nodes of it."""
+        self.nodes += ((each.metadata.uid, each.metadata.name, _addresses_of(each)) for each in items)
+
+
+def _addresses_of(node: AddressedNode) -> tuple[str, ...]:
+    found = (each.address for each in node.status.addresses or ())
+    return tuple(dict.fromkeys(each for each in found if 0 < len(each) <= MAX_ADDRESS))[:MAX_ADDRESSES]
+
+
+def _is_later(first: _Addresses, second: _Addresses) -> bool:
+    return version_number(first.version) > version_number(second.version)
