@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry
 
 from cli.settings import Settings
+from tas.sources.nodes import NodeNames
 from workers.ingest.sources.base import Listener, Source
 from workers.ingest.sources.config import ConfigFile
 from workers.ingest.sources.spec import SourceKind, SourceSpec
@@ -45,12 +46,15 @@ class Sources:
         connect_kubernetes: Callable[[], Awaitable["KubernetesClient"]],
         registry: CollectorRegistry,
         tls: TlsMetrics,
+        *,
+        nodes: Callable[[], NodeNames],
     ) -> None:
         self._settings = settings
         self._stack = stack
         self._connect_kubernetes = connect_kubernetes
         self._registry = registry
         self._tls = tls
+        self._nodes = nodes
         self._config: ConfigFile | None = None
 
     async def tolerances(self) -> Mapping[str, float]:
@@ -81,6 +85,7 @@ class Sources:
                 metrics=metrics,
                 certificates=self._certificates(),
                 tokens=tokens,
+                nodes=self._nodes,
             )
             for spec in specs
         }
@@ -99,15 +104,15 @@ class Sources:
             case SourceKind.CUSTOM_METRICS:
                 from workers.ingest.sources.custom_metrics import CustomMetrics
 
-                return CustomMetrics(spec.name, await self._connect_kubernetes(), config)
+                return CustomMetrics(spec.name, await self._connect_kubernetes(), config, nodes=self._nodes)
             case SourceKind.METRICS_SERVER:
                 from workers.ingest.sources.metrics_server import MetricsServer
 
-                return MetricsServer(spec.name, await self._connect_kubernetes(), config)
+                return MetricsServer(spec.name, await self._connect_kubernetes(), config, nodes=self._nodes)
             case SourceKind.PROMETHEUS:
                 from workers.ingest.sources.prometheus import Prometheus
 
-                prometheus = Prometheus(spec.name, spec.address, config)
+                prometheus = Prometheus(spec.name, spec.address, config, nodes=self._nodes)
                 self._stack.push_async_callback(prometheus.close)
                 return prometheus
         raise AssertionError(f"source {spec}: receives samples and is not polled")

@@ -255,7 +255,7 @@ WORKERS: Mapping[str, Rights] = {
     "marks": Rights(reads=(NODES, POLICIES, VERDICTS, BREAKERS, REFUSALS), writes=(REFUSALS.subject("*.marks"),))
     | _lease("marks"),
     "resources": Rights(reads=(EVENTS, ANNOUNCED), writes=(f"{EVENTS_SUBJECT}.resource.>",)) | _lease("resources"),
-    "collect": Rights(reads=(POLICIES,)) | _source(SOURCE) | _lease(f"collect.{SOURCE}"),
+    "collect": Rights(reads=(NODES, POLICIES)) | _source(SOURCE) | _lease(f"collect.{SOURCE}"),
     "events": Rights(
         reads=(VERDICT_LOG, VERDICTS, NODES, POLICIES, BREAKERS, SOURCES, EVENTS, ANNOUNCED), writes=EVENTS.subjects
     )

@@ -40,10 +40,17 @@ async def collect(context: "Context") -> "Worker":
     """Polls sources, each with its own connections."""
     from cli.sources import Sources
     from workers.ingest.collect import Collect
+    from workers.ingest.known_nodes import KnownNodes
 
     bus = await context.bus()
+    nodes = KnownNodes(bus)
     sources = Sources(
-        context.settings, context.stack, lambda: context.connect_kubernetes("collect"), context.registry, context.tls
+        context.settings,
+        context.stack,
+        lambda: context.connect_kubernetes("collect"),
+        context.registry,
+        context.tls,
+        nodes=nodes.current,
     )
     return Collect(
         bus,
@@ -54,6 +61,7 @@ async def collect(context: "Context") -> "Worker":
         always=context.settings.metrics or (),
         publish=context.settings.publish,
         tolerances=sources.tolerances,
+        nodes=nodes,
     )
 
 

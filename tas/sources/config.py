@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from tas.errors import InvalidInputError
-from tas.sources.series import LabelName, Mappings, MetricMapping
+from tas.sources.series import REPLICA_LABELS, LabelName, Mappings, MetricMapping
 from tas.values.document import DocumentReader
 from tas.values.http_config import HttpConfig
 from tas.values.names import is_metric_name
@@ -34,8 +34,8 @@ def parse_source_config(origin: str, document: object, *, sources: Collection[st
     Raises SourceConfigError with the first mistake of each entry, named by its field.
     """
     reader = DocumentReader(origin)
-    fields = reader.known(document, ("metrics", "node_label", "sources"))
-    label = fields.get("node_label")
+    fields = reader.known(document, ("metrics", "node_label", "replica_labels", "sources"))
+    label, replicas = fields.get("node_label"), fields.get("replica_labels")
     no_source = f"is not a polled source: must be one of {', '.join(sorted(sources))}"
     config = SourceConfig(
         mappings=Mappings(
@@ -45,6 +45,9 @@ def parse_source_config(origin: str, document: object, *, sources: Collection[st
                 )
             ),
             node_label=None if label is None else reader.converted("node_label", label, LabelName),
+            replica_labels=REPLICA_LABELS
+            if replicas is None
+            else reader.converted("replica_labels", replicas, tuple[LabelName, ...]) or (),
         ),
         http=dict(reader.entries("sources", fields.get("sources"), HttpConfig, sources.__contains__, no_source)),
     )

@@ -7,6 +7,7 @@ the name of the metric and for the window.
 import msgspec
 
 from tas.errors import InvalidInputError
+from tas.sources.nodes import ANY_NODE, NodeNames
 from tas.sources.result import MAX_ITEMS, RefusalReason, ResultBuilder, SourceResult, excess_of
 from tas.sources.timestamps import InvalidTimeError, parse_time, valid_window
 from tas.values.blanks import ANY, ValueRules
@@ -106,7 +107,9 @@ def decode_metric_names(body: bytes) -> frozenset[str]:
     return frozenset(name.removeprefix(_OF_NODES) for name in names if name.startswith(_OF_NODES))
 
 
-def decode_metric_values(body: bytes, metric: str, rules: ValueRules = ANY) -> SourceResult:
+def decode_metric_values(
+    body: bytes, metric: str, rules: ValueRules = ANY, *, nodes: NodeNames = ANY_NODE
+) -> SourceResult:
     """The values in an answer for `nodes/*/<metric>`, of either version whichever was requested.
 
     Values that `rules` exclude are refused.
@@ -123,7 +126,7 @@ def decode_metric_values(body: bytes, metric: str, rules: ValueRules = ANY) -> S
         raise InvalidInputError(subject, "kind", answer.kind, "must be MetricValueList")
     if len(answer.items or ()) > MAX_ITEMS:
         raise InvalidInputError(subject, "items", f"{len(answer.items or ())} items", f"must be at most {MAX_ITEMS}")
-    builder = ResultBuilder()
+    builder = ResultBuilder(nodes)
     for item in answer.items or ():
         _take(builder, metric, item, rules)
     if not answer.items:

@@ -9,6 +9,7 @@ from types import MappingProxyType
 import msgspec
 
 from tas.errors import InvalidInputError
+from tas.sources.nodes import ANY_NODE, NodeNames
 from tas.sources.result import MAX_ITEMS, RefusalReason, ResultBuilder, SourceResult, excess_of
 from tas.sources.timestamps import InvalidTimeError, parse_time, parse_window
 from tas.values.blanks import ANY, ValueRules
@@ -40,7 +41,11 @@ _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def decode_node_metrics(
-    body: bytes, metrics: frozenset[str], rules: Mapping[str, ValueRules] = MappingProxyType({})
+    body: bytes,
+    metrics: frozenset[str],
+    rules: Mapping[str, ValueRules] = MappingProxyType({}),
+    *,
+    nodes: NodeNames = ANY_NODE,
 ) -> SourceResult:
     """The values of `metrics` for every node of an answer; metrics that the API does not have are `missing`.
 
@@ -58,7 +63,7 @@ def decode_node_metrics(
         raise InvalidInputError(subject, "kind", answer.kind, "must be NodeMetricsList")
     if len(answer.items or ()) > MAX_ITEMS:
         raise InvalidInputError(subject, "items", f"{len(answer.items or ())} items", f"must be at most {MAX_ITEMS}")
-    builder = ResultBuilder()
+    builder = ResultBuilder(nodes)
     for item in answer.items or ():
         _take(builder, metrics & METRICS, item, rules)
     for metric in metrics & METRICS if not answer.items else ():

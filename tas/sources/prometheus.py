@@ -11,9 +11,12 @@ from functools import partial
 import msgspec
 
 from tas.errors import TasError, shortened
+from tas.sources.nodes import ANY_NODE, NodeNames
 from tas.sources.result import MAX_ITEMS, RefusalReason, ResultBuilder, Sample, SourceResult, excess_of
 from tas.sources.series import (
+    JOB_LABEL,
     NAME_LABEL,
+    REPLICA_LABELS,
     Mappings,
     MetricMapping,
     SeriesSample,
@@ -126,18 +129,23 @@ def _ranges(window: Window, mapping: MetricMapping) -> Iterator[tuple[str, str]]
         yield f"{selector}[{window.duration}]", selector
 
 
-def read_answer(metric: str, mapping: MetricMapping, body: bytes, *, status: int = 200) -> SourceResult:
-    """The samples in an answer to `query_of(metric, mapping)`. `status` is the HTTP status.
+def read_answer(
+    metric: str, mapping: MetricMapping, body: bytes, *, status: int = 200, nodes: NodeNames = ANY_NODE
+) -> SourceResult:
+    """The samples of `nodes` in an answer to `query_of(metric, mapping)`. `status` is the HTTP status.
 
     Raises AnswerError if the answer as a whole is an error or unreadable.
     """
-    builder = ResultBuilder()
+    builder = ResultBuilder(nodes)
     if (excess := excess_of(body)) is not None:
         raise AnswerError(f"{excess}, from the query {shortened(query_of(metric, mapping), 200)}", unreadable=False)
     answer = _answer(body, status)
     samples: dict[str, list[SeriesSample]] = {}
     names = series_names(metric, mapping) if mapping.query is None else ()
     rules, small = mapping.rules, mapping.has_small_blanks(metric)
+    replica_labels = frozenset(REPLICA_LABELS if mapping.replica_labels is None else mapping.replica_labels)
+    jobs: set[str] = set()
+    has_replicas = mapping.aggregate is None  # or may have: nearly always a node has one series then
     for item in _vector(answer, query_of(metric, mapping)):
         one_series = _series(item, metric, builder)
         if one_series is None:
@@ -149,8 +157,14 @@ def read_answer(metric: str, mapping: MetricMapping, body: bytes, *, status: int
         sample = _series_sample(subject, one_series, item, names, builder)
         if sample is not None and builder.is_value(sample.value, subject, rules, small=small):
             samples.setdefault(node, []).append(sample)
+            if not has_replicas:
+                jobs.add(one_series.metric.get(JOB_LABEL, ""))
+                has_replicas = not replica_labels.isdisjoint(one_series.metric)
+    is_plain = not has_replicas and len(jobs) <= 1
     for node, node_samples in samples.items():
-        add_node_sample(builder, metric, node, node_samples, mapping.aggregate)
+        add_node_sample(
+            builder, metric, node, node_samples, mapping.aggregate, replica_labels=replica_labels, is_plain=is_plain
+        )
     result = builder.result()
     if not result.samples:
         builder.add_missing(metric, _nothing(query_of(metric, mapping), result, answer.warnings))

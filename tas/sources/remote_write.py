@@ -6,7 +6,8 @@ next requests fill it again.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import NamedTuple
@@ -15,15 +16,20 @@ from tas.errors import shortened
 from tas.samples.freshness import time_fault
 from tas.samples.sample import MAX_SAMPLE_AGE
 from tas.sources.jumps import Jumps
+from tas.sources.nodes import ANY_NODE, NodeNames
 from tas.sources.result import RefusalReason, ResultBuilder, SourceResult, with_suspect
 from tas.sources.series import (
     LOOKBACK,
     NAME_LABEL,
+    REPLICA_LABELS,
+    Identity,
     Mappings,
     MetricMapping,
+    SeriesId,
     SeriesSample,
     add_node_sample,
     has_labels,
+    identity_of,
     series_names,
     valid_node,
 )
@@ -65,10 +71,10 @@ class _StoredSeries:
     """The newest sample of a series: its value and when it was measured, and the newest time of a sample or marker.
 
     A stale marker sets `ends`: until then the last value counts. One failed scrape marks every series of its target,
-    and the next scrape continues them.
+    and the next scrape continues them. `identity` is that of `SeriesSample`, once the node has several series.
     """
 
-    __slots__ = ("_gaps", "arrived", "ends", "measured", "rank", "time", "value")
+    __slots__ = ("_gaps", "arrived", "ends", "identity", "measured", "rank", "time", "value")
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -77,6 +83,7 @@ class _StoredSeries:
         self.value: Quantity | None = None
         self.ends: float | None = None
         self.arrived = 0.0
+        self.identity: Identity | None = None
         self._gaps = (0.0, 0.0)  # between the last samples, in seconds
 
     @property
@@ -126,15 +133,14 @@ class InvalidSeries(NamedTuple):
 
 
 _NodeMetric = tuple[str, str]  # a metric and a node
-_SeriesId = str  # the labels of a series as one text: there are many, and the garbage collector does not visit texts
 
 
 class _RequestContext:
     """The state while one request is read: its time, its result, and the metrics of nodes with a new sample."""
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, nodes: NodeNames) -> None:
         self.now = now
-        self.builder = ResultBuilder()
+        self.builder = ResultBuilder(nodes)
         self.updated: dict[_NodeMetric, None] = {}
         self.samples = 0
         self.invalid: InvalidSeries | None = None
@@ -158,7 +164,9 @@ class SeriesStore:
         self._bytes = 0
         self._metrics: frozenset[str] = frozenset()
         self._uses: dict[str, list[_SeriesUse]] = {}
-        self._stored: dict[_NodeMetric, dict[_SeriesId, _StoredSeries]] = {}
+        self._mapping_of: dict[str, MetricMapping] = {}
+        self._nodes = ANY_NODE
+        self._stored: dict[_NodeMetric, dict[SeriesId, _StoredSeries]] = {}
         self._series = 0
         self._last_sweep = -math.inf
         self._jumps = Jumps()
@@ -169,16 +177,17 @@ class SeriesStore:
         return self._series
 
     def add_request(
-        self, request: Sequence[bytes], metrics: frozenset[str], *, now: float
+        self, request: Sequence[bytes], metrics: frozenset[str], *, now: float, nodes: NodeNames = ANY_NODE
     ) -> tuple[SourceResult, InvalidSeries | None]:
-        """The samples of `metrics` after a request, and the series in it that break the protocol, if any.
+        """The samples of `metrics` of `nodes` after a request, and the series in it that break the protocol, if any.
 
         `request` is from `decode_write_request`. A request that was not published may be added again, also after later
         requests. `now` is in seconds since 1970.
         """
         self._set_metrics(metrics)
+        self._set_nodes(nodes)
         self._sweep(now)
-        context = _RequestContext(now)
+        context = _RequestContext(now, nodes)
         for number, data in enumerate(request):
             if context.samples > MAX_SAMPLES:
                 reason = f"more than {MAX_SAMPLES} samples in a request: send fewer at once"
@@ -194,11 +203,21 @@ class SeriesStore:
             return
         self._metrics = metrics
         self._uses = {}
-        for metric in sorted(metrics):
-            mapping = self._mappings.of(metric)
+        self._mapping_of = {metric: self._mappings.of(metric) for metric in sorted(metrics)}
+        for metric, mapping in self._mapping_of.items():
             for rank, name in enumerate(series_names(metric, mapping)):
                 small = mapping.has_small_blanks(metric) or has_small_blanks(name)
                 self._uses.setdefault(name, []).append(_SeriesUse(metric, rank, mapping, mapping.rules, small))
+
+    def _set_nodes(self, nodes: NodeNames) -> None:
+        """From now on labels mean these nodes. Series of a node that has lost an address may be of another node now."""
+        if nodes is self._nodes:
+            return
+        lost = self._nodes.lost_by(nodes)
+        self._nodes = nodes
+        if lost:
+            self._stored = {key: series for key, series in self._stored.items() if key[1] not in lost}
+            self._count()
 
     def _add_series(self, data: bytes, context: _RequestContext) -> None:
         series = _decoded(data, context)
@@ -241,7 +260,7 @@ class SeriesStore:
         ]
 
     def _stored_series(
-        self, node_metric: _NodeMetric, series_id: _SeriesId, rank: int, context: _RequestContext
+        self, node_metric: _NodeMetric, series_id: SeriesId, rank: int, context: _RequestContext
     ) -> _StoredSeries | None:
         """The entry of a series, new if needed; None, and the series is refused, if the store is full."""
         stored = self._stored.get(node_metric, {}).get(series_id)
@@ -261,7 +280,10 @@ class SeriesStore:
     def _add_node_sample(self, node_metric: _NodeMetric, context: _RequestContext) -> None:
         metric, node = node_metric
         series = self._stored[node_metric]
-        aggregate = self._mappings.of(metric).aggregate
+        mapping = self._mapping_of[metric]
+        aggregate = mapping.aggregate
+        if len(series) > 1:
+            _identify(series, REPLICA_LABELS if mapping.replica_labels is None else mapping.replica_labels)
         if aggregate is not None and not any(stored.sampled_again for stored in series.values()):
             # The sender may not have sent all series yet, and a sum without them would be too small. Once one series
             # arrives for the second time, all have arrived.
@@ -273,14 +295,21 @@ class SeriesStore:
             counting = alive
         samples = [
             SeriesSample(
-                labels=partial(_labels, series_id), rank=stored.rank, value=stored.value, measured=stored.measured
+                labels=partial(_labels, series_id),
+                rank=stored.rank,
+                value=stored.value,
+                measured=stored.measured,
+                has_ended=stored.ends is not None,
+                identity=stored.identity,
             )
             for series_id, stored in counting.items()
             if stored.value is not None
         ]
         ends = None if alive else max((stored.ends or 0.0 for stored in counting.values()), default=None)
         if samples:  # none if the new sample is older than a series that has ended since
-            add_node_sample(context.builder, metric, node, samples, aggregate, ends=ends)
+            add_node_sample(
+                context.builder, metric, node, samples, aggregate, replica_labels=mapping.replica_labels, ends=ends
+            )
 
     def _sweep(self, now: float) -> None:
         """Deletes the series without a recent sample, at most once in `LOOKBACK` seconds."""
@@ -293,11 +322,24 @@ class SeriesStore:
                 self._stored[node_metric] = alive
             else:
                 del self._stored[node_metric]
+        self._count()
+
+    def _count(self) -> None:
         self._series = sum(map(len, self._stored.values()))
         self._bytes = sum(map(_bytes_of, chain.from_iterable(self._stored.values())))
 
 
-def _labels(series_id: _SeriesId) -> dict[str, str]:
+def _identify(series: Mapping[SeriesId, _StoredSeries], replica_labels: Collection[str]) -> None:
+    """Sets the identities of the series of a node. Hashes, since the texts would take as much again as the labels."""
+    for series_id, stored in series.items():
+        if stored.identity is None:
+            found = identity_of(_labels(series_id), replica_labels)
+            stored.identity = Identity(
+                hash(found.series), sys.intern(found.replica), hash(found.content), sys.intern(found.job)
+            )
+
+
+def _labels(series_id: SeriesId) -> dict[str, str]:
     texts = series_id.split("\0")
     return dict(zip(texts[::2], texts[1::2], strict=False))
 

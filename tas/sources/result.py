@@ -4,7 +4,7 @@ Values are accepted or refused one by one, so a wrong value of one node costs no
 are counted by reason, with one example for each reason.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from enum import StrEnum
 from typing import TypeVar
 
@@ -13,8 +13,8 @@ import msgspec
 from tas.errors import InvalidInputError, line_of
 from tas.samples.freshness import time_fault
 from tas.samples.sample import Scrape
+from tas.sources.nodes import ANY_NODE, NodeNames
 from tas.values.blanks import ANY, SMALL_BLANKS, ValueRules, has_small_blanks, is_plain, refusal_of
-from tas.values.names import is_subdomain
 from tas.values.quantity import Quantity, QuantityError, format_quantity, parse_quantity
 
 MAX_METRICS_PER_SCRAPE = 500
@@ -29,6 +29,8 @@ MAX_VALUES = 2_000_000
 
 
 _R = TypeVar("_R", bound=StrEnum)
+MAX_EXAMPLES = 3
+"""The most examples of one reason in a result: of labels that mean no node."""
 
 
 class RefusalReason(StrEnum):
@@ -104,13 +106,19 @@ def excess_of(body: bytes) -> str | None:
 
 
 class ResultBuilder:
-    """Collects the values of an answer into a `SourceResult`, for the decoders of all sources."""
+    """Collects the values of an answer into a `SourceResult`, for the decoders of all sources.
 
-    def __init__(self) -> None:
+    Attributes:
+        nodes: The nodes that may have values.
+    """
+
+    def __init__(self, nodes: NodeNames = ANY_NODE) -> None:
+        self.nodes = nodes
         self._samples: dict[tuple[str, str], Sample] = {}
         self._duplicates: set[tuple[str, str]] = set()
         self._refusals: dict[RefusalReason, Refusal] = {}
         self._suspect: dict[SuspectReason, Refusal] = {}
+        self._unknown: dict[str, None] = {}  # texts that mean no node
         self._missing: dict[str, str] = {}
         self._warming: set[str] = set()
 
@@ -124,10 +132,12 @@ class ResultBuilder:
         window: float | None = None,
         rules: ValueRules = ANY,
     ) -> None:
-        """Adds a value of `metric`, given as the text of the source; refuses an invalid node name or value."""
-        if not is_subdomain(node):
-            self.refuse(RefusalReason.NODE, metric, "node", node, "must be a lowercase DNS subdomain (RFC 1123)")
+        """Adds a value of `metric`, given as the text of the source; refuses an unknown node or an invalid value."""
+        found = self.nodes.find(node)
+        if found is None:
+            self.refuse_node(metric, "node", node, lambda: self.nodes.why_not(node))
             return
+        node = found
         try:
             quantity = parse_quantity(value)
         except QuantityError as error:
@@ -200,6 +210,20 @@ class ResultBuilder:
             return False
         self._refusals[category] = msgspec.structs.replace(before, count=before.count + 1)
         return True
+
+    def refuse_node(self, subject: str, field: str, text: str, reason: Callable[[], str]) -> None:
+        """Counts a value whose label `field` means no node; the first few different texts are all examples."""
+        before = self._refusals.get(RefusalReason.NODE)
+        if before is not None and (text in self._unknown or len(self._unknown) >= MAX_EXAMPLES):
+            self.counted(RefusalReason.NODE)
+            return
+        self._unknown[text] = None
+        why = line_of(str(InvalidInputError(subject, field, text, reason())))
+        self._refusals[RefusalReason.NODE] = (
+            Refusal(count=1, example=why)
+            if before is None
+            else Refusal(count=before.count + 1, example=f"{before.example}; {why}")
+        )
 
     def add_missing(self, metric: str, reason: str, *, warming: bool = False) -> None:
         """Notes that the source gave no value of `metric`; `warming`: only because its window is not covered yet."""

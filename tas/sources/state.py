@@ -386,7 +386,9 @@ class SourceTracker:
         self._problem = ""
         self._samples += published
         self._requested = frozenset(self._metrics)
-        self._refusal = next((refusal.example for refusal in result.refusals.values()), "")
+        # The next request may be one of other series, and then the refusal is still the last word about these.
+        last = "" if self._period is not None else self._refusal
+        self._refusal = next((refusal.example for refusal in result.refusals.values()), last)
         _count(self._refused, result.refusals, now)
         _count(self._suspect, result.suspect, now)
         self._refused_now = result.refused_now
@@ -473,10 +475,10 @@ class SourceTracker:
             reason = "no fresh sample: the series has ended, by a stale marker of Prometheus"
         elif fresh is not None:
             reason = f"no fresh sample: the newest is older than {self._metrics[metric]:g} s"
-        elif self._period is None:
-            reason = "no sample received"
+        elif self._refusal:
+            reason = f"no value accepted, as {self._refusal}"
         else:
-            reason = f"no value accepted, as {self._refusal}" if self._refusal else "no value"
+            reason = "no sample received" if self._period is None else "no value"
         return SourceMetric(missing=reason)
 
 

@@ -29,7 +29,7 @@ class SyncedWatch:
     `handlers` get every other entry, deletions included. `on_epoch` is called before the first entry of a new epoch of
     the bucket. `on_complete` is called once in each epoch: keys that were not in the list no longer exist. It is called
     again if the list changes between one of a cluster and one of none. Without handlers `bucket` names the bucket.
-    `pace` is that of the watch.
+    `on_batch` and `pace` are those of the watch.
     """
 
     def __init__(
@@ -39,8 +39,10 @@ class SyncedWatch:
         on_epoch: Callable[[Epoch], None],
         on_complete: Callable[[Synced], None],
         bucket: Bucket | None = None,
+        on_batch: Callable[[], None] = lambda: None,
         pace: float = 0.0,
     ) -> None:
+        self._on_batch = on_batch
         self._bucket = bucket or handlers[0].kind.bucket
         self._on_epoch = on_epoch
         self._on_complete = on_complete
@@ -51,7 +53,7 @@ class SyncedWatch:
             synced_of(self._bucket).to(self._take_synced),
             *handlers,
             on_epoch=self._epoch_began,
-            on_batch=self._complete_if_taken_in,
+            on_batch=self._batch_ended,
             pace=pace,
         )
 
@@ -89,6 +91,10 @@ class SyncedWatch:
                 self._complete = False
             self._synced = synced
         self._complete_if_taken_in()
+
+    def _batch_ended(self) -> None:
+        self._complete_if_taken_in()
+        self._on_batch()
 
     def _complete_if_taken_in(self) -> None:
         if self._complete or self._synced is None or not self._watch.status.caught_up:

@@ -22,6 +22,7 @@ from tas.sources.state import PollResult, SourceState, SourceTracker
 from tas.sources.tables import Publish
 from tas.values.backoff import Backoff
 from workers.ingest.gathered_publisher import GatheredPublisher
+from workers.ingest.known_nodes import KnownNodes
 from workers.ingest.sample_publisher import SamplePublisher
 from workers.ingest.source_states import SourceStates
 from workers.ingest.sources.base import Listener, Source, SourceError
@@ -124,14 +125,17 @@ class Collect:
         always: Collection[str] = (),
         publish: Publish = Publish.TABLES,
         tolerances: Callable[[], Awaitable[Mapping[str, float]]] | None = None,
+        nodes: KnownNodes | None = None,
     ) -> None:
         """In seconds: the time between polls of a source, and the age of a stale sample without `staleAfter`.
 
         The metrics `always` are collected, too, although no policy uses them. Samples of polls are published in the
         form `publish`; what is received, by node: a request has a few rows of each part, with times of their own, and
         as tables it took three times the processor time. `tolerances` returns that of each metric that has one.
+        `nodes` are those that the sources ask for.
         """
         computing = [spec.name for spec in sources if spec.kind in COMPUTING]
+        self._nodes = nodes
         self._wanted = WantedMetrics(bus, default_stale_after=default_stale_after, always=always, computing=computing)
         self._runs: list[_PolledSource | ReceivingSource] = [
             ReceivingSource(bus, source, self._wanted, metrics, kind=spec.kind.value, publish=Publish.NODES)
@@ -159,6 +163,9 @@ class Collect:
         """Runs until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._wanted.run())
+            if self._nodes is not None:
+                tasks.create_task(self._nodes.run())
+                await self._nodes.wait_until_read()
             for run in self._runs:
                 tasks.create_task(run.run(), name=f"source {run.name}")
 

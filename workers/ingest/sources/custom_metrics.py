@@ -2,10 +2,12 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from functools import partial
 
 from tas.errors import InvalidInputError
 from tas.sources.custom_metrics import GROUP, decode_group, decode_metric_values
+from tas.sources.nodes import NodeNames, any_node
 from tas.sources.result import ResultBuilder, SourceResult, combined
 from tas.values.blanks import ANY
 from workers.ingest.sources.base import Reader, SourceError
@@ -36,8 +38,16 @@ DISCOVER_SECONDS = 60.0
 class CustomMetrics:
     """The source. It keeps the served version, and the metrics that are skipped for a while."""
 
-    def __init__(self, name: str, client: KubernetesClient, config: ConfigFile | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        client: KubernetesClient,
+        config: ConfigFile | None = None,
+        *,
+        nodes: Callable[[], NodeNames] = any_node,
+    ) -> None:
         self.name = name
+        self._nodes = nodes
         self._client = client
         self._config = config
         self._version: str | None = None
@@ -85,7 +95,9 @@ class CustomMetrics:
             async with asyncio.timeout(METRIC_SECONDS):
                 body = await self._client.read(CUSTOM_METRICS, path, max_bytes=MAX_ANSWER_BYTES)
             rules = ANY if self._config is None else (await self._config.current()).mappings.of(metric).rules
-            return await self._reader.read(partial(decode_metric_values, body, metric, rules), size=len(body))
+            return await self._reader.read(
+                partial(decode_metric_values, body, metric, rules, nodes=self._nodes()), size=len(body)
+            )
         except TimeoutError:
             return _Failure(metric, f"no answer within {METRIC_SECONDS:g} s", slow=True)
         except NotFoundError as error:

@@ -1,9 +1,11 @@
 """The metrics API, for clusters with just metrics-server: `cpu` in cores and `memory` in bytes of every node."""
 
+from collections.abc import Callable
 from functools import partial
 
 from tas.errors import InvalidInputError
 from tas.sources.metrics_api import GROUP, METRICS, decode_node_metrics
+from tas.sources.nodes import NodeNames, any_node
 from tas.sources.result import ResultBuilder, SourceResult
 from tas.sources.series import Mappings
 from workers.ingest.sources.base import Reader, SourceError
@@ -19,8 +21,16 @@ MAX_ANSWER_BYTES = 16 << 20
 class MetricsServer:
     """The source."""
 
-    def __init__(self, name: str, client: KubernetesClient, config: ConfigFile | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        client: KubernetesClient,
+        config: ConfigFile | None = None,
+        *,
+        nodes: Callable[[], NodeNames] = any_node,
+    ) -> None:
         self.name = name
+        self._nodes = nodes
         self._client = client
         self._config = config
         self._reader = Reader()
@@ -33,7 +43,9 @@ class MetricsServer:
             body = await self._client.read(NODE_METRICS, NODE_METRICS.path(), max_bytes=MAX_ANSWER_BYTES)
             mappings = Mappings() if self._config is None else (await self._config.current()).mappings
             rules = {metric: mappings.of(metric).rules for metric in METRICS}
-            return await self._reader.read(partial(decode_node_metrics, body, metrics, rules), size=len(body))
+            return await self._reader.read(
+                partial(decode_node_metrics, body, metrics, rules, nodes=self._nodes()), size=len(body)
+            )
         except NotFoundError as error:
             raise SourceError(f"the cluster serves no metrics API ({GROUP}): is metrics-server installed?") from error
         except ThrottledError as error:

@@ -1,7 +1,7 @@
 """Prometheus, or any server with its HTTP API: one instant query for each metric."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -9,6 +9,7 @@ from http import HTTPStatus
 import aiohttp
 
 from tas.errors import shortened, without_password
+from tas.sources.nodes import NodeNames, any_node
 from tas.sources.prometheus import AnswerError, mapping_of, query_of, read_answer, with_common_times
 from tas.sources.result import RefusalReason, ResultBuilder, SourceResult, combined
 from tas.sources.series import LOOKBACK, Mappings, MetricMapping
@@ -46,6 +47,7 @@ class _Poll:
     session: aiohttp.ClientSession
     server_name: str | None
     mappings: Mappings
+    nodes: NodeNames
     slots: asyncio.Semaphore
 
 
@@ -56,10 +58,19 @@ class Prometheus:
         name: As for every source.
     """
 
-    def __init__(self, name: str, url: str, config: ConfigFile, *, query_seconds: float = QUERY_SECONDS) -> None:
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        config: ConfigFile,
+        *,
+        query_seconds: float = QUERY_SECONDS,
+        nodes: Callable[[], NodeNames] = any_node,
+    ) -> None:
         self.name = name
         self._config = config
         self._query_seconds = query_seconds
+        self._nodes = nodes
         self._reader = Reader()
         self._http = HttpClient(url, folder=config.folder, user_agent=f"tas-on-nats/{name}")
 
@@ -75,6 +86,7 @@ class Prometheus:
             session=session,
             server_name=http.tls_config.server_name if http.tls_config else None,
             mappings=config.mappings,
+            nodes=self._nodes(),
             slots=asyncio.Semaphore(MAX_CONCURRENT_QUERIES),
         )
         requested = sorted(metrics)
@@ -116,7 +128,7 @@ class Prometheus:
                     body = await body_start(response)
                 else:
                     body = await whole_body(response, max_bytes=MAX_ANSWER_BYTES)
-            read = partial(read_answer, metric, mapping, body, status=response.status)
+            read = partial(read_answer, metric, mapping, body, status=response.status, nodes=poll.nodes)
             return await self._reader.read(read, size=len(body))
         except TimeoutError:
             return _FailedError(f"{self._http.url}: no answer within {self._query_seconds:g} s")

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from bus.errors import BusError
 from tas.errors import shortened
 from tas.sources.bearer_tokens import token_problem
+from tas.sources.nodes import NodeNames, any_node
 from tas.sources.remote_write import SeriesStore
 from tas.sources.result import RefusalReason, ResultBuilder, SourceResult, combined
 from tas.sources.write_request import WriteError, decode_write_request
@@ -85,6 +86,7 @@ class RemoteWrite:
         certificates: Certificates | None = None,
         tokens: TokenFile | None = None,
         body_seconds: float = BODY_SECONDS,
+        nodes: Callable[[], NodeNames] = any_node,
     ) -> None:
         """`certificates`: None: plain HTTP. `tokens`: those of senders; None: every sender may write."""
         self.name = name
@@ -95,6 +97,7 @@ class RemoteWrite:
         self._certificates = certificates
         self._tokens = tokens
         self._body_seconds = body_seconds
+        self._nodes = nodes
         self._store: SeriesStore | None = None
         self._mappings: object = None
         self._lock = asyncio.Lock()
@@ -174,7 +177,7 @@ class RemoteWrite:
         async with self._lock:  # one at a time: so memory is bounded, and the store has one reader
             if self._store is None or mappings is not self._mappings:
                 self._store, self._mappings = SeriesStore(mappings), mappings
-            return await asyncio.to_thread(_read_samples, self._store, body, metrics)
+            return await asyncio.to_thread(_read_samples, self._store, body, metrics, self._nodes())
 
     async def _body(self, request: web.Request) -> bytes:
         """The body; its bytes count as held until the caller releases them. Raises _RefusedError."""
@@ -223,8 +226,10 @@ class RemoteWrite:
         return response
 
 
-def _read_samples(store: SeriesStore, body: bytes, metrics: frozenset[str]) -> tuple[SourceResult, str | None]:
-    result, invalid = store.add_request(decode_write_request(body), metrics, now=time.time())
+def _read_samples(
+    store: SeriesStore, body: bytes, metrics: frozenset[str], nodes: NodeNames
+) -> tuple[SourceResult, str | None]:
+    result, invalid = store.add_request(decode_write_request(body), metrics, now=time.time(), nodes=nodes)
     if invalid is None:
         return result, None
     return combined([result, _refusal(invalid.number, invalid.example)]), invalid.example

@@ -80,14 +80,17 @@ def test_all_fields_are_read() -> None:
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ([], "document = <list>: must be an object with the fields metrics, node_label, sources"),
-        ({"metric": {}}, "metric = <dict>: is not a known field: must be one of metrics, node_label, sources"),
+        ([], "document = <list>: must be an object with the fields metrics, node_label, replica_labels, sources"),
+        (
+            {"metric": {}},
+            "metric = <dict>: is not a known field: must be one of metrics, node_label, replica_labels, sources",
+        ),
         ({"metrics": []}, "metrics = []: must be an object"),
         ({"metrics": {"a b": {}}}, "metrics = 'a b': must be a metric's name"),
         (
             {"metrics": {"m": None}},
             "metrics.m = None: must be an object with the fields aggregate, blanks, labels, max, min, node_label, "
-            "query, series, tolerance",
+            "query, replica_labels, series, tolerance",
         ),
         ({"metrics": {"m": "load"}}, "metrics.m = 'load': must be an object with the fields aggregate"),
         (

@@ -49,7 +49,7 @@ def test_a_value_that_is_no_quantity_is_refused_alone(value: str) -> None:
     assert result.refusals[RefusalReason.VALUE].example.startswith(f"m of a: value = {value!r}: ")
 
 
-@pytest.mark.parametrize("node", ["", "Node-1", "a_b", "a..b", "-a", "x" * 254])
+@pytest.mark.parametrize("node", ["", "Node 1", "a_b", "a..b", "-a", "x" * 254])
 def test_a_value_with_an_invalid_node_name_is_refused_alone(node: str) -> None:
     result = result_of((node, "m", "1"), ("b", "m", "1"))
     assert [each.node for each in result.samples] == ["b"]

@@ -27,7 +27,9 @@ from tests.unit.tas.generators import quantities
         pytest.param({"instance": "b:9100"}, None, "b", id="else instance, without its port"),
         pytest.param({"instance": "b.example"}, None, "b.example", id="an instance without a port"),
         pytest.param({"instance": "10.0.0.1:80"}, None, "10.0.0.1", id="an address"),
-        pytest.param({"instance": "[::1]:80"}, None, "[::1]", id="an IPv6 address, no name of a node"),
+        pytest.param({"instance": "[::1]:80"}, None, "::1", id="an IPv6 address with a port"),
+        pytest.param({"instance": "fd00::1"}, None, "fd00::1", id="an IPv6 address without a port"),
+        pytest.param({"instance": "[fd00::1]"}, None, "fd00::1", id="an IPv6 address in brackets without a port"),
         pytest.param({"instance": "a:b"}, None, "a:b", id="the text after the colon is not a port"),
         pytest.param({"node": "", "instance": "b:1"}, None, "b", id="an empty label counts as absent"),
         pytest.param({"job": "x"}, None, None, id="no label for the node"),
@@ -45,8 +47,8 @@ def test_the_node_of_a_series(labels: dict[str, str], node_label: str | None, no
     ("labels", "message"),
     [
         ({"job": "x"}, "labels = {'job': 'x'}: must name a node, "),
-        ({"node": "Not A Node"}, "labels = 'Not A Node': must name a node, "),
-        ({"instance": "[::1]:9100"}, "labels = '[::1]': must name a node, "),
+        ({"node": "Not A Node"}, "node = 'Not A Node': must be a lowercase DNS "),
+        ({"instance": "[::1]:9100"}, "instance = '[::1]:9100': must be a lowercase DNS "),
     ],
 )
 def test_a_series_without_a_valid_node_is_refused(labels: dict[str, str], message: str) -> None:
@@ -55,7 +57,6 @@ def test_a_series_without_a_valid_node_is_refused(labels: dict[str, str], messag
     refusal = builder.result().refusals[RefusalReason.NODE]
     assert refusal.count == 1
     assert message in refusal.example
-    assert refusal.example.endswith("by its label node or instance")
 
 
 def test_a_metric_is_the_series_of_its_name_with_or_without_the_prefix_node() -> None:

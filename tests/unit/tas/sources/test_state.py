@@ -165,7 +165,7 @@ class TestHealth:
         tracker.record_result(builder.result(), published=0, now=101.0)
         state = tracker.state(now=101.0)
         assert (state.last_success, state.last_failure, state.failures) == (None, 101.0, 1)
-        assert state.metrics["m"].missing == "no sample received"
+        assert state.metrics["m"].missing.startswith("no value accepted, as m of a: value = 'NaN'")
         assert health_of(tracker, 101.0) is Health.FAILING
 
     @pytest.mark.parametrize(
