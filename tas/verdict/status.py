@@ -225,7 +225,7 @@ def _unset_problems(
             value=f"{label}={value}",
             reason=f"nodes without the label for at least {seconds:g} s: {len(names)} ({_first(names)}). "
             "The worker `labels` does not run, or cannot reach the API server: see the log of `tas run labels` or "
-            "`tas run all`",
+            "`tas run all`. Or these nodes wait for their turn (--label-rate): see tas_labels_waiting",
             refused=False,
         )
         for (label, value), names in nodes.items()
