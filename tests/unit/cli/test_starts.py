@@ -1,13 +1,17 @@
 """A command imports only what it needs: imports are most of its start time, and much of the memory of a worker.
 
-The modules of a new process are counted, not its time, which depends on the machine and its load.
+The modules of a process are counted, not its time, which depends on the machine and its load.
 """
 
+import json
+import os
+import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import click
 import pytest
@@ -118,19 +122,27 @@ current-context: x
 """
 SINKS = "sinks: {alerts: {type: alertmanager, urls: [http://127.0.0.1:1]}}"
 
-STARTED = """
-import sys
+FORKED = """
+import importlib, json, os, sys
 
-if sys.argv.pop(1) == "deployed":
+deployed, *base = sys.argv[1:]
+if deployed == "deployed":
     sys.modules["rich"] = None
-
+for name in base:
+    importlib.import_module(name)
 from cli import main
 
-sys.argv[0] = "tas"
-try:
-    main()
-finally:
-    print(*(name for name, module in sys.modules.items() if module is not None), file=sys.stderr)
+for words in sys.stdin:
+    if (pid := os.fork()) == 0:
+        print(os.getpid(), file=sys.stderr, flush=True)
+        sys.argv = ["tas", *json.loads(words)]
+        try:
+            main()
+        finally:
+            imported = [name for name, module in sys.modules.items() if module is not None]
+            print("imported:", *imported, file=sys.stderr, flush=True)
+    _, status = os.waitpid(pid, 0)
+    print("ended:", os.waitstatus_to_exitcode(status), file=sys.stderr, flush=True)
 """
 
 
@@ -139,40 +151,60 @@ def environment(folder: Path) -> dict[str, str]:
     return {"PATH": "", "TAS_BUS": NO_BUS, "XDG_RUNTIME_DIR": str(folder)}
 
 
-def imported(folder: Path, *arguments: str, tables: bool = False) -> list[str]:
-    """The modules of a new process at the end of this command, without those of the standard library but asyncio.
+class Base:
+    """A process that has imported what several commands import first, and is forked for each of them.
 
-    Only with `tables` the process has rich, as where TAS is tried out: structlog loads it wherever it is installed.
+    All that it has imported counts for each command, so a number of modules may become too high by it, never too low.
+    Only with `tables` it has rich, as where TAS is tried out: structlog loads it wherever it is installed.
     """
-    ran = subprocess.run(
-        [sys.executable, "-c", STARTED, "tried" if tables else "deployed", *arguments],
-        cwd=ROOT,
-        env=environment(folder),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "Traceback" not in ran.stderr
-    return counted(ran.stderr.splitlines()[-1].split())
 
+    def __init__(self, folder: Path, *modules: str, tables: bool = False) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", FORKED, "tried" if tables else "deployed", *modules],
+            cwd=ROOT,
+            env=environment(folder),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
-def started(folder: Path, *arguments: str) -> list[str]:
-    """The modules of a new process once its workers work, as `imported` has them."""
-    with subprocess.Popen(
-        [sys.executable, "-c", STARTED, "deployed", "run", *arguments, "--health-listen", "127.0.0.1:0"],
-        cwd=ROOT,
-        env=environment(folder),
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stderr is not None
-        lines = []
-        for line in process.stderr:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()
+
+    def imported(self, *arguments: str) -> list[str]:
+        """The modules of a fork at the end of this command, without those of the standard library but asyncio."""
+        lines, _ = self._run(arguments)
+        return lines
+
+    def started(self, *arguments: str) -> list[str]:
+        """The modules of a fork once its workers work, as `imported` has them."""
+        lines, code = self._run(("run", *arguments, "--health-listen", "127.0.0.1:0"), until='"workers_started"')
+        assert code == 0, lines
+        return lines
+
+    def _run(self, words: Sequence[str], until: str | None = None) -> tuple[list[str], int]:
+        assert self._process.stdin is not None
+        assert self._process.stderr is not None
+        self._process.stdin.write(json.dumps(words) + "\n")
+        self._process.stdin.flush()
+        pid = int(self._process.stderr.readline())
+        lines, modules = [], ""
+        for line in self._process.stderr:
             lines.append(line)
-            if '"workers_started"' in line:
-                process.terminate()
-        assert process.wait() == 0, lines
-    return counted(lines[-1].split())
+            kind, _, rest = line.partition(": ")
+            if until is not None and until in line:
+                os.kill(pid, signal.SIGTERM)
+            elif kind == "imported":
+                modules = rest
+            elif kind == "ended":
+                break
+        assert lines[-1].startswith("ended: "), lines
+        assert not any("Traceback" in line for line in lines), lines
+        return counted(modules.split()), int(rest)
 
 
 def counted(modules: list[str]) -> list[str]:
@@ -197,30 +229,49 @@ def packages_of(modules: list[str]) -> Counter[str]:
     return named
 
 
-def assert_starts(modules: list[str], start: Start) -> None:
-    packages = packages_of(modules)
-    extra = packages.keys() - start.packages
-    assert not extra, {name: [each for each in modules if f"{each}.".startswith(f"{name}.")][:3] for name in extra}
-    assert len(modules) <= start.modules, sorted(modules)
-
-
-@pytest.mark.parametrize("command", STARTS)
-def test_a_command_imports_only_its_packages_and_few_modules(command: str, tmp_path: Path) -> None:
-    modules = imported(tmp_path, *command.split(), tables="rich" in STARTS[command].packages)
+def excess(modules: list[str], start: Start) -> object:
+    """What a command imports that it may not; None if nothing."""
     assert "click" in modules
-    assert_starts(modules, STARTS[command])
+    if extra := packages_of(modules).keys() - start.packages:
+        return {name: [each for each in modules if f"{each}.".startswith(f"{name}.")][:3] for name in extra}
+    return sorted(modules) if len(modules) > start.modules else None
 
 
-@pytest.mark.parametrize("command", WORKERS)
-def test_a_worker_imports_only_its_packages_and_few_modules(command: str, tmp_path: Path) -> None:
+def base_of(start: Start) -> str:
+    """What a command with these packages imports first."""
+    if "nats" in start.packages:
+        return "bus.connection"
+    return "cli.settings" if start.packages >= SETTINGS else "cli"
+
+
+@pytest.mark.parametrize(
+    ("base", "tables"), sorted({(base_of(start), "rich" in start.packages) for start in STARTS.values()})
+)
+def test_a_command_imports_only_its_packages_and_few_modules(base: str, tables: bool, tmp_path: Path) -> None:
+    starts = {
+        command: start
+        for command, start in STARTS.items()
+        if (base_of(start), "rich" in start.packages) == (base, tables)
+    }
+    with Base(tmp_path, base, tables=tables) as process:
+        found = {command: excess(process.imported(*command.split()), start) for command, start in starts.items()}
+    assert {command: each for command, each in found.items() if each} == {}
+
+
+def test_a_worker_imports_only_its_packages_and_few_modules(tmp_path: Path) -> None:
     (tmp_path / "kubeconfig").write_text(KUBECONFIG)
     (tmp_path / "sinks").write_text(SINKS)
-    modules = started(tmp_path, *(word.replace("DIR", str(tmp_path)) for word in command.split()))
-    assert_starts(modules, WORKERS[command])
+    with Base(tmp_path, "cli.wiring") as process:
+        found = {
+            command: excess(process.started(*command.replace("DIR", str(tmp_path)).split()), start)
+            for command, start in WORKERS.items()
+        }
+    assert {command: each for command, each in found.items() if each} == {}
 
 
 def test_help_imports_no_command(tmp_path: Path) -> None:
-    modules = imported(tmp_path, "--help")
+    with Base(tmp_path, "cli") as process:
+        modules = process.imported("--help")
     assert {name for name, each in COMMANDS.items() if f"cli.{each.module}" in modules} == set()
 
 
