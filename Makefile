@@ -9,7 +9,7 @@ FEW    := $(SPREAD) --maxprocesses
 FIRE   := $(CURDIR)/bench-results/under-fire.json
 
 .DEFAULT_GOAL := help
-.PHONY: help up test removal fuzz check format e2e nightly nightly-properties nightly-removal nightly-chaos nightly-e2e nightly-e2e-seeds fire bench bench-e2e dist docs clean
+.PHONY: help up test ci removal fuzz check format e2e nightly nightly-properties nightly-removal nightly-chaos nightly-e2e nightly-e2e-seeds fire bench bench-e2e dist docs clean
 
 help:            ## this list
 	@grep -hE '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 20
@@ -25,8 +25,13 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 up: $(VENV)/.ready      ## bus, workers and simulated cluster on this machine, with a live view; Ctrl-C ends all
 	@exec $(BIN)/tas up --policies deploy/policies
 
-test: $(VENV)/.ready    ## every test this machine can run, against a real nats-server
-	$(BIN)/pytest $(SPREAD)
+test: $(VENV)/.ready    ## every test but those with many seeds, against a real nats-server
+	$(BIN)/pytest $(SPREAD) -m 'not ci'
+
+# One call of pytest: histories mostly wait, and meanwhile the other tests run. One of the histories has a replica of each
+# worker asleep for a minute.
+ci: $(VENV)/.ready      ## what .ci/run runs without Go: also the tests with many seeds, twice the examples, 60 histories
+	TAS_EXAMPLES=50 TAS_REMOVAL_SEEDS=60 TAS_REMOVAL_PAUSE=60 $(BIN)/pytest $(SPREAD)
 
 removal: $(VENV)/.ready ## only the histories of the law of removal: TAS_REMOVAL_SEEDS=200 make removal
 	$(BIN)/pytest tests/integration/test_law_of_removal.py $(SPREAD)

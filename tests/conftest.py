@@ -39,8 +39,8 @@ def keeps_files_in_memory() -> bool:
 if "TMPDIR" not in os.environ and keeps_files_in_memory():
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(SHARED_MEMORY))
 
-EXAMPLES = int(os.environ.get("TAS_EXAMPLES", "50"))
-"""How many examples a property test tries. They are new ones in each run, and `make nightly` tries many more."""
+EXAMPLES = int(os.environ.get("TAS_EXAMPLES", "25"))
+"""How many examples a property test tries. They are new ones in each run; `make ci` and `make nightly` try more."""
 
 # On a machine that also runs other programs, the time of an example is no property of the code.
 settings.register_profile("tas", max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -1,7 +1,7 @@
 """One failure in a run of `.ci/run` may be a flake: the test runs once more, alone, and must pass then.
 
 As a plugin of pytest it notes what fails in the file that TAS_FAILED names; without this variable it does nothing, so
-`make test` is plain pytest. `python -m tests.flakes again` judges what is in the file, and `... report` prints at the
+`make ci` is plain pytest. `python -m tests.flakes again` judges what is in the file, and `... report` prints at the
 end of the run what has flaked. The file is that of a whole run of `.ci/run`, over all its calls of pytest.
 """
 

@@ -9,10 +9,10 @@ from tests.fuzz.cost import grows_linearly
 from tests.fuzz.decoders import DECODERS, PAYLOAD, Decoder
 from tests.fuzz.hostile import JSON_SHAPES, plain_shapes
 
-pytestmark = pytest.mark.seeded
+pytestmark = [pytest.mark.seeded, pytest.mark.ci]
 
 BYTES = 256 << 10
-"""A quarter of the largest message: `make test` has little time for each decoder."""
+"""A quarter of the largest message: `.ci/run` has little time for each decoder."""
 
 YAML_BYTES = 64 << 10
 """PyYAML parses 1 MB a second, so a larger input would take too long."""

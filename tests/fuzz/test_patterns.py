@@ -18,7 +18,7 @@ import pytest
 from tests.fuzz.decoders import ROOT, clock
 from tests.unit.growth import is_within
 
-pytestmark = pytest.mark.seeded
+pytestmark = [pytest.mark.seeded, pytest.mark.ci]
 
 PACKAGES = ("tas", "bus", "workers", "cli")
 LENGTH = 5_000

@@ -28,7 +28,7 @@ from tests.integration.servers import Server, eventually
 from tests.integration.watched import STALE_SECONDS, Extender, asked, bucket, extender_view, has_read, meanwhile
 from tests.integration.workers.running import all_handled, epoch_on
 
-pytestmark = pytest.mark.seeded
+pytestmark = [pytest.mark.seeded, pytest.mark.ci]
 
 DEFAULT_SEEDS = "1-3"
 

@@ -10,6 +10,8 @@ import pytest
 from tests.e2e.processes import REPOSITORY
 from tests.flakes import TABLE, Failure, Row, function_of, rows, verdict
 
+pytestmark = pytest.mark.ci
+
 HEAD = """
 import pathlib
 import pytest

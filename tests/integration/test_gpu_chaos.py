@@ -40,7 +40,7 @@ from tests.unit.tas.devices import notation
 
 __all__ = ["long_limits"]
 
-pytestmark = [pytest.mark.seeded, pytest.mark.usefixtures("long_limits")]
+pytestmark = [pytest.mark.seeded, pytest.mark.ci, pytest.mark.usefixtures("long_limits")]
 
 NODES = tuple(f"n{number}" for number in range(4))
 PODS_PER_SEED = 100
