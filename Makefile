@@ -6,6 +6,7 @@ BIN    := $(VENV)/bin
 SPREAD := -n auto --dist worksteal
 # For tests of which one process runs several at a time, or has its own control plane.
 FEW    := $(SPREAD) --maxprocesses
+WITHOUT = not ci
 FIRE   := $(CURDIR)/bench-results/under-fire.json
 
 .DEFAULT_GOAL := help
@@ -26,12 +27,12 @@ up: $(VENV)/.ready      ## bus, workers and simulated cluster on this machine, w
 	@exec $(BIN)/tas up --policies deploy/policies
 
 test: $(VENV)/.ready    ## every test but those with many seeds, against a real nats-server
-	$(BIN)/pytest $(SPREAD) -m 'not ci'
+	$(BIN)/pytest $(SPREAD) -m '$(WITHOUT)'
 
 # One call of pytest: histories mostly wait, and meanwhile the other tests run. One of the histories has a replica of each
 # worker asleep for a minute.
 ci: $(VENV)/.ready      ## what .ci/run runs without Go: also the tests with many seeds, twice the examples, 60 histories
-	TAS_EXAMPLES=50 TAS_REMOVAL_SEEDS=60 TAS_REMOVAL_PAUSE=60 $(BIN)/pytest $(SPREAD)
+	TAS_EXAMPLES=50 TAS_REMOVAL_SEEDS=60 TAS_REMOVAL_PAUSE=60 $(MAKE) test WITHOUT=
 
 removal: $(VENV)/.ready ## only the histories of the law of removal: TAS_REMOVAL_SEEDS=200 make removal
 	$(BIN)/pytest tests/integration/test_law_of_removal.py $(SPREAD)
