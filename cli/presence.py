@@ -20,7 +20,8 @@ ROSTER_WORKERS = frozenset({"watch", "policies"})
 async def parts_beside(context: Context, supervisor: Supervisor) -> list[Coroutine[None, None, None]]:
     """The record of this process on the bus, and perhaps who reads those of all; nothing without a worker of a role."""
     role = context.name if context.name == ALL_WORKERS else WORKERS[context.name].role or context.name
-    shown = [name for name in context.workers if name in ROLES[role].workers]
+    own = ROLES[role].workers if role in ROLES else ()
+    shown = [name for name in context.workers if name in own]
     if not shown:
         return []
     describe = _describer(context, supervisor, shown)

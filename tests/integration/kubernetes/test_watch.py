@@ -160,7 +160,7 @@ async def test_without_an_api_server_no_list_is_complete(
     async with watching(bus, admin) as watched:
         asked = len(sandbox.calls)
         await eventually(lambda: len(sandbox.calls) > asked + 6)
-        assert "nodes: list nodes" in (watched.worker.unready() or "")
+        await eventually(lambda: "nodes: list nodes" in (watched.worker.unready() or ""))
         for bucket in (POLICIES, NODES, PODS):
             assert (await bus.epoch(bucket)).last_sequence == await first_sequence(bus, bucket)
         sandbox.faults.clear()

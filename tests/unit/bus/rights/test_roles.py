@@ -19,6 +19,8 @@ SHARED = {
     ("inventory", "gpu"): {"$KV.HOLDS.*"},
     ("events", "resources"): {"tas.events.>", "tas.events.resource.>"},
     ("labels", "operator"): {"$KV.BREAKERS.*"},
+    ("evaluate", "labels"): {"$KV.BREAKERS.*", "$KV.BREAKERS._outstanding"},
+    ("evaluate", "operator"): {"$KV.BREAKERS.*", "$KV.BREAKERS._outstanding"},
     ("operator", "watch"): {"$KV.WORKERS._expected.*"},
     ("operator", "policies"): {"$KV.WORKERS._expected.*"},
 }
