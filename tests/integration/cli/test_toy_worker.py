@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bus.buckets import NODES
+from bus.buckets import WORKERS as PROCESSES
 from bus.connection import Bus
 from bus.rights.access import Access
 from bus.rights.roles import ROLES, Rights, Role
@@ -63,7 +64,7 @@ main()
 @pytest.fixture
 def entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The program `tas` with the entry of the toy; the test knows its role, for the server."""
-    rights = Rights(reads=(NODES,))
+    rights = Rights(reads=(NODES,), writes=(PROCESSES.subject("toy.*"),))
     monkeypatch.setitem(ROLES, "toy", Role(who="tas run toy", rights=rights, limits=ROLES["evaluate"].limits))
     path = tmp_path / "toy.py"
     path.write_text(TOY)

@@ -88,8 +88,8 @@ async def test_run_all_has_each_thing_once(
         assert requests.count("watch", "nodes") == 3
         await eventually(partial(follows_each_bucket_once, bus))
         assert connections_of(running, server) == 2
-        # One for each who became ready at another time: two of metadata, two of whole nodes, two of policies. And one of
-        # the addresses of all nodes.
+        # One for each who became ready at another time: two of metadata, two of whole nodes, two of policies. And one
+        # of the addresses of all nodes.
         assert requests.count("list", "nodes") <= 4 + 1
         assert requests.count("list", "taspolicies") <= 2 + 1  # and one before a label of a deleted policy may go
 

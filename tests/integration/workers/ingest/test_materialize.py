@@ -551,6 +551,7 @@ async def test_after_a_wipe_a_newer_sample_stays_and_a_released_node_gets_nothin
     await put(bus, NODES, node_released_key("released"), release)
     await publish(bus, "last", load1=2)
     await materialized.has("last", "load1", "2")
+    await eventually(lambda: "released" in materialized.worker._released)
     await server.restart(wiped=True)
     await eventually(lambda: bus.connected)
     await publish(bus, "current", load1=1)
