@@ -84,6 +84,10 @@ class LabelRate:
             due = of_node[policy] = self._take(policy, now)
         return max(0.0, due - now)
 
+    def pending(self, node: str, policy: str, now: float) -> float:
+        """Seconds until the reserved token of a node is due; 0 without one. It reserves nothing."""
+        return max(0.0, self._due.get(node, {}).get(policy, now) - now)
+
     def keep(self, node: str, policies: Collection[str], now: float) -> None:
         """Ends the reservations of a node for all but these policies: it needs no others any more."""
         for policy in [each for each in self._due.get(node, ()) if each not in policies]:

@@ -231,6 +231,10 @@ class Brake:
                 wait = min(wait, pause)
                 continue
             sets = any(values[label] is not None for label in labels)
+            if sets and policy not in names and (pause := self._rate.pending(name, policy, now)) > 0:
+                # Not asked for again: each patch of another label is a new version, for which breakers write once more.
+                wait = min(wait, pause)
+                continue
             admissions = self._limits.admitting(policy, node.labels, names) if sets else set()
             if all(self._is_admitted(key, name, version, now) for key in admissions):
                 if sets and policy not in names and (pause := self._rate.wait(name, policy, now)) > 0:

@@ -54,3 +54,11 @@ def test_who_has_waited_during_a_pause_does_not_come_at_once_with_all_others() -
     assert waits(rate, range(60))[-1] == 58
     after = 58 + 2 * UNUSED_SECONDS
     assert sum(wait == 0 for wait in waits(rate, range(60), now=after)) == 2
+
+
+def test_who_waits_is_known_without_another_reservation() -> None:
+    rate = LabelRate(Rate(60, 1), None)
+    assert rate.pending("a", "p", 0.0) == 0
+    assert [rate.wait(node, "p", 0.0) for node in ("a", "b", "c")] == [0, 1, 2]
+    assert [rate.pending(node, "p", 0.5) for node in ("a", "b", "c", "d")] == [0, 0.5, 1.5, 0]
+    assert rate.wait("d", "p", 0.5) == 2.5, "asking has reserved nothing"
