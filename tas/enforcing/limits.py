@@ -91,7 +91,7 @@ class Limits:
         needed: set[str] = set()
         if policy not in names and self._is_limited(policy):
             needed.add(policy)
-        is_labelled = any(label.startswith(LABEL_PREFIX) for label in labels) or any(map(self.is_policy, names))
+        is_labelled = any(map(self.is_policy, names)) or any(label.startswith(LABEL_PREFIX) for label in labels)
         if self._over_all is not None and not is_labelled:
             needed.add(ALL)
         return needed
