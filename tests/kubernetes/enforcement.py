@@ -27,6 +27,7 @@ from tests.integration.workers.running import running, samples_on
 from tests.kubernetes.admin import Admin
 from tests.kubernetes.status_scenarios import wait_for_status
 from tests.kubernetes.world import STALE_SECONDS, World, deschedule, labeling, rule
+from workers.enforcing.brake import BrakeSettings
 from workers.enforcing.evaluate import Evaluate
 from workers.enforcing.labels import Labels
 from workers.following.followed_view import FollowedView
@@ -78,7 +79,14 @@ class Enforced(World):
             WatchWorker(bus, Reflectors(client["watch"]), registry=registry),
             Materialize(bus, registry=registry),
             Evaluate(bus, FollowedView(bus, default_stale_after=stale, verdicts=True), registry=registry),
-            Labels(bus, client["labels"], Reflectors(client["labels"]), registry=registry, default_stale_after=stale),
+            Labels(
+                bus,
+                client["labels"],
+                Reflectors(client["labels"]),
+                registry=registry,
+                default_stale_after=stale,
+                brake=BrakeSettings(label_rate=None, label_rate_all=None),  # 500 labels would wait for 4 minutes
+            ),
             PolicyStatus(
                 bus, client["status"], Reflectors(client["status"]), registry=registry, default_stale_after=stale
             ),
