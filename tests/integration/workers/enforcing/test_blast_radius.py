@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 import pytest
 from prometheus_client import CollectorRegistry
 
-from bus.buckets import OUTSTANDING_KEY
+from bus.buckets import BREAKERS, OUTSTANDING_KEY
 from bus.connection import Bus
 from bus.kinds import BREAKER_RECORDS, NODE_TABLES, NODE_VERDICTS, OUTSTANDING
 from cli.brake import TRIES, _reset
 from sandbox import Sandbox
 from sandbox.resources import NODES
+from tas.enforcing.label_rate import Rate
 from tests.integration.bus.limits import long_limits
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.tables import put_tables, tables
@@ -25,6 +26,7 @@ from tests.kubernetes.label_fixtures import labels_running, world
 from tests.kubernetes.label_scenarios import VIOLATING, has
 from tests.kubernetes.world import STALE_SECONDS, World, deschedule
 from workers.enforcing.admissions import Admissions
+from workers.enforcing.brake import BrakeSettings
 from workers.enforcing.evaluate import Evaluate
 from workers.following.followed_view import FollowedView
 from workers.following.records import Records
@@ -208,3 +210,24 @@ async def test_one_node_gets_its_label_at_once_while_nothing_is_outstanding(
             await eventually(has(world, node, name, None))
         assert cluster.holds == []
         assert (await answered(partial(OUTSTANDING.get, world.bus, OUTSTANDING_KEY))).revision == 0
+
+
+async def test_a_node_that_waits_for_its_turn_is_not_admitted_anew_at_each_patch(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each patch of a label is another version of the node, and many labels of the node wait at that time."""
+    monkeypatch.setattr("tests.integration.tables.PARTS", 1)
+    world, policies = cluster.world, 40
+    (node,) = await nodes_of(world, 1)
+    namespace, name = await world.namespace(), world.name()
+    await put_tables(world.bus, {node: SICK})
+    for number in range(policies):
+        await world.policy(namespace, f"{name}-{number}", deschedule())
+    first = (await world.bus.epoch(BREAKERS)).last_sequence
+    brake = BrakeSettings(label_rate=None, label_rate_all=Rate(600, 5))
+    async with evaluating(cluster.url), labels_running(cluster.kubeconfig, cluster.url, brake=brake) as labels:
+        await eventually(lambda: all(cluster.labelled(f"{name}-{number}") for number in range(policies)))
+        patches = labels.count("tas_label_patches_total", result="patched")
+    written = (await world.bus.epoch(BREAKERS)).last_sequence - first
+    assert patches >= 5, "the labels came at once: this has not met its case"
+    assert written <= 4 * policies
