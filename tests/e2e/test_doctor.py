@@ -68,7 +68,7 @@ OF_A_BUS = (
     | DESCHEDULERS
     | {
         *(f"bus.{name}" for name in ("copies", "replicas", "streams", "sync", "version")),
-        *(f"metrics.{name}" for name in ("fresh", "late", "nodes", "present", "sources")),
+        *(f"metrics.{name}" for name in ("agree", "fresh", "late", "nodes", "present", "sources", "values")),
         *(f"policies.{name}" for name in ("any", "frozen", "label", "mirrored", "valid")),
         *(f"workers.{name}" for name in ("behind", "expires", "ready", "running")),
         "clocks.bus",

@@ -32,6 +32,7 @@ from .test_rights import NAMESPACE, granted, used, wait_for_rights
 
 NODES = ("owned-1", "owned-2", "owned-3")
 FIRST, *OTHERS = NODES
+LATE = "owned-4"
 SELECTOR = {"owned": "yes"}
 GUARD, REPLACED = "owned-guard", "owned-replaced"
 MARK = f"telemetry.aware.scheduling/{REPLACED}"
@@ -111,6 +112,14 @@ def woken_at(cluster: Cluster) -> str | None:
     return found
 
 
+@contextmanager
+def late_node(cluster: Cluster) -> Iterator[None]:
+    """A node that joins while all runs: `watch` asks for its addresses."""
+    cluster.create_nodes(LATE)
+    yield
+    cluster.delete_nodes(LATE)
+
+
 def play(
     cluster: Cluster, adapter: AggregatedAdapter, url: str, namespace: str, folder: Path, *, mark: int, together: bool
 ) -> None:
@@ -133,6 +142,7 @@ def play(
     with (
         processes(cluster, url, folder, workers),
         cluster.scheduler(extender(f"http://127.0.0.1:{port}", names_only=True)),
+        late_node(cluster),
     ):
         for name, strategies in POLICIES.items():
             create_policy(cluster, namespace, name, strategies)

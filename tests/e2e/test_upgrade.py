@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from bus.buckets import NODES
+from bus.buckets import NODES, OUTSTANDING_KEY
 from bus.connection import Bus
 from bus.kinds import SOURCE_STATES
 from bus.rights.access import Access
@@ -84,7 +84,9 @@ async def test_an_upgrade_in_one_step_then_tables_and_the_way_back_under_load(
             await turn(replicas[worker][number], replicas[worker][number].end)
         assert await tables_of(load.bus) == []
         for each in itertools.chain(*replicas.values()):
-            assert not [event for event in each.events() if event["event"] == "entry_invalid"], each.name
+            invalid = [event for event in each.events() if event["event"] == "entry_invalid"]
+            # The earlier version reports the key of outstanding verdicts as well, and goes on.
+            assert not [event for event in invalid if event["key"] != OUTSTANDING_KEY], each.name
 
     load, waits = await under_load(cluster, admin, namespace, earlier.parent, upgrade_and_roll_back, tree=earlier)
     measured(
