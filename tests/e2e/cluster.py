@@ -98,8 +98,17 @@ class Cluster:
     def metrics(self, port: int) -> str:
         """The metrics of a server of this control plane at this port, in the exposition format."""
         server = self._plane.client(port)
+
+        def answered() -> str:
+            try:
+                return str(server.get("/metrics")["text"])
+            except ApiError as error:
+                if error.status != 403:  # it asks the API server who we are, and a busy one may answer too late
+                    raise
+                return ""
+
         try:
-            return str(server.get("/metrics")["text"])
+            return until(answered, f"the server at port {port} knows who asks for its metrics")
         finally:
             server.close()
 
