@@ -54,6 +54,7 @@ class NodeAddresses:
         self._list_seconds = list_seconds
         self._known: dict[str, _Addresses] = {}
         self._wanted: dict[str, str] = {}  # new nodes, by uid
+        self._forbidden: set[str] = set()  # uids of new nodes that wait for the next list
         self._wake = asyncio.Event()
         self._throttled = ThrottledLog(log)
 
@@ -68,7 +69,7 @@ class NodeAddresses:
             if found is None or found.addresses == theirs.addresses or _is_later(theirs, found):
                 found = theirs
         if found is None:
-            if facts.uid not in self._wanted:
+            if facts.uid not in self._wanted and facts.uid not in self._forbidden:
                 self._wanted[facts.uid] = node
                 self._wake.set()
             return facts
@@ -105,6 +106,7 @@ class NodeAddresses:
         newer = {uid: each for uid, each in self._known.items() if uid in listed and _is_later(each, listed[uid])}
         self._known = listed | newer
         self._wanted = {uid: node for uid, node in self._wanted.items() if uid not in self._known}
+        self._forbidden.clear()
         self._on_read([node for _, node, _ in read.nodes])
 
     async def _read_wanted(self) -> None:
@@ -119,6 +121,7 @@ class NodeAddresses:
                     pass  # deleted since
                 except ForbiddenError as error:
                     # Until the next list: the account is of a version of this program that did not need `get`.
+                    self._forbidden.add(uid)
                     self._throttled.warning("node_addresses_not_read", error=str(error))
                 else:
                     of = found.metadata

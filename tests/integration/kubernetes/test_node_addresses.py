@@ -147,12 +147,24 @@ async def test_without_the_right_to_get_a_node_the_next_list_brings_its_addresse
         times=1000,
         which=lambda call: (call.verb, call.resource) == ("get", "nodes") and call.user_agent == "tas-on-nats/watch",
     )
-    async with watching(bus, admin, seconds=1.0) as watched:
+    async with watching(bus, admin) as watched:
         await watched.ready()
         await create(admin, "new", "10.0.0.1")
+        await eventually(lambda: len(requests(sandbox, "get")) == 1)
+        for value in range(5):
+            await admin.label_node("new", {"changes": str(value)})
+
+            async def is_written(value: str = str(value)) -> bool:
+                facts = await watched.facts("new")
+                return facts is not None and facts.labels.get("changes") == value
+
+            await eventually(is_written)
+        # However often the node changes, it is requested once.
+        assert [call.status for call in requests(sandbox, "get")] == [403]
+    async with watching(bus, admin) as watched:
         await has(watched, "new", "10.0.0.1")
-        assert len(requests(sandbox, "get")) <= 1
-        sandbox.faults.clear()
+        assert len(requests(sandbox, "get")) == 1
+    sandbox.faults.clear()
 
 
 async def test_a_failing_request_is_repeated(sandbox: Sandbox, admin: Admin, bus: Bus) -> None:
