@@ -78,6 +78,11 @@ class NodeNames:
         self._by_end: Sequence[str] = ()
         self._by_length: Sequence[str] = ()
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether all nodes are known; else every valid name is one."""
+        return self._is_complete
+
     def find(self, text: str, *, is_instance: bool = False) -> str | None:
         """The node that a label means; None if it means none, or it is not sure which.
 

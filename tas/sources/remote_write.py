@@ -9,6 +9,7 @@ import math
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
+from heapq import nsmallest
 from itertools import chain
 from typing import NamedTuple
 
@@ -40,6 +41,11 @@ from tas.values.quantity import Quantity, QuantityError, parse_quantity
 MAX_SERIES = 200_000
 """The largest number of stored series: 10,000 nodes with 20 metrics. Further series are refused."""
 
+
+MAX_SERIES_OF_NODE = 1024
+"""The most stored series of one metric of one node, as of 512 processors for two replicas of a Prometheus.
+
+Each request with one of these series looks at all of them."""
 
 MAX_STORED_BYTES = 64 << 20
 """The largest size of the labels of all stored series."""
@@ -157,9 +163,17 @@ class _RequestContext:
 class SeriesStore:
     """The newest samples of all relevant series, for one thread at a time."""
 
-    def __init__(self, mappings: Mappings, *, max_series: int = MAX_SERIES, max_bytes: int = MAX_STORED_BYTES) -> None:
+    def __init__(
+        self,
+        mappings: Mappings,
+        *,
+        max_series: int = MAX_SERIES,
+        max_series_of_node: int = MAX_SERIES_OF_NODE,
+        max_bytes: int = MAX_STORED_BYTES,
+    ) -> None:
         self._mappings = mappings
         self._max_series = max_series
+        self._max_series_of_node = max_series_of_node
         self._max_bytes = max_bytes
         self._bytes = 0
         self._metrics: frozenset[str] = frozenset()
@@ -167,6 +181,7 @@ class SeriesStore:
         self._mapping_of: dict[str, MetricMapping] = {}
         self._nodes = ANY_NODE
         self._stored: dict[_NodeMetric, dict[SeriesId, _StoredSeries]] = {}
+        self._incomplete: dict[_NodeMetric, float] = {}  # when a series was last dropped that counted
         self._series = 0
         self._last_sweep = -math.inf
         self._jumps = Jumps()
@@ -217,6 +232,7 @@ class SeriesStore:
         self._nodes = nodes
         if lost:
             self._stored = {key: series for key, series in self._stored.items() if key[1] not in lost}
+            self._incomplete = {key: at for key, at in self._incomplete.items() if key[1] not in lost}
             self._count()
 
     def _add_series(self, data: bytes, context: _RequestContext) -> None:
@@ -263,9 +279,12 @@ class SeriesStore:
         self, node_metric: _NodeMetric, series_id: SeriesId, rank: int, context: _RequestContext
     ) -> _StoredSeries | None:
         """The entry of a series, new if needed; None, and the series is refused, if the store is full."""
-        stored = self._stored.get(node_metric, {}).get(series_id)
+        of_node = self._stored.get(node_metric, {})
+        stored = of_node.get(series_id)
         if stored is not None:
             return stored
+        if len(of_node) >= self._max_series_of_node:
+            self._drop_oldest(node_metric, context.now)
         if self._series >= self._max_series or self._bytes >= self._max_bytes:
             if not context.builder.counted(RefusalReason.SHAPE):
                 reason = f"{self._series} series of {self._bytes} bytes are alive: this one is not stored"
@@ -277,9 +296,25 @@ class SeriesStore:
         self._bytes += _bytes_of(series_id)
         return stored
 
+    def _drop_oldest(self, node_metric: _NodeMetric, now: float) -> None:
+        """Makes room for series of a node: drops an eighth of them, those that have not been sent for longest."""
+        series = self._stored[node_metric]
+        for series_id in nsmallest(len(series) // 8 + 1, series, key=lambda each: series[each].arrived):
+            dropped = series.pop(series_id)
+            if dropped.counts(-math.inf, now) and dropped.arrived > now - LOOKBACK:
+                self._incomplete[node_metric] = now
+            self._series -= 1
+            self._bytes -= _bytes_of(series_id)
+
     def _add_node_sample(self, node_metric: _NodeMetric, context: _RequestContext) -> None:
         metric, node = node_metric
         series = self._stored[node_metric]
+        if context.now - self._incomplete.get(node_metric, -math.inf) < LOOKBACK:
+            if not context.builder.counted(RefusalReason.SHAPE):
+                reason = f"must be at most {self._max_series_of_node}: no value counts; choose fewer series by `labels`"
+                subject, number = f"{metric} of {node}", f"more than {self._max_series_of_node}"
+                context.builder.refuse(RefusalReason.SHAPE, subject, "number of series", number, reason)
+            return
         mapping = self._mapping_of[metric]
         aggregate = mapping.aggregate
         if len(series) > 1:
@@ -322,6 +357,7 @@ class SeriesStore:
                 self._stored[node_metric] = alive
             else:
                 del self._stored[node_metric]
+        self._incomplete = {key: at for key, at in self._incomplete.items() if at >= now - LOOKBACK}
         self._count()
 
     def _count(self) -> None:

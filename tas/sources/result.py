@@ -274,6 +274,13 @@ def with_suspect(result: SourceResult, suspect: Mapping[SuspectReason, Refusal])
     return msgspec.structs.replace(result, suspect=counts)
 
 
+def with_refusals(result: SourceResult, refusals: Mapping[RefusalReason, Refusal]) -> SourceResult:
+    """`result` with more refused values."""
+    counts = dict(result.refusals)
+    _count_in(counts, refusals)
+    return msgspec.structs.replace(result, refusals=counts)
+
+
 def with_valid_times(result: SourceResult, *, now: float) -> SourceResult:
     """`result` without the samples whose time is invalid: `materialize` would refuse them as well (facts.md n52)."""
     if all(_time_fault(sample, now) is None for sample in result.samples):
@@ -287,7 +294,7 @@ def with_valid_times(result: SourceResult, *, now: float) -> SourceResult:
         else:
             subject = f"{sample.metric} of {sample.node}"
             builder.refuse(RefusalReason.TIME, subject, "measured", sample.measured, fault)
-    return combined([msgspec.structs.replace(result, samples=tuple(kept)), builder.result()])
+    return with_refusals(msgspec.structs.replace(result, samples=tuple(kept)), builder.result().refusals)
 
 
 def _time_fault(sample: Sample, now: float) -> str | None:

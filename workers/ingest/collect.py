@@ -17,6 +17,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from bus.connection import Bus
 from bus.errors import BusError
 from bus.lease import Lease, process_identity
+from tas.sources.new_names import MAX_NAMES, MAX_NEW_NAMES, NewNames
+from tas.sources.nodes import NodeNames, any_node
 from tas.sources.result import Refusal, Sample, SourceResult, SuspectReason, with_suspect, with_valid_times
 from tas.sources.state import PollResult, SourceState, SourceTracker
 from tas.sources.tables import Publish
@@ -149,6 +151,9 @@ class Collect:
             metrics.wanted.labels(run.name).set_function(run.wanted)
             run.others = [other for other in self._runs if other is not run]
             run.tolerances = tolerances
+            run.nodes = any_node if nodes is None else nodes.current
+            most_new = MAX_NEW_NAMES if isinstance(run, ReceivingSource) else MAX_NAMES
+            run.new_names = NewNames(most_new=most_new, most=MAX_NAMES)
 
     def unready(self) -> str | None:
         """Why the metrics of policies are not known yet. Failing sources do not change readiness."""
@@ -195,6 +200,8 @@ class _CollectedSource:
     Attributes:
         others: The other sources of this process.
         tolerances: Returns the tolerance of each metric that has one, as it is configured now.
+        nodes: Returns the nodes that are known now.
+        new_names: Bounds the names of nodes while not all are known; None: that of a source of this product.
     """
 
     def __init__(
@@ -221,6 +228,8 @@ class _CollectedSource:
         self._missing_log = ThrottledLog(log, keys=MAX_MISSING_LOGGED, source=name)
         self.others: Sequence[_CollectedSource] = ()
         self.tolerances: Callable[[], Awaitable[Mapping[str, float]]] | None = None
+        self.nodes: Callable[[], NodeNames] = any_node
+        self.new_names: NewNames | None = None
         self._start_tracking()
         metrics.lease_held.labels(self.name).set(0)
         for reason in SuspectReason:
@@ -239,6 +248,8 @@ class _CollectedSource:
     async def _publish(self, result: SourceResult, metrics: Collection[str], *, requested_at: float) -> None:
         """Publishes the values of `metrics` in a result. Raises BusError."""
         result = with_valid_times(result, now=time.time())
+        if self.new_names is not None and not self.nodes().is_complete:
+            result = self.new_names.admit(result, time.time())
         samples = tuple(sample for sample in result.samples if sample.metric in metrics)
         try:
             messages = await self._send(samples, requested_at=requested_at)

@@ -27,6 +27,7 @@ from tests.integration.servers import Server
 from tests.integration.workers.collecting import World, polled
 from tests.integration.workers.running import epoch_on, put, running
 from tests.sources import writing
+from workers.ingest import collect as collect_module
 from workers.ingest import known_nodes
 from workers.ingest.collect import Collect, SourceMetrics
 from workers.ingest.known_nodes import KnownNodes
@@ -66,8 +67,12 @@ class Cluster(World):
         return web.json_response({"status": "success", "data": {"resultType": "vector", "result": result}})
 
     async def write(self, value: float, **labels: str) -> None:
+        await self.write_all(writing.series("load", (float(value), round(time.time() * 1000)), **labels))
+
+    async def write_all(self, *series: writing.Series) -> None:
+        """Sends all series in one request."""
         assert self.receiver is not None
-        body = writing.body([writing.series("load", (float(value), round(time.time() * 1000)), **labels)])
+        body = writing.body(series)
         async with (
             aiohttp.ClientSession() as session,
             session.post(self.receiver.url, data=body, headers=HEADERS) as answer,
@@ -222,6 +227,42 @@ async def test_without_a_cluster_every_valid_name_is_a_node(cluster: Cluster) ->
     async with collecting(cluster):
         await cluster.has("172.20.3.4", "prometheus", {"load": 1})
         await cluster.has("any", "prometheus", {"load": 2})
+
+
+POLLED_TABLES = 100
+"""More messages than the polls of one test publish."""
+
+
+def invented(number: int) -> list[writing.Series]:
+    return [writing.series("load", (1.0, round(time.time() * 1000)), node=f"invented-{each}") for each in range(number)]
+
+
+async def test_of_invented_nodes_nothing_is_published(cluster: Cluster) -> None:
+    await cluster.node("node-1")
+    await cluster.nodes_listed()
+    async with collecting(cluster):
+        await cluster.write_all(*invented(2_000))
+        await cluster.refuses("written", "node", "node = 'invented-0': is no name of a node")
+        assert await cluster.published() == 0
+        await cluster.write(1, node="node-1")
+        assert await cluster.published() == 1
+
+
+async def test_without_a_cluster_invented_nodes_are_bounded(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collect_module, "MAX_NEW_NAMES", 20)
+    monkeypatch.setattr(collect_module, "MAX_NAMES", 30)
+    cluster.series = [({"node": f"polled-{number}"}, "1") for number in range(100)]
+    async with collecting(cluster):
+        await cluster.refuses("prometheus", "node", "is one new name too many: at most 30 at once")
+        state = await cluster.state("prometheus")
+        assert state is not None
+        assert state.metrics["load"].nodes == 30
+        before = await cluster.published()
+        await cluster.write(1, node="invented-0")
+        await cluster.write_all(*invented(2_000))
+        await cluster.refuses("written", "node", "is one new name too many: at most 20 at once")
+        assert [await cluster.values(f"invented-{number}", "written") for number in (20, 21)] == [{"load": 1}, {}]
+    assert before + 20 <= await cluster.published() <= before + 20 + POLLED_TABLES
 
 
 async def test_replicas_count_once_polled_and_written_by_two_senders(cluster: Cluster) -> None:

@@ -2,7 +2,7 @@
 
 import math
 import tracemalloc
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from tas.samples.freshness import is_fresh, stale_at
 from tas.samples.sample import MAX_SAMPLE_AGE, NodeSamples, Scrape, merge, newest
-from tas.sources.remote_write import MAX_LABELS, InvalidSeries, SeriesStore
+from tas.sources import remote_write
+from tas.sources import series as series_rules
+from tas.sources.remote_write import MAX_LABELS, MAX_SERIES_OF_NODE, InvalidSeries, SeriesStore
 from tas.sources.result import RefusalReason, SourceResult, SuspectReason, scrapes
-from tas.sources.series import LOOKBACK, Aggregate, Mappings, MetricMapping
+from tas.sources.series import LOOKBACK, Aggregate, Identity, Mappings, MetricMapping
 from tas.sources.write_request import WriteError, decode_write_request
 from tas.values.quantity import Quantity, format_quantity, parse_quantity
 from tests.fuzz.hostile import WRITE_MESSAGES
@@ -320,6 +322,82 @@ class TestSeveralSeriesOfOneNode:
     )
     def test_a_time_within_the_limits_is_accepted(self, ahead: int, taken: bool) -> None:
         assert bool(Sender().send(series("load", (1.0, MS + ahead), node="a")).samples) is taken
+
+
+class TestManySeriesOfOneNode:
+    """Each request with one of them looks at all of them, so their number is bounded."""
+
+    @staticmethod
+    def store(most: int = 10) -> Sender:
+        sender = Sender(load=MetricMapping(aggregate=Aggregate.SUM))
+        sender.store = SeriesStore(
+            Mappings(metrics={"load": MetricMapping(aggregate=Aggregate.SUM)}), max_series_of_node=most
+        )
+        return sender
+
+    def test_a_stranger_cannot_make_the_requests_of_others_dear(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        looks = identified = 0
+        counts, identity_of = remote_write._StoredSeries.counts, series_rules.identity_of
+
+        def counted(stored: remote_write._StoredSeries, horizon: float, now: float) -> bool:
+            nonlocal looks
+            looks += 1
+            return counts(stored, horizon, now)
+
+        def identify(labels: Mapping[str, str], replica_labels: Collection[str]) -> Identity:
+            nonlocal identified
+            identified += 1
+            return identity_of(labels, replica_labels)
+
+        monkeypatch.setattr(remote_write._StoredSeries, "counts", counted)
+        monkeypatch.setattr(remote_write, "identity_of", identify)
+        sender = Sender()
+        many = 3 * MAX_SERIES_OF_NODE
+        result = sender.send(*(series("load", (1.0, MS), node="a", x=str(number)) for number in range(many)))
+        assert result.samples == ()
+        assert result.refusals[RefusalReason.SHAPE].count == 1
+        assert sender.store.series <= MAX_SERIES_OF_NODE
+        assert looks <= many + MAX_SERIES_OF_NODE
+        for number in range(10):
+            looks = 0
+            sender.send(series("load", (2.0, MS + number), node="a", x=f"new {number}"))
+            sender.send(series("load", (2.0, MS + number), node="b"))
+            assert looks <= MAX_SERIES_OF_NODE
+        assert identified <= 2 * MAX_SERIES_OF_NODE
+        assert sender.values(series("load", (3.0, MS + 99), node="b")) == {("load", "b"): ("3", -0.099)}
+
+    def test_the_series_that_was_sent_last_stays_and_no_sum_is_of_a_part(self) -> None:
+        """After the last series that was too many, the node has no value for as long as series count."""
+        sender = self.store(most=10)
+        written = [series("load", (1.0, MS), node="a", cpu=str(number)) for number in range(10)]
+        sender.send(*written)
+        again = [series("load", (1.0, MS + 1), node="a", cpu=str(number)) for number in range(10)]
+        assert sender.values(*again) == {("load", "a"): ("10", -0.001)}
+        more = sender.send(series("load", (1.0, MS + 2), node="a", cpu="10"))
+        assert more.samples == ()
+        assert more.refusals[RefusalReason.SHAPE].example.startswith("load of a: number of series = 'more than 10'")
+        assert sender.store.series == 9
+        later = LOOKBACK - 1
+        for second in (60.0, later):
+            found = sender.send(
+                *(series("load", (2.0, MS + int(second * 1000)), node="a", cpu=str(number)) for number in range(3, 10)),
+                now=NOW + second,
+            )
+            assert found.samples == ()
+            assert found.refusals[RefusalReason.SHAPE].count == 1
+        after = LOOKBACK + 1
+        written = [series("load", (3.0, MS + int(after * 1000)), node="a", cpu=str(number)) for number in range(3, 10)]
+        assert sender.values(*written, now=NOW + after) == {("load", "a"): ("21", -after)}
+
+    def test_series_that_have_ended_make_room_without_a_loss(self) -> None:
+        sender = self.store(most=10)
+        for number in range(40):  # as pods that come and go
+            now, at = NOW + number * 60, MS + number * 60_000
+            sender.send(series("load", (1.0, at), node="a", pod=str(number)), now=now)
+            sender.send(series("load", (1.0, at + 1000), node="a", pod=str(number)), now=now + 1)
+            found = sender.send(series("load", (STALE, at + 2000), node="a", pod=str(number)), now=now + 2)
+            assert found.refusals == {}
+        assert sender.store.series <= 10
 
 
 class TestWhatBreaksTheProtocol:
