@@ -38,11 +38,30 @@ _FACTOR = {
     "Ei": 2**60 * NANO,
 }
 _MAX_TEXT = 1000  # every step below is at worst quadratic in the length, so parsing takes microseconds
-_POWERS = tuple(10**n for n in range(10))
+_MAX_PLAIN = 40
+"""Numbers with at most so many characters are read without the grammar: they cannot be out of range."""
+
+_POWERS = tuple(10**n for n in range(_MAX_PLAIN))
 
 
 class QuantityError(TasError, ValueError):
     """Text that is not a quantity; the message gives the reason."""
+
+
+def plain_quantity(text: str) -> Quantity | None:
+    """The value of a number without a sign, an exponent or a suffix, as nearly every sample; None for other text."""
+    if len(text) > _MAX_PLAIN or not text.isascii():
+        return None
+    if text.isdigit():
+        return Quantity(int(text) * NANO)
+    whole, _, fraction = text.partition(".")
+    digits = whole + fraction
+    if not digits.isdigit():
+        return None
+    places = len(fraction)
+    if places < 10:
+        return Quantity(int(digits) * _POWERS[9 - places])
+    return Quantity(-(-int(digits) // _POWERS[places - 9]))  # the two signs round up
 
 
 def parse_quantity(text: str) -> Quantity:
@@ -50,9 +69,9 @@ def parse_quantity(text: str) -> Quantity:
 
     Raises QuantityError for anything else, NaN and infinities included, and beyond ±10⁴⁰.
     """
-    # Almost every sample is a plain integer; up to 40 digits it cannot be out of range either.
-    if len(text) <= 40 and text.isdigit() and text.isascii():
-        return Quantity(int(text) * NANO)
+    plain = plain_quantity(text)
+    if plain is not None:
+        return plain
     if len(text) > _MAX_TEXT:
         raise QuantityError(f"{shortened(text)} is longer than {_MAX_TEXT} characters")
     match = _GRAMMAR.fullmatch(text)
@@ -98,6 +117,9 @@ def _scaled(digits: str, power: int) -> int:
 
 def format_quantity(value: Quantity) -> str:
     """The shortest decimal text that `parse_quantity` reads back exactly: `1.5`, `2147483648`, `-0.000000001`."""
+    if value >= NANO and value % NANO:  # as most samples
+        text = str(value)
+        return f"{text[:-9]}.{text[-9:].rstrip('0')}"
     sign = "-" if value < 0 else ""
     whole, fraction = divmod(abs(value), NANO)
     if fraction == 0:
