@@ -5,7 +5,7 @@ the stable HTTP API, `/api/v1/query`.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -24,7 +24,8 @@ from tas.sources.series import (
     series_names,
     valid_node,
 )
-from tas.values.quantity import QuantityError, parse_quantity
+from tas.values.blanks import is_plain
+from tas.values.quantity import Quantity, QuantityError, parse_quantity, plain_quantity
 from tas.values.window import Kind, Window, window_of
 
 _DECIMAL = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")
@@ -63,6 +64,14 @@ class _Series(msgspec.Struct, kw_only=True, gc=False):
     metric: dict[str, str]
     value: tuple[float, str] | None = None
     histogram: msgspec.Raw | None = None
+
+
+class _Value(msgspec.Struct, gc=False):
+    """The value of a series, and the series as written: its labels are decoded again where they are needed."""
+
+    value: Quantity
+    measured: float
+    item: msgspec.Raw
 
 
 _answer_decoder = msgspec.json.Decoder(_Answer)
@@ -140,12 +149,9 @@ def read_answer(
     if (excess := excess_of(body)) is not None:
         raise AnswerError(f"{excess}, from the query {shortened(query_of(metric, mapping), 200)}", unreadable=False)
     answer = _answer(body, status)
-    samples: dict[str, list[SeriesSample]] = {}
-    names = series_names(metric, mapping) if mapping.query is None else ()
+    values: dict[str, _Value] = {}
+    several: dict[str, list[_Value]] = {}
     rules, small = mapping.rules, mapping.has_small_blanks(metric)
-    replica_labels = frozenset(REPLICA_LABELS if mapping.replica_labels is None else mapping.replica_labels)
-    jobs: set[str] = set()
-    has_replicas = mapping.aggregate is None  # or may have: nearly always a node has one series then
     for item in _vector(answer, query_of(metric, mapping)):
         one_series = _series(item, metric, builder)
         if one_series is None:
@@ -153,18 +159,19 @@ def read_answer(
         node = valid_node(builder, metric, one_series.metric, mapping.node_label)
         if node is None:
             continue
-        subject = f"{metric} of {node}"
-        sample = _series_sample(subject, one_series, item, names, builder)
-        if sample is not None and builder.is_value(sample.value, subject, rules, small=small):
-            samples.setdefault(node, []).append(sample)
-            if not has_replicas:
-                jobs.add(one_series.metric.get(JOB_LABEL, ""))
-                has_replicas = not replica_labels.isdisjoint(one_series.metric)
-    is_plain = not has_replicas and len(jobs) <= 1
-    for node, node_samples in samples.items():
-        add_node_sample(
-            builder, metric, node, node_samples, mapping.aggregate, replica_labels=replica_labels, is_plain=is_plain
-        )
+        found = _value(metric, node, one_series, item, builder)
+        if found is None or not (
+            is_plain(found.value, rules) or builder.is_value(found.value, f"{metric} of {node}", rules, small=small)
+        ):
+            continue
+        if node in values:
+            several.setdefault(node, [values[node]]).append(found)
+        else:
+            values[node] = found
+    for node, found in values.items():
+        if node not in several:  # as nearly always
+            builder.add_sample(Sample(node=node, metric=metric, value=found.value, measured=found.measured))
+    _add_several(builder, metric, mapping, several)
     result = builder.result()
     if not result.samples:
         builder.add_missing(metric, _nothing(query_of(metric, mapping), result, answer.warnings))
@@ -208,25 +215,58 @@ def _nothing(query: str, result: SourceResult, warnings: list[str]) -> str:
     return "; ".join(reasons)
 
 
-def _series_sample(
-    subject: str, series: _Series, item: msgspec.Raw, names: tuple[str, ...], builder: ResultBuilder
-) -> SeriesSample | None:
+def _value(metric: str, node: str, series: _Series, item: msgspec.Raw, builder: ResultBuilder) -> _Value | None:
+    """The value of a series; None, and it is refused, if it has none."""
     if series.value is None:
+        subject = f"{metric} of {node}"
         builder.refuse(RefusalReason.SHAPE, subject, "histogram", "a native histogram", "must be a single value")
         return None
     measured, text = series.value
+    value = plain_quantity(text)
+    if value is not None:
+        return _Value(value, measured, item)
+    subject = f"{metric} of {node}"
     if not _DECIMAL.fullmatch(text):
         builder.refuse(RefusalReason.VALUE, subject, "value", text, "must be a finite decimal number")
         return None
     try:
-        value = parse_quantity(text)
+        return _Value(parse_quantity(text), measured, item)
     except QuantityError as error:
         builder.refuse(RefusalReason.VALUE, subject, "value", text, str(error))
         return None
-    name = series.metric.get(NAME_LABEL, "")
-    rank = names.index(name) if name in names else 0
-    # The labels are decoded again if they are needed: the labels of all series take ten times the bytes of the answer.
-    return SeriesSample(labels=partial(_labels, item), rank=rank, value=value, measured=measured)
+
+
+def _add_several(
+    builder: ResultBuilder, metric: str, mapping: MetricMapping, nodes: Mapping[str, Sequence[_Value]]
+) -> None:
+    """Adds the values of nodes with several series each."""
+    if not nodes:
+        return
+    names = series_names(metric, mapping) if mapping.query is None else ()
+    replica_labels = frozenset(REPLICA_LABELS if mapping.replica_labels is None else mapping.replica_labels)
+    for node, values in nodes.items():
+        labels = [_labels(each.item) for each in values]
+        jobs = {each.get(JOB_LABEL, "") for each in labels}
+        has_replicas = mapping.aggregate is None or not all(replica_labels.isdisjoint(each) for each in labels)
+        # The labels are decoded again if they are needed: the labels of all series take ten times the bytes.
+        samples = [
+            SeriesSample(
+                labels=partial(_labels, each.item),
+                rank=names.index(name) if (name := known.get(NAME_LABEL, "")) in names else 0,
+                value=each.value,
+                measured=each.measured,
+            )
+            for each, known in zip(values, labels, strict=True)
+        ]
+        add_node_sample(
+            builder,
+            metric,
+            node,
+            samples,
+            mapping.aggregate,
+            replica_labels=replica_labels,
+            is_plain=not has_replicas and len(jobs) == 1,
+        )
 
 
 def _labels(item: msgspec.Raw) -> Mapping[str, str]:
@@ -276,7 +316,7 @@ def _vector(answer: _Answer, query: str) -> list[msgspec.Raw]:
 def _series(item: msgspec.Raw, metric: str, builder: ResultBuilder) -> _Series | None:
     """One series; None, and the series is refused, if it cannot be decoded."""
     try:
-        if len(bytes(item)) <= MAX_SERIES_BYTES:
+        if len(memoryview(item)) <= MAX_SERIES_BYTES:
             return _series_decoder.decode(item)
         reason = f"must be at most {MAX_SERIES_BYTES} bytes"
     except _UNREADABLE as error:

@@ -283,12 +283,13 @@ def with_refusals(result: SourceResult, refusals: Mapping[RefusalReason, Refusal
 
 def with_valid_times(result: SourceResult, *, now: float) -> SourceResult:
     """`result` without the samples whose time is invalid: `materialize` would refuse them as well (facts.md n52)."""
-    if all(_time_fault(sample, now) is None for sample in result.samples):
+    times = {sample.measured for sample in result.samples}  # often one for all
+    if all(_time_fault(time, now) is None for time in times):
         return result
     builder = ResultBuilder()
     kept: list[Sample] = []
     for sample in result.samples:
-        fault = _time_fault(sample, now)
+        fault = _time_fault(sample.measured, now)
         if fault is None:
             kept.append(sample)
         else:
@@ -297,8 +298,8 @@ def with_valid_times(result: SourceResult, *, now: float) -> SourceResult:
     return with_refusals(msgspec.structs.replace(result, samples=tuple(kept)), builder.result().refusals)
 
 
-def _time_fault(sample: Sample, now: float) -> str | None:
-    return None if sample.measured is None else time_fault(sample.measured, now)
+def _time_fault(measured: float | None, now: float) -> str | None:
+    return None if measured is None else time_fault(measured, now)
 
 
 def scrapes(samples: Iterable[Sample], *, source: str, requested_at: float) -> Iterator[tuple[str, Scrape]]:
