@@ -45,6 +45,7 @@ COMMANDS = {
     "policy": LazyCommand("policy", "Check manifests of TASPolicy, and what they would do."),
     "crd": LazyCommand("crd", "Print the CRD of TASPolicy: tas crd | kubectl apply -f -."),
     "files": LazyCommand("files", "List the files for a deployment, or write them to a folder."),
+    "runbook": LazyCommand("runbook", "Say when ALERT fires and what to do; without ALERT, list all alerts."),
     "docs": LazyCommand(
         "docs", "Write the pages of settings, options of agents and commands, and the schemas of the events."
     ),

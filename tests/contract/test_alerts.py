@@ -32,7 +32,7 @@ RULES = (DEPLOY / "alerts" / "tas.yaml", DEPLOY / "alerts" / "scheduler.yaml")
 TESTS = DEPLOY / "alerts" / "tas.test.yaml"
 
 RUNBOOK = "https://tas-on-nats.example/docs/operations.md"
-"""Whoever installs the rules replaces it: the product has no public pages of its own."""
+"""Whoever installs the rules replaces it: the product has no public pages of its own. `tas runbook` needs none."""
 
 ALWAYS = "TasWatchdog"
 """The only alert without a silent case."""
@@ -91,11 +91,13 @@ def test_an_expression_uses_metrics_and_labels_that_exist(expression: str) -> No
 def test_each_alert_links_to_its_row() -> None:
     text = PAGE.read_text()
     alerts = {rule["alert"]: rule["annotations"]["runbook_url"] for rule in rules()}
+    said = {rule["alert"]: rule["annotations"]["description"] for rule in rules()}
     assert len(alerts) == len(rules())
     for alert, link in alerts.items():
         base, _, anchor = link.partition("#")
         assert base == RUNBOOK
         assert anchor in anchors(PAGE)
+        assert said[alert] == f"What to do: tas runbook {alert}"
         assert re.search(rf'^\| <a id="{anchor}"></a>`{alert}` \| \S.* \| \S.* \|$', text, re.MULTILINE), alert
     assert set(re.findall(r'<a id="(Tas\w+)">', text)) == alerts.keys()
     assert RUNBOOK in text, "how to set it"

@@ -23,11 +23,13 @@ import aiohttp
 import pytest
 
 from bus.connection import Bus
+from bus.kinds import EXPECTED_NUMBERS
 from bus.rights.access import Access
 from sandbox import Sandbox
 from sandbox.faults import Call
 from sandbox.resources import NODES, PODS, TASPOLICIES
 from tas.policy.policy import API_VERSION
+from tas.processes.expected import Expected
 from tests.certificates import Authority
 from tests.contract.test_alerts import ALWAYS, rules
 from tests.integration.bus.operated import Operator, operated
@@ -737,6 +739,16 @@ async def test_the_alerts_of_processes_fire_and_end_as_their_rows_say(
                     seconds=7 * MINUTE,
                 )
             )
+            two = Stage(first, user.filter, writer)
+            await two.is_at('tas_workers{worker="extender"', lambda count: count == 1)
+            async with two.story("TasReplicaMissing", minutes=2) as during:
+                async with Bus.connect(server.url, name="test", streams=()) as bus:
+                    should = Expected(count=2)
+                    await EXPECTED_NUMBERS.put(bus, "extender", should, revision=0, read_at=time.monotonic())
+                await two.is_at('tas_workers_expected{worker="extender"', lambda count: count == 2)
+                during.extend(await two.scrapes())
+                assert (await tas("dismiss", "extender", "--bus", server.url)).code == 0
+                await two.is_at('tas_workers_expected{worker="extender"', lambda count: count == 1)
             before = await stage.scrape()
             os.kill(first.process.pid, signal.SIGKILL)
             await first.process.wait()
@@ -747,7 +759,7 @@ async def test_the_alerts_of_processes_fire_and_end_as_their_rows_say(
             after = await Stage(again, user.filter).scrape()
     alerts = {"TasProcessDown", "TasNoExtenderReady", "TasWorkerMissing"}
     story = Story(name="killed", alerts=alerts, before=before, during=killed, after=after, seconds=7 * MINUTE)
-    check(prometheus_binary.with_name("promtool"), [*stage.stories, story], tmp_path)
+    check(prometheus_binary.with_name("promtool"), [*stage.stories, *two.stories, story], tmp_path)
 
 
 @pytest.mark.nightly

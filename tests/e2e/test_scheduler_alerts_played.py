@@ -73,6 +73,7 @@ def test_a_scheduler_that_reaches_no_extender_is_known_by_its_own_attempts(
                         "exp_annotations": {
                             "summary": f"The scheduler tries pods (result: {result}), "
                             "and has asked no extender for two minutes",
+                            "description": f"What to do: tas runbook {ALERT}",
                             "runbook_url": f"https://tas-on-nats.example/docs/operations.md#{ALERT}",
                         },
                     }

@@ -111,9 +111,14 @@ seccompProfile: {type: RuntimeDefault}
 {{- end }}
 {{- end }}
 
-{{- /* A file of deploy/alerts, with the page of this installation in each `runbook_url`. */}}
+{{- /* A file of deploy/alerts, with the page of this installation in each `runbook_url`; without a page no link. */}}
 {{- define "tas.alerts" -}}
-{{- .root.Files.Get (printf "files/alerts/%s" .file) | replace "https://tas-on-nats.example/docs/operations.md" .root.Values.prometheus.runbookUrl }}
+{{- $rules := .root.Files.Get (printf "files/alerts/%s" .file) }}
+{{- with .root.Values.prometheus.runbookUrl }}
+{{- $rules | replace "https://tas-on-nats.example/docs/operations.md" . }}
+{{- else }}
+{{- regexReplaceAll "(?m)^ +runbook_url: .*\n?" $rules "" }}
+{{- end }}
 {{- end }}
 
 {{- /* Three quarters of the volume of a NATS server, in MiB. */}}

@@ -52,6 +52,7 @@ STARTS = {
     "--help": Start(TERMINAL, 25),
     "crd": Start(TERMINAL | RECORDS | {"workers.kubernetes"}, 70),
     "files": Start(TERMINAL, 25),
+    "runbook TasWorkerMissing": Start(TERMINAL, 26),
     "docs --help": Start(SETTINGS | {"orjson"}, 121),
     "policy lint --json deploy/policies/demo-policy.yaml": Start(
         TERMINAL | RECORDS | {"orjson", "workers.watching", "yaml"}, 75

@@ -1,0 +1,40 @@
+"""`tas runbook`: when an alert fires and what to do, for whoever has the alert and no page on the network."""
+
+import re
+from difflib import get_close_matches
+
+import click
+
+from cli.files import FOLDERS
+from cli.output import echo
+
+ROW = re.compile(r'^\| <a id="(?P<alert>Tas\w+)"></a>`\w+` \| (?P<fires>\S.*) \| (?P<act>\S.*) \|$', re.MULTILINE)
+"""A row of the table of alerts in docs/operations.md."""
+
+LINK = re.compile(r"\[([^]]+)\]\((?P<page>[\w.-]+\.md)?[^)]*\)")
+
+
+@click.command("runbook")
+@click.argument("alert", required=False)
+def runbook(*, alert: str | None) -> None:
+    """Say when ALERT fires and what to do; without ALERT, list all alerts.
+
+    The text is that of docs/operations.md in this version.
+    """
+    page = next(folder for name, folder in FOLDERS.items() if name.name == "docs") / "operations.md"
+    rows = {row["alert"]: row for row in ROW.finditer(page.read_text(encoding="utf-8"))}
+    if alert is None:
+        for name in rows:
+            echo(name)
+        return
+    if alert not in rows:
+        close = get_close_matches(alert, rows, n=1)
+        hint = f"; did you mean {close[0]}?" if close else "; tas runbook lists them"
+        raise click.BadParameter(f"no alert of this version: {alert!r}{hint}", param_hint="ALERT")
+    echo(f"{alert}\n\nfires if: {_plain(rows[alert]['fires'])}\n\ndo: {_plain(rows[alert]['act'])}")
+
+
+def _plain(cell: str) -> str:
+    """The text of a cell without the marks of a page: a link keeps the page that it names."""
+    text = LINK.sub(lambda link: f"{link[1]} (docs/{link['page']})" if link["page"] else link[1], cell)
+    return re.sub(r"\*\*|(?<!\\)`", "", text).replace("\\|", "|")

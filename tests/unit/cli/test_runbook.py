@@ -1,0 +1,35 @@
+"""`tas runbook`."""
+
+import re
+
+from click.testing import CliRunner, Result
+
+from cli import cli
+from tests.contract.test_alerts import rules
+
+
+def tas(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["runbook", *arguments], prog_name="tas")
+
+
+def test_each_alert_is_listed_and_says_when_it_fires_and_what_to_do() -> None:
+    alerts = {rule["alert"] for rule in rules()}
+    assert set(tas().stdout.split()) == alerts
+    for alert in alerts:
+        said = tas(alert)
+        assert said.exit_code == 0
+        assert re.fullmatch(rf"{alert}\n\nfires if: \S.{{9,}}\n\ndo: \S.{{9,}}\n", said.stdout)
+        assert not re.search(r"\]\(|\*\*|\\\|", said.stdout), said.stdout
+
+
+def test_a_link_keeps_the_page_that_it_names() -> None:
+    assert "tas bus user operator labels labels --renew" in tas("TasBusCredentialsExpire").stdout
+    assert "bus.md (docs/bus.md)" in tas("TasBusCredentialsExpire").stdout
+    assert "do: as TasSchedulerDoesNotAsk\n" in tas("TasSchedulerAsksNobody").stdout
+
+
+def test_an_alert_that_does_not_exist_is_refused_with_the_nearest() -> None:
+    done = tas("TasWorkerMising")
+    assert done.exit_code == 2
+    assert "no alert of this version: 'TasWorkerMising'; did you mean TasWorkerMissing?" in done.stderr
+    assert "; tas runbook lists them" in tas("CPUThrottlingHigh").stderr
