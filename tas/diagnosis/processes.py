@@ -7,7 +7,7 @@ import msgspec
 from tas.diagnosis.extender import RECENT_SECONDS, STATUS, valid
 from tas.diagnosis.finding import Finding, Missing, Severity, command, finding, ok, some, unknown
 from tas.policy.policy import Policy, StrategyType
-from tas.processes.expected import Expected, Lack, lacks
+from tas.processes.expected import TOGETHER_SECONDS, Expected, Lack, lacks
 from tas.processes.expected import unknown as not_known_yet
 from tas.processes.process import Running, numbers
 from tas.verdict.ownership import LABEL_STRATEGIES
@@ -35,6 +35,9 @@ WITHOUT: Mapping[str, str] = {
 
 LAG_MESSAGES = 5000
 """A reader that is so many messages behind cannot follow: in ordinary use it is a few behind."""
+
+COUNTED_SECONDS = 60.0
+"""From the time for which processes must run together until their number is on the bus."""
 
 
 class ProcessFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,13 +133,27 @@ def _running(facts: ProcessFacts) -> Iterator[Finding]:
 
 
 def _expected(facts: ProcessFacts) -> Iterator[Finding]:
-    if unseen := not_known_yet(facts.running, facts.expected):
-        what = f"how many processes should run is not known yet of {some(unseen)}"
-        mend = "wait until they have run together for 10 minutes, since a start, a change or a wipe of the bus"
+    unseen = set(not_known_yet(facts.running, facts.expected))
+    new = {worker for worker in unseen if _is_new(worker, facts)}
+    mend = "wait until they have run together for 10 minutes, since a start, a change or a wipe of the bus"
+    if unseen - new:
+        what = f"how many processes should run is not known yet of {some(unseen - new)}"
         yield unknown("workers.expected", Missing(what, mend))
+    elif new:
+        what = f"how many processes should run is not known yet of {some(new)}, which have just started"
+        yield finding("workers.expected", Severity.HINT, what, mend)
     elif not facts.running and not facts.expected:
         what = "no process is known, and none that should run"
         yield unknown("workers.expected", Missing(what, "start one"))
+
+
+def _is_new(worker: str, facts: ProcessFacts) -> bool:
+    """Whether each process with the worker is so new that nobody can know yet how many should run it.
+
+    A process that is older should be known: the bus was wiped, or nobody counts. Clocks may differ.
+    """
+    started = [each.process.started for each in facts.running if worker in each.process.workers]
+    return all(abs(facts.now - each) <= TOGETHER_SECONDS + COUNTED_SECONDS for each in started)
 
 
 def _ready(facts: ProcessFacts) -> Iterator[Finding]:

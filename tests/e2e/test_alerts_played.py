@@ -743,6 +743,7 @@ async def test_the_alerts_of_processes_fire_and_end_as_their_rows_say(
             await two.is_at('tas_workers{worker="extender"', lambda count: count == 1)
             async with two.story("TasReplicaMissing", minutes=2) as during:
                 async with Bus.connect(server.url, name="test", streams=()) as bus:
+                    await bus.wait_connected()
                     should = Expected(count=2)
                     await EXPECTED_NUMBERS.put(bus, "extender", should, revision=0, read_at=time.monotonic())
                 await two.is_at('tas_workers_expected{worker="extender"', lambda count: count == 2)

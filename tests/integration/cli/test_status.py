@@ -56,7 +56,7 @@ async def test_well_wrong_and_not_known_have_different_exit_codes(tas: Tas, bus:
     workers = ("evaluate", "extender", "materialize", "policies")
     await put_process(bus, "all", *workers, answers={"filter": LastAnswer(time=time.time())})
     done = await tas("status", "--json")
-    assert found(done)["workers.expected"] == "unknown", "as after a wipe of the bus"
+    assert found(done)["workers.expected"] == "hint", "they have just started"
     await expect(bus, **dict.fromkeys(workers, 1))
     done = await tas("status", "--json")
     assert found(done) == {"policies.any": "warning"}

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from tas.diagnosis.finding import Missing, Severity
+from tas.diagnosis.finding import Missing, Severity, exit_code
 from tas.diagnosis.metrics import MetricFacts, check_metrics
 from tas.diagnosis.overview import Verdict, verdict_of, worst_first
 from tas.diagnosis.processes import ProcessFacts, check_answers, check_processes
@@ -66,6 +66,27 @@ def test_what_is_not_known_yet_is_never_well(expected: dict[str, Expected], proc
     found = list(check_processes(facts(running=processes, expected=expected, policies=[])))
     assert bad(found) == {"workers.expected": Severity.UNKNOWN}
     assert verdict_of(found) is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("age", "other", "severity"),
+    [
+        pytest.param(5.0, 5.0, Severity.HINT, id="a new installation"),
+        pytest.param(655.0, -30.0, Severity.HINT, id="the number is written, and a clock is ahead"),
+        pytest.param(700.0, 700.0, Severity.UNKNOWN, id="after a wipe, or nobody counts"),
+        pytest.param(700.0, 5.0, Severity.UNKNOWN, id="after a wipe one of two was started again"),
+        pytest.param(-86_400.0, 5.0, Severity.UNKNOWN, id="a clock of tomorrow"),
+    ],
+)
+def test_a_new_installation_is_a_hint_for_ten_minutes(age: float, other: float, severity: Severity) -> None:
+    processes = [
+        each._replace(process=msgspec.structs.replace(each.process, started=NOW - seconds))
+        for each, seconds in zip(running("evaluate", 2), (age, other), strict=True)
+    ]
+    found = list(check_processes(facts(*processes, expected={}, policies=[])))
+    assert bad(found) == {"workers.expected": severity}
+    assert exit_code(found) == (severity is Severity.UNKNOWN)
+    assert verdict_of(found) is Verdict.UNKNOWN, "the screen never says that all is well"
 
 
 def test_what_policies_need_and_nobody_runs_is_an_error_also_if_it_never_ran() -> None:
