@@ -20,7 +20,7 @@ SKIPPED = "bus.sync,clocks.nodes,policies.crd,rights,scheduler.alike,workloads.d
 """The simulated cluster has no accounts, leases of nodes, schemas, DaemonSets, and no kube-scheduler that is a pod."""
 
 NEW = {"workers.expected"}
-"""Found in each new installation: how many processes should run is known only after ten minutes. A hint, so exit code 0."""
+"""Found in each new installation: how many processes should run is known after ten minutes. A hint, so exit code 0."""
 
 RULES = [{"metricname": "health_metric", "operator": "Equals", "target": 2}]
 STRATEGIES = {"dontschedule": {"rules": RULES}, "deschedule": {"rules": RULES}}
