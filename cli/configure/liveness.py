@@ -4,6 +4,7 @@ import hashlib
 import ssl
 import time
 from collections.abc import Sequence
+from functools import partial
 from http.client import HTTPException, HTTPSConnection
 from typing import NamedTuple
 
@@ -13,11 +14,12 @@ from bus.trying import Tries
 from cli.configure.errors import ConfigureError, SomeNotRestoredError
 from cli.configure.files import NotRestoredError, Step, undone
 from tas.configuring.restart import Restart
+from tas.values.backoff import Backoff
 
 STEADY_SECONDS = 3.0
-_POLL_SECONDS = 0.2
 _TIMEOUT_SECONDS = 5.0
 _TRIES = Tries(times=3)
+_POLL = Tries(wait=Backoff(first=0.2, longest=0.2))
 
 
 class Sight(NamedTuple):
@@ -72,7 +74,7 @@ def look(address: str) -> Sight:
 
 def look_before(address: str) -> Sight:
     """As `look`, before a change: asked again while a slow scheduler does not even show its certificate."""
-    return _TRIES.blocking(lambda: look(address), until=lambda sight: bool(sight.certificate) or not sight.is_slow)
+    return _TRIES.blocking(partial(look, address), until=lambda sight: bool(sight.certificate) or not sight.is_slow)
 
 
 def wait_for_restart(
@@ -84,13 +86,14 @@ def wait_for_restart(
     """
     restart = Restart(before.certificate, own_certificate=own_certificate, steady=STEADY_SECONDS)
     began = time.monotonic()
-    problem: str | None = "it has not started again"
-    while (passed := time.monotonic() - began) < seconds:
-        sight = look(address)
-        problem = sight.problem or "it has not started again"
-        if restart.saw(time.monotonic(), None if sight.problem else sight.certificate, is_slow=sight.is_slow):
-            return passed
-        time.sleep(_POLL_SECONDS)
+
+    def is_back(sight: Sight) -> bool:
+        return restart.saw(time.monotonic(), None if sight.problem else sight.certificate, is_slow=sight.is_slow)
+
+    sight = _POLL._replace(within=seconds).blocking(partial(look, address), until=is_back)
+    if is_back(sight):
+        return time.monotonic() - began
+    problem = sight.problem or "it has not started again"
     reason = f"the scheduler does not answer at {address} after {seconds:g} s: {problem}"
     try:
         undone(steps)

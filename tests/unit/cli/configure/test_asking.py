@@ -17,6 +17,7 @@ from cli.configure.cluster_dns import ClusterDns, of_kubelet, resolved
 from cli.configure.liveness import Sight, look, look_before
 from cli.configure.reachability import Unreached, why_not_reached
 from tas.configuring.dns import A, question
+from tas.values.backoff import Backoff
 from tests.certificates import Authority, Pair
 from tests.unit.cli.configure.node import AUTHORITY, CLIENT, Node, code, message
 
@@ -127,7 +128,7 @@ def test_wait_ends_with_a_new_scheduler_or_restores_all_files(
     node: Node, monkeypatch: pytest.MonkeyPatch, *, starts: bool
 ) -> None:
     monkeypatch.setattr(liveness, "STEADY_SECONDS", 0.05)
-    monkeypatch.setattr(liveness, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(liveness, "_POLL", Tries(wait=Backoff(first=0.01, longest=0.01)))
     before = node.files()
     stop, gone = threading.Event(), threading.Event()
     with (
