@@ -32,6 +32,7 @@ from bus.records.leases import LeaseRecord, decode_lease
 from bus.records.nodes import (
     NodeFacts,
     NodeRelease,
+    StoredSamples,
     decode_node_facts,
     decode_node_release,
     decode_node_samples,
@@ -92,7 +93,6 @@ from tas.enforcing.pod import PodKey
 from tas.policy.policy import PolicyKey
 from tas.processes.expected import Expected
 from tas.processes.process import Process
-from tas.samples.sample import NodeSamples
 from tas.samples.table import Table, TableKey
 from tas.sources.state import SourceState
 from tas.verdict.brake import Breaker, Pause
@@ -121,11 +121,11 @@ def _node_of(kind: NodeKind) -> Callable[[str], str | None]:
     return _unless_synced(parse_key)
 
 
-NODE_SAMPLES: RecordKind[str, NodeSamples] = RecordKind(
+NODE_SAMPLES: RecordKind[str, StoredSamples] = RecordKind(
     bucket=NODES,
     key=node_metrics_key,
     parse_key=_node_of("metrics"),
-    encode=encode_node_samples,
+    encode=lambda stored: encode_node_samples(*stored),
     decode=lambda _, data: decode_node_samples(data),
     keys="*.metrics",
 )

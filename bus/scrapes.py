@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from bus.buckets import SAMPLES
 from bus.connection import Bus
-from bus.records.samples import SamplesMessage, decode_newest, decode_samples, encode_samples
+from bus.records.samples import NewestScrape, SamplesMessage, decode_newest, decode_samples, encode_samples
 from bus.subjects import parse_samples_subject, samples_subject
 from tas.errors import InvalidInputError
 from tas.samples.sample import NodeSamples, Scrape
@@ -46,8 +46,8 @@ class SourceMessages(NamedTuple):
     source: str
     messages: Sequence[SamplesMessage]
 
-    def newest(self, stored: NodeSamples) -> Iterator[tuple[Scrape | None, tuple[InvalidInputError, ...]]]:
-        """The scrapes and refused metrics, without metrics of which a message or the stored samples have a newer value.
+    def newest(self, stored: NodeSamples) -> Iterator[NewestScrape]:
+        """The scrapes, without metrics of which a message or the stored samples have a newer value.
 
         The time for one step grows with the bytes of one message.
         """

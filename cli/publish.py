@@ -136,13 +136,14 @@ async def _outcome(bus: "Bus", node: str, scrape: Scrape) -> tuple[Outcome, str]
 
     from bus.errors import BusError
     from bus.kinds import NODE_FACTS, NODE_SAMPLES, synced_of
+    from bus.records.nodes import StoredSamples
     from bus.scrapes import refused_on_arrival
 
     start, pause = time.monotonic(), 0.01
     has_read_message = False
     while True:
         # The node's own record alone: in a table a sequence is one of TABLES, and says nothing about this message.
-        known = (await NODE_SAMPLES.get(bus, node)).readable() or ()
+        known = ((await NODE_SAMPLES.get(bus, node)).readable() or StoredSamples()).samples
         if kept_metrics(known, scrape, scrape.sequence) == scrape.metrics.keys():
             return Outcome.STORED, ""
         synced = (await synced_of(NODES).get(bus, SYNCED)).readable()

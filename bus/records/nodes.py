@@ -1,5 +1,8 @@
 """A node in NODES: its newest samples, and what the API server reported."""
 
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
 import msgspec
 
 from bus.records.codec import (
@@ -56,6 +59,17 @@ class NodeRelease(msgspec.Struct, frozen=True, kw_only=True):
     by: str = ""
 
 
+class StoredSamples(NamedTuple):
+    """Value of `<node>.metrics` in NODES: the newest samples of a node.
+
+    `left_out` names the metrics of which a reader of each version has still not seen each value, as in a
+    `tas.samples.table.Table`: values that came between this version and the one before are in neither.
+    """
+
+    samples: NodeSamples = ()
+    left_out: frozenset[str] = frozenset()
+
+
 class _Scrape(msgspec.Struct, kw_only=True, omit_defaults=True):
     source: str
     measured: Time
@@ -66,21 +80,22 @@ class _Scrape(msgspec.Struct, kw_only=True, omit_defaults=True):
     ends: Time | None = None
 
 
-class _NodeSamples(msgspec.Struct, kw_only=True):
+class _StoredSamples(msgspec.Struct, kw_only=True, omit_defaults=True):
     scrapes: list[_Scrape]
+    left_out: Sequence[str] = ()
 
 
-_read_samples = reader("samples of a node", _NodeSamples)
+_read_samples = reader("samples of a node", _StoredSamples)
 
 decode_node_facts = reader("facts of a node", NodeFacts)
 
 decode_node_release = reader("release of a node", NodeRelease)
 
 
-def encode_node_samples(samples: NodeSamples) -> bytes:
+def encode_node_samples(samples: NodeSamples, left_out: Collection[str] = ()) -> bytes:
     """The value of `<node>.metrics` in NODES."""
     return encode(
-        _NodeSamples(
+        _StoredSamples(
             scrapes=[
                 _Scrape(
                     source=scrape.source,
@@ -92,13 +107,15 @@ def encode_node_samples(samples: NodeSamples) -> bytes:
                     metrics=quantity_texts(scrape.metrics),
                 )
                 for scrape in samples
-            ]
+            ],
+            left_out=tuple(sorted(left_out)),
         )
     )
 
 
-def decode_node_samples(data: bytes) -> NodeSamples:
+def decode_node_samples(data: bytes) -> StoredSamples:
     """The inverse of `encode_node_samples`. Raises InvalidInputError."""
+    found = _read_samples(data)
     scrapes = [
         Scrape(
             source=scrape.source,
@@ -109,10 +126,10 @@ def decode_node_samples(data: bytes) -> NodeSamples:
             ends=optional_seconds_of(scrape.ends),
             metrics=_quantities(scrape),
         )
-        for scrape in _read_samples(data).scrapes
+        for scrape in found.scrapes
     ]
     scrapes.sort(key=lambda scrape: (scrape.source, scrape.order))
-    return tuple(scrapes)
+    return StoredSamples(tuple(scrapes), frozenset(found.left_out))
 
 
 def _quantities(scrape: _Scrape) -> dict[str, Quantity]:

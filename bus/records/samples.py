@@ -83,12 +83,25 @@ def decode_samples(
     Raises InvalidInputError if the subject is invalid.
     """
     node, source = parse_samples_subject(subject)
-    return node, *_scrape(_head(node, source, data, arrived=arrived, sequence=sequence), (), only)
+    scrape, refused, _ = _scrape(_head(node, source, data, arrived=arrived, sequence=sequence), (), only)
+    return node, scrape, refused
+
+
+class NewestScrape(NamedTuple):
+    """The scrape of a message without metrics of which there is a newer value, None without any, and what is refused.
+
+    `left_out` names the metrics of the message whose value a later message has replaced before it was stored. Metrics
+    of a message that came late, after one that was measured later, are not among them: their values never counted.
+    """
+
+    scrape: Scrape | None
+    refused: tuple[InvalidInputError, ...]
+    left_out: frozenset[str]
 
 
 def decode_newest(
     node: str, source: str, messages: Iterable[SamplesMessage], stored: NodeSamples
-) -> Iterator[tuple[Scrape | None, tuple[InvalidInputError, ...]]]:
+) -> Iterator[NewestScrape]:
     """The scrapes of messages of one source of a node, without metrics of which there is a newer valid value.
 
     Newer values are those of other messages, or of the stored samples of the node. Only values that count are decoded,
@@ -97,16 +110,17 @@ def decode_newest(
     """
     heads = (_head(node, source, each.data, arrived=each.arrived, sequence=each.sequence) for each in messages)
     known = (scrape for scrape in stored if scrape.source == source)
-    replaced: set[str] = set()
+    replaced: dict[str, int] = {}  # by which sequence
     both: list[Scrape | _Head] = [*known, *heads]
     for each in sorted(both, key=_order, reverse=True):
         if isinstance(each, Scrape):
-            replaced.update(each.metrics)
+            replaced |= dict.fromkeys(each.metrics, each.sequence)
             continue
-        scrape, refused = _scrape(each, replaced)
+        scrape, refused, written = _scrape(each, replaced)
+        left_out = frozenset(metric for metric in written if replaced.get(metric, 0) > each.sequence)
         if scrape is not None:
-            replaced.update(scrape.metrics)
-        yield scrape, refused
+            replaced |= dict.fromkeys(scrape.metrics, each.sequence)
+        yield NewestScrape(scrape, refused, left_out)
 
 
 def _order(each: "Scrape | _Head") -> tuple[float, int, bool]:
@@ -139,17 +153,17 @@ def _head(node: str, source: str, data: bytes, *, arrived: float, sequence: int)
 
 def _scrape(
     head: _Head, replaced: Collection[str], only: Container[str] | None = None
-) -> tuple[Scrape | None, tuple[InvalidInputError, ...]]:
-    """The scrape without the metrics in `replaced`, or with those in `only`, and the refusals."""
+) -> tuple[Scrape | None, tuple[InvalidInputError, ...], Collection[str]]:
+    """The scrape without the metrics in `replaced`, or with those in `only`, the refusals, and all metric names."""
     sample = f"sample {head.node}/{head.source}"
     if isinstance(head.body, InvalidInputError):
-        return None, (head.body,)
+        return None, (head.body,), ()
     try:
         window = _window(sample, head.body)
         ends = _ends(sample, head.body)
         written = _metrics(sample, head.body)
     except InvalidInputError as error:
-        return None, (error,)
+        return None, (error,), ()
     metrics: dict[str, Quantity] = {}
     refused: list[InvalidInputError] = []
     for metric, value in written.items():
@@ -160,7 +174,7 @@ def _scrape(
         except InvalidInputError as error:
             refused.append(error)
     if not metrics:
-        return None, tuple(refused)
+        return None, tuple(refused), written
     scrape = Scrape(
         source=head.source,
         measured=head.measured,
@@ -170,7 +184,7 @@ def _scrape(
         ends=ends,
         metrics=metrics,
     )
-    return scrape, tuple(refused)
+    return scrape, tuple(refused), written
 
 
 def encode_samples(scrape: Scrape) -> bytes:

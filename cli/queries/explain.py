@@ -17,7 +17,7 @@ from cli.queries.allocation_tables import print_allocation
 from cli.queries.card_tables import print_cards
 from cli.queries.cards import devices_of_node
 from cli.queries.explain_tables import print_node, print_policy
-from cli.queries.query import ask, readable, samples_of_node, stored_nodes, stored_sources
+from cli.queries.query import ask, readable, stored_nodes, stored_sources
 from cli.settings import Settings
 from tas.errors import shortened
 from tas.explain.allocation import explain_allocation
@@ -28,6 +28,7 @@ from tas.explain.unknown import why_unknown
 from tas.policy.policy import PolicyKey
 from tas.values.names import is_dns_label, is_subdomain
 from tas.view.view import View
+from workers.following.node_samples import NodeSamplesReads
 from workers.following.placed_pods import place
 
 COMMANDS = {
@@ -79,7 +80,7 @@ def pair(name: str) -> tuple[str, str]:
 async def _explain_node(bus: Bus, name: str, default_stale_after: float, *, as_json: bool) -> int:
     now = time.time()
     view = await _without_nodes(bus, default_stale_after, now)
-    samples, facts = await samples_of_node(bus, name), (await NODE_FACTS.get(bus, name)).readable()
+    samples, facts = (await NodeSamplesReads(bus).read(name)).readable, (await NODE_FACTS.get(bus, name)).readable()
     if samples:
         view.add_samples(name, samples, now)
     if facts is not None:

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
-from math import inf
 from typing import NamedTuple, TypeVar
 
 import click
@@ -22,7 +21,7 @@ from bus.errors import (
 )
 from bus.kinds import LEASE_RECORDS, NODE_FACTS, NODE_SAMPLES, NODE_TABLES, SOURCE_STATES
 from bus.record_kind import Entry, RecordKind, read_entries
-from bus.records.nodes import NodeFacts
+from bus.records.nodes import NodeFacts, StoredSamples
 from bus.rights.access import Access, is_refused
 from cli.discovery import bus_access, bus_url
 from cli.loop import run_to_end
@@ -30,7 +29,7 @@ from cli.output import echo
 from cli.settings import Settings, flag, variable
 from tas.errors import InvalidInputError
 from tas.samples.sample import NodeSamples
-from tas.samples.table import Table, TableKey, combined_samples, samples_of_nodes
+from tas.samples.table import Table, TableKey, samples_of_nodes
 from tas.sources.state import SourceState
 from tas.values.quantity import parse_quantity, short_text
 from workers.process.errors import WorkerError
@@ -256,24 +255,15 @@ async def stored_nodes(bus: Bus) -> StoredNodes:
 
     Unreadable entries are printed and left out. Raises UnavailableError.
     """
-    single: list[Entry[str, NodeSamples]] = []
+    single: list[Entry[str, StoredSamples]] = []
     tables: list[Entry[TableKey, Table]] = []
     facts: list[Entry[str, NodeFacts]] = []
     handlers = NODE_SAMPLES.to(single.append), NODE_TABLES.to(tables.append), NODE_FACTS.to(facts.append)
     await read_entries(bus, NODES, *handlers)
     readable_facts = _records(facts)
     created = {node: each.created.timestamp() for node, each in readable_facts.items() if each.created is not None}
-    return StoredNodes(samples_of_nodes(_records(single), _records(tables).values(), created), readable_facts)
-
-
-async def samples_of_node(bus: Bus, node: str) -> NodeSamples:
-    """The samples of one node: those of `stored_nodes`, with few reads. Raises UnavailableError, RefusedError."""
-    single = (await NODE_SAMPLES.get(bus, node)).readable() or ()
-    entries = [await NODE_TABLES.get(bus, key) for key in await NODE_TABLES.listed(bus) if key.part.has(node)]
-    tables = [table for table in _records(entries).values() if node in table.rows]
-    facts = (await NODE_FACTS.get(bus, node)).readable() if tables else None
-    created = -inf if facts is None or facts.created is None else facts.created.timestamp()
-    return combined_samples(single, (table.scrapes(node, created) for table in tables))
+    own = {node: stored.samples for node, stored in _records(single).items()}
+    return StoredNodes(samples_of_nodes(own, _records(tables).values(), created), readable_facts)
 
 
 class StoredSources(NamedTuple):

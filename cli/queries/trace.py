@@ -23,7 +23,7 @@ from bus.tables import last_tables, received_row
 from cli.as_json import JSON_OPTION, print_json
 from cli.options import settings_command
 from cli.output import echo
-from cli.queries.query import age_text, ask, readable, samples_of_node, stored_sources
+from cli.queries.query import age_text, ask, readable, stored_sources
 from cli.queries.tables import new_table, print_table
 from cli.settings import Settings
 from tas.errors import InvalidInputError, shortened
@@ -32,6 +32,7 @@ from tas.explain.trace import trace as follow
 from tas.samples.sample import NodeSamples, Scrape
 from tas.samples.table import combined_samples
 from tas.values.names import is_metric_name, is_subdomain
+from workers.following.node_samples import NodeSamplesReads
 
 LOOKS = 6
 """How often is looked at most, where a value stops."""
@@ -88,7 +89,7 @@ async def _evidence(bus: Bus, node: str, default_stale_after: float, shown: set[
     now = time.time()
     published = await _published(bus, node, shown)
     tables = await _tables(bus, node, shown)
-    known = await samples_of_node(bus, node)
+    known = (await NodeSamplesReads(bus).read(node)).readable
     synced = (await synced_of(NODES).get(bus, SYNCED)).readable()
     policies = await readable(bus, POLICY_RECORDS)
     verdict = (await NODE_VERDICTS.get(bus, node)).readable()

@@ -132,7 +132,7 @@ class _Observer:
     async def arrived(self, message: Msg) -> None:
         """Notes the sample in a record of the node, and with it all earlier ones."""
         now = time.monotonic()
-        (scrape,) = decode_node_samples(message.data)
+        (scrape,) = decode_node_samples(message.data).samples
         missing = int(scrape.metrics[NUMBER]) // NANO + 1 - len(self._arrived)
         self._arrived += [now] * missing
         if len(self._arrived) == len(self._sent):

@@ -21,6 +21,7 @@ from bus.buckets import ALL, SAMPLES, VERDICTS, Bucket, Stream
 from bus.connection import Bus
 from bus.errors import BusError, UnavailableError
 from bus.kinds import NODE_SAMPLES
+from bus.records.nodes import StoredSamples
 from bus.scrapes import publish_scrape
 from bus.streams import has_majority, late_copies
 from tas.samples.sample import Scrape
@@ -230,7 +231,7 @@ class Stage:
         """Whether NODES has these counts, or later ones."""
         for node, count in confirmed.items():
             try:
-                scrapes = (await NODE_SAMPLES.get(self.bus, node)).readable() or ()
+                scrapes = ((await NODE_SAMPLES.get(self.bus, node)).readable() or StoredSamples()).samples
             except BusError:
                 return False
             counts = [each.metrics["trio_count"] for each in scrapes if "trio_count" in each.metrics]

@@ -207,7 +207,7 @@ class World:
         samples: NodeSamples = ()
         metrics = await answered(partial(self.bus.get, NODES, node_metrics_key(node)))
         if metrics is not None and metrics.value is not None:
-            samples = decode_node_samples(metrics.value)
+            samples = decode_node_samples(metrics.value).samples
         metadata = (await self.admin.get(f"/api/v1/nodes/{node}"))["metadata"]
         verdicts = {
             key: evaluate_policy(

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, Counter
 from bus.connection import Bus
 from bus.kinds import NODE_SAMPLES, NODE_TABLES
 from bus.record_kind import Entry
+from bus.records.nodes import StoredSamples
 from bus.watch import Watch
 from tas.allocation.annotations import MEASURED, amounts, needed, needed_of_table, to_write
 from tas.allocation.node import NodeAllocation
@@ -131,8 +132,8 @@ class AnnotationWriter:
 
     # What the bus knows
 
-    def _apply(self, entry: Entry[str, NodeSamples]) -> None:
-        if kept := needed(entry.readable() or ()):
+    def _apply(self, entry: Entry[str, StoredSamples]) -> None:
+        if kept := needed((entry.readable() or StoredSamples()).samples):
             self._samples[entry.key] = kept
         else:
             self._samples.pop(entry.key, None)

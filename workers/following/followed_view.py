@@ -16,7 +16,7 @@ from bus.buckets import NODES, POLICIES
 from bus.connection import Bus, Epoch
 from bus.kinds import NODE_FACTS, NODE_RELEASES, NODE_SAMPLES, NODE_TABLES, POLICY_RECORDS
 from bus.record_kind import Entry
-from bus.records.nodes import NodeFacts, NodeRelease
+from bus.records.nodes import NodeFacts, NodeRelease, StoredSamples
 from bus.records.policies import PolicyRecord
 from bus.records.synced import Synced
 from bus.shared_task import SharedTask
@@ -217,7 +217,7 @@ class FollowedView:
         if known is not None and (known.uid, known.generation) != (record.uid, record.generation):
             self.view.touch_policy(key)
 
-    def _is_gap(self, entry: Entry[str, NodeSamples] | Entry[TableKey, Table]) -> bool:
+    def _is_gap(self, entry: Entry[str, StoredSamples] | Entry[TableKey, Table]) -> bool:
         """Notes the revision; whether versions before it were never delivered. False until all have been read once."""
         if not self._notes_unseen:
             return False
@@ -225,16 +225,16 @@ class FollowedView:
         self._revisions[entry.key] = entry.revision
         return self._nodes.status.caught_up and is_gap(entry.previous, seen)
 
-    def _apply_samples(self, entry: Entry[str, NodeSamples]) -> None:
+    def _apply_samples(self, entry: Entry[str, StoredSamples]) -> None:
         self._note_node(entry)
-        samples = entry.readable()
+        stored = entry.readable()
         if self._is_gap(entry):
-            metrics = {
-                metric for scrape in (*self.view.samples(entry.key), *(samples or ())) for metric in scrape.metrics
-            }
-            self.unseen.append(Unseen((entry.key,), metrics))
-        if samples is not None:
-            self._set_samples(entry.key, samples)
+            scrapes = (*self.view.samples(entry.key), *(stored or StoredSamples()).samples)
+            self.unseen.append(Unseen((entry.key,), {metric for scrape in scrapes for metric in scrape.metrics}))
+        elif stored is not None and stored.left_out and self._notes_unseen:
+            self.unseen.append(Unseen((entry.key,), stored.left_out))
+        if stored is not None:
+            self._set_samples(entry.key, stored.samples)
         elif not entry.present:
             self.view.drop_samples(entry.key)
             self._forget_if_gone(entry.key)
@@ -298,7 +298,7 @@ class FollowedView:
             self._forget_if_gone(entry.key)
         self._on_change()
 
-    def _note_node(self, entry: Entry[str, NodeSamples] | Entry[str, NodeFacts] | Entry[str, NodeRelease]) -> None:
+    def _note_node(self, entry: Entry[str, StoredSamples] | Entry[str, NodeFacts] | Entry[str, NodeRelease]) -> None:
         self._last_update_at = time.monotonic()
         self.node_revisions[entry.key] = entry.revision
 

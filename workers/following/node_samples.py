@@ -12,6 +12,7 @@ from typing import NamedTuple
 from bus.connection import Bus
 from bus.kinds import NODE_FACTS, NODE_SAMPLES, NODE_TABLES
 from bus.record_kind import Entry, Unreadable
+from bus.records.nodes import StoredSamples
 from tas.errors import InvalidInputError
 from tas.samples.sample import NodeSamples
 from tas.samples.table import Table, TableKey, combined_samples
@@ -22,12 +23,19 @@ class ReadSamples(NamedTuple):
     """What the leader has of a node.
 
     Attributes:
-        samples: None if a record is invalid, or vanished while it was read: then the samples are not known.
+        readable: The samples in all valid records.
+        is_complete: Whether no record is invalid, or vanished while it was read.
         revision: The last revision of the records that have the node; 0 without any.
     """
 
-    samples: NodeSamples | None
+    readable: NodeSamples
+    is_complete: bool
     revision: int
+
+    @property
+    def samples(self) -> NodeSamples | None:
+        """The samples as evidence; None if they are not complete: then they are not known."""
+        return self.readable if self.is_complete else None
 
 
 class NodeSamplesReads:
@@ -44,17 +52,17 @@ class NodeSamplesReads:
         single, keys = await asyncio.gather(NODE_SAMPLES.get(self._bus, node), self._keys())
         self._forget_all_but(keys)
         tables = await asyncio.gather(*(self._table(key) for key in keys if key.part.has(node)))
-        own = single.read()
+        stored = single.read()
+        own = stored.samples if isinstance(stored, StoredSamples) else ()
         of_node = [(revision, table) for revision, table in tables if isinstance(table, Table) and node in table.rows]
         revision = max([single.revision, *(revision for revision, _ in of_node)])
-        if isinstance(own, Unreadable) or any(isinstance(table, Unreadable) for _, table in tables):
-            return ReadSamples(None, revision)
+        is_complete = not any(isinstance(each, Unreadable) for each in (stored, *(table for _, table in tables)))
         if not of_node:
-            return ReadSamples(own or (), revision)
+            return ReadSamples(own, is_complete, revision)
         facts = (await NODE_FACTS.get(self._bus, node)).readable()
         created = -inf if facts is None or facts.created is None else facts.created.timestamp()
         rows = [table.scrapes(node, created) for _, table in of_node]
-        return ReadSamples(combined_samples(own or (), rows), revision)
+        return ReadSamples(combined_samples(own, rows), is_complete, revision)
 
     async def _table(self, key: TableKey) -> tuple[int, Table | Unreadable | None]:
         """The revision of a table and the table; None if it was deleted, as tables without counting values are."""

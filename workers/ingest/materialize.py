@@ -11,7 +11,7 @@ that starts would pass nodes that a running one rejects by their last known valu
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from math import inf
 
@@ -25,7 +25,7 @@ from bus.errors import BusError, ConflictError, ExpiredError, RefusedError
 from bus.kinds import NODE_FACTS, NODE_RELEASES, NODE_SAMPLES, NODE_TABLES
 from bus.overtaking import HeldMessages, Overtaking
 from bus.record_kind import Entry
-from bus.records.nodes import NodeFacts, NodeRelease
+from bus.records.nodes import NodeFacts, NodeRelease, StoredSamples
 from bus.records.synced import Synced
 from bus.scrapes import by_source
 from tas.errors import InvalidInputError
@@ -80,13 +80,13 @@ def refusal_reason(error: InvalidInputError) -> str:
     return "value" if error.field.startswith("metrics.") else _REASONS.get(error.field, "other")
 
 
-class _StoredSamples:
+class _KnownSamples:
     """A node's samples in NODES at `revision` (0: never written), decoded when first needed."""
 
     __slots__ = ("_entry", "_samples", "revision")
 
     def __init__(
-        self, revision: int, *, entry: Entry[str, NodeSamples] | None = None, samples: NodeSamples = ()
+        self, revision: int, *, entry: Entry[str, StoredSamples] | None = None, samples: NodeSamples = ()
     ) -> None:
         self.revision = revision
         self._entry = entry
@@ -96,7 +96,7 @@ class _StoredSamples:
     def samples(self) -> NodeSamples:
         """The samples; also empty if the stored record is invalid: the next write replaces it."""
         if self._entry is not None:
-            self._samples = self._entry.readable() or ()
+            self._samples = (self._entry.readable() or StoredSamples()).samples
             self._entry = None
         return self._samples
 
@@ -106,6 +106,21 @@ class _StoredSamples:
         return bool(self._samples) or (self._entry is not None and self._entry.present)
 
 
+class _Incoming:
+    """What messages have brought of one node, and the metrics of those of which values were left out."""
+
+    __slots__ = ("left_out", "scrapes")
+
+    def __init__(self) -> None:
+        self.scrapes: list[Scrape] = []
+        self.left_out: set[str] = set()
+
+    @property
+    def metrics(self) -> frozenset[str]:
+        """The metrics of all scrapes."""
+        return frozenset(metric for scrape in self.scrapes for metric in scrape.metrics)
+
+
 class Materialize:
     """The worker. It keeps a copy of NODES in memory, which every replica can rebuild."""
 
@@ -113,10 +128,10 @@ class Materialize:
 
     def __init__(self, bus: Bus, *, registry: CollectorRegistry) -> None:
         self._bus = bus
-        self._nodes: dict[str, _StoredSamples] = {}
+        self._nodes: dict[str, _KnownSamples] = {}
         self._facts: dict[str, float | None] = {}  # nodes of the API server, and when they were created, if known
         self._released: dict[str, float] = {}  # when a node was released, also in the epochs before
-        self._remembered: dict[str, _StoredSamples] = {}  # of the epochs before
+        self._remembered: dict[str, _KnownSamples] = {}  # of the epochs before
         self._remembers = asyncio.Event()
         self._deleted: set[str] = set()  # nodes whose facts were deleted, or are not in the complete list of a cluster
         self._epoch: Epoch | None = None
@@ -176,24 +191,26 @@ class Materialize:
 
     async def _handle_early(self, messages: Sequence[Message]) -> None:
         """Merges messages that `handle` gets as well: that call counts what is refused."""
-        await self._merge(messages)
+        await self._merge(messages, overtakes=True)
 
-    async def _merge(self, messages: Sequence[Message]) -> list[_Refusal]:
+    async def _merge(self, messages: Sequence[Message], *, overtakes: bool = False) -> list[_Refusal]:
         """Merges messages into NODES, and returns what is refused. Raises BusError as `handle`."""
         received_at = time.monotonic()
-        scrapes, refused = await self._decode(messages)
-        results = await asyncio.gather(
-            *(self._update(node, incoming, received_at) for node, incoming in scrapes.items()), return_exceptions=True
+        found, refused = await self._decode(messages)
+        updates = (
+            self._update(node, each.scrapes, each.metrics if overtakes else frozenset(each.left_out), received_at)
+            for node, each in found.items()
         )
+        results = await asyncio.gather(*updates, return_exceptions=True)
         # All nodes were tried, independently of each other. A bug is raised rather than a temporary error.
         failures = [result for result in results if isinstance(result, BaseException)]
         for error in sorted(failures, key=lambda error: isinstance(error, BusError)):
             raise error
         return refused + [refusal for result in results if not isinstance(result, BaseException) for refusal in result]
 
-    async def _decode(self, messages: Sequence[Message]) -> tuple[dict[str, list[Scrape]], list[_Refusal]]:
-        """The scrapes of each node by sequence, without metrics of which there is a newer value; what is refused."""
-        scrapes: defaultdict[str, list[Scrape]] = defaultdict(list)
+    async def _decode(self, messages: Sequence[Message]) -> tuple[Mapping[str, _Incoming], list[_Refusal]]:
+        """What has come of each node, without metrics of which there is a newer value; what is refused."""
+        incoming: defaultdict[str, _Incoming] = defaultdict(_Incoming)
         found, invalid = by_source(messages)
         refused = [(refusal_reason(error), error) for error in invalid]
         steps = 0
@@ -201,24 +218,30 @@ class Materialize:
             if self._is_unknown_node(each.node):
                 refused += [("unknown_node", _unknown(each.node, each.source))] * len(each.messages)
                 continue
-            stored = self._nodes.get(each.node) or _StoredSamples(0)
+            stored = self._nodes.get(each.node) or _KnownSamples(0)
             if (refusal := refusal_of_new_source(each.node, each.source, stored.samples)) is not None:
                 refused += [("capacity", refusal)] * len(each.messages)
                 continue
-            for scrape, errors in each.newest(stored.samples):
-                refused += ((refusal_reason(error), error) for error in errors)
-                if scrape is not None:
-                    scrapes[each.node].append(scrape)
+            for newest in each.newest(stored.samples):
+                refused += ((refusal_reason(error), error) for error in newest.refused)
+                if newest.scrape is not None:
+                    incoming[each.node].scrapes.append(newest.scrape)
+                incoming[each.node].left_out |= newest.left_out
                 steps += 1
                 if steps % DECODED_AT_ONCE == 0:
                     await asyncio.sleep(0)
-        for incoming in scrapes.values():
-            incoming.sort(key=lambda scrape: scrape.sequence)
-        return scrapes, refused
+        for of_node in incoming.values():
+            of_node.scrapes.sort(key=lambda scrape: scrape.sequence)
+        return incoming, refused
 
-    async def _update(self, node: str, incoming: list[Scrape], received_at: float) -> list[_Refusal]:
-        """Merges `incoming` into the node's stored samples, with retries after conflicts; returns what is refused."""
-        stored = self._nodes.get(node) or _StoredSamples(0)
+    async def _update(
+        self, node: str, incoming: list[Scrape], left_out: frozenset[str], received_at: float
+    ) -> list[_Refusal]:
+        """Merges `incoming` into the node's stored samples, with retries after conflicts; returns what is refused.
+
+        The stored record says of which metrics values were left out.
+        """
+        stored = self._nodes.get(node) or _KnownSamples(0)
         read_at = received_at
         while True:
             async with self._write_slots:
@@ -226,7 +249,7 @@ class Materialize:
                 merged = merge(stored.samples, accepted)
                 try:
                     if merged is not stored.samples:
-                        stored = await self._write(node, stored, merged, read_at)
+                        stored = await self._write(node, stored, StoredSamples(merged, left_out), read_at)
                     break
                 except (ConflictError, ExpiredError) as error:
                     if time.monotonic() - received_at > BATCH_SECONDS:
@@ -246,18 +269,18 @@ class Materialize:
             self._metrics.seconds.observe(max(0.0, now - scrape.arrived))
         return [("capacity", refusal) for refusal in refused]
 
-    async def _write(self, node: str, stored: _StoredSamples, samples: NodeSamples, read_at: float) -> _StoredSamples:
+    async def _write(self, node: str, known: _KnownSamples, stored: StoredSamples, read_at: float) -> _KnownSamples:
         epoch = self._epoch
-        revision = await NODE_SAMPLES.put(self._bus, node, samples, revision=stored.revision, read_at=read_at)
+        revision = await NODE_SAMPLES.put(self._bus, node, stored, revision=known.revision, read_at=read_at)
         self._metrics.writes.inc()
-        written = _StoredSamples(revision, samples=samples)
+        written = _KnownSamples(revision, samples=stored.samples)
         self._remember(node, written, epoch)
         return written
 
-    async def _read(self, node: str) -> _StoredSamples:
+    async def _read(self, node: str) -> _KnownSamples:
         epoch = self._epoch
         entry = await NODE_SAMPLES.get(self._bus, node)
-        stored = _StoredSamples(entry.revision, entry=entry)
+        stored = _KnownSamples(entry.revision, entry=entry)
         self._remember(node, stored, epoch)
         return stored
 
@@ -265,7 +288,7 @@ class Materialize:
         """Whether the node's facts are missing now, read from the stream's leader."""
         return not (await NODE_FACTS.get(self._bus, node)).present
 
-    def _remember(self, node: str, stored: _StoredSamples, epoch: Epoch | None) -> None:
+    def _remember(self, node: str, stored: _KnownSamples, epoch: Epoch | None) -> None:
         """Keeps `stored` in memory, unless the bucket has a new epoch or a newer revision is known."""
         current = self._nodes.get(node)
         if epoch is self._epoch and (current is None or current.revision < stored.revision):
@@ -296,8 +319,8 @@ class Materialize:
         self._facts.clear()
         self._deleted.clear()
 
-    def _apply_samples(self, entry: Entry[str, NodeSamples]) -> None:
-        self._remember(entry.key, _StoredSamples(entry.revision, entry=entry), self._epoch)
+    def _apply_samples(self, entry: Entry[str, StoredSamples]) -> None:
+        self._remember(entry.key, _KnownSamples(entry.revision, entry=entry), self._epoch)
         if self._is_unknown_node(entry.key):
             # Accepted before the list was complete, or written late; or the deletion, after which nothing is kept.
             self._deleted.add(entry.key)
@@ -352,7 +375,9 @@ class Materialize:
                 scrapes = [scrape for scrape in stored.samples if scrape.time >= oldest]
                 try:
                     if scrapes:
-                        await self._update(node, scrapes, time.monotonic())
+                        # A reader of the new epoch has not seen what came before this version.
+                        metrics = frozenset(metric for scrape in scrapes for metric in scrape.metrics)
+                        await self._update(node, scrapes, metrics, time.monotonic())
                         nodes += 1
                 except BusError as error:
                     self._throttled.warning("remembered_samples_not_written", node=node, error=str(error))
@@ -404,7 +429,7 @@ class Materialize:
             return
         epoch = self._epoch
         revision = await NODE_SAMPLES.delete(self._bus, node, revision=stored.revision, read_at=read_at)
-        self._remember(node, _StoredSamples(revision), epoch)
+        self._remember(node, _KnownSamples(revision), epoch)
         log.info("node_samples_deleted", node=node)
 
     def _refuse_values(self, field: str, error: InvalidInputError, count: int) -> None:

@@ -11,8 +11,9 @@ from math import inf
 from typing import NamedTuple, TypeVar
 
 from bus.record_kind import Entry
+from bus.records.nodes import StoredSamples
 from tas.samples.freshness import stale_time
-from tas.samples.sample import NodeSamples, Scrape, newest
+from tas.samples.sample import Scrape, newest
 from tas.samples.table import Reading, Table, TableKey
 from tas.verdict.status import MetricUse
 
@@ -42,12 +43,12 @@ class SeenMetrics:
     """The newest sample of each needed metric."""
 
     def __init__(self) -> None:
-        self._nodes: dict[str, Entry[str, NodeSamples]] = {}
+        self._nodes: dict[str, Entry[str, StoredSamples]] = {}
         self._tables: dict[TableKey, Entry[TableKey, Table]] = {}
         self._newest: dict[MetricUse, _Seen] = {}
         self._at = -inf
 
-    def take(self, entry: Entry[str, NodeSamples]) -> None:
+    def take(self, entry: Entry[str, StoredSamples]) -> None:
         """Applies a node's entry, or its deletion."""
         if entry.present:
             self._nodes[entry.key] = entry
@@ -112,8 +113,8 @@ class SeenMetrics:
         return True
 
 
-def _seen_of_node(samples: NodeSamples, use: MetricUse) -> _Seen | None:
-    scrape = newest(samples, use.metric, use.source or None)
+def _seen_of_node(stored: StoredSamples, use: MetricUse) -> _Seen | None:
+    scrape = newest(stored.samples, use.metric, use.source or None)
     return None if scrape is None else _Seen.of(scrape)
 
 

@@ -11,6 +11,7 @@ from bus.buckets import LEASES, SOURCES, Bucket
 from bus.connection import Bus
 from bus.entry import RawEntry
 from bus.kinds import NODE_SAMPLES
+from bus.records.nodes import StoredSamples
 from bus.records.sources import encode_source_state
 from cli.queries.query import stored_sources
 from sandbox import Sandbox
@@ -164,7 +165,7 @@ async def test_get_sources_shows_sources_that_contradict_each_other(tas: Tas, se
             Scrape(source=source, measured=now, arrived=now, sequence=1, metrics={"m": parse_quantity(value)})
             for source, value in sorted(values.items())
         )
-        await NODE_SAMPLES.put(bus, node, scrapes, revision=0, read_at=time.monotonic())
+        await NODE_SAMPLES.put(bus, node, StoredSamples(scrapes), revision=0, read_at=time.monotonic())
 
     async def shown() -> list[str]:
         done = await tas("get", "sources", "--bus", server.url)

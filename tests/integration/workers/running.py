@@ -82,7 +82,7 @@ async def synced_on(bus: Bus, bucket: Bucket) -> Synced | None:
 async def samples_on(bus: Bus, node: str) -> NodeSamples | None:
     """A node's samples in NODES; None without any."""
     entry = await entry_on(bus, NODES, node_metrics_key(node))
-    return None if entry is None or entry.value is None else decode_node_samples(entry.value)
+    return None if entry is None or entry.value is None else decode_node_samples(entry.value).samples
 
 
 async def consumer_state(bus: Bus) -> dict[str, Any] | None:

@@ -56,7 +56,7 @@ def complete(messages: list[Message]) -> list[Scrape]:
 def newest(messages: list[Message], stored: NodeSamples) -> list[Scrape]:
     found, refused = by_source(messages)
     assert not refused
-    return [scrape for each in found for scrape, _ in each.newest(stored) if scrape is not None]
+    return [one.scrape for each in found for one in each.newest(stored) if one.scrape is not None]
 
 
 @given(several_messages(), st.data())
@@ -91,8 +91,28 @@ def test_only_values_that_count_are_decoded(monkeypatch: pytest.MonkeyPatch) -> 
 def test_an_invalid_value_replaces_nothing_and_is_refused() -> None:
     (found,), _ = by_source([message(1, {"a": "1"}), message(2, {"a": "much", "b": "1"})])
     results = list(found.newest(()))
-    assert [sorted(scrape.metrics) for scrape, _ in results if scrape is not None] == [["b"], ["a"]]
-    assert [error.field for _, refused in results for error in refused] == ["metrics.a"]
+    assert [sorted(each.scrape.metrics) for each in results if each.scrape is not None] == [["b"], ["a"]]
+    assert [error.field for each in results for error in each.refused] == ["metrics.a"]
+
+
+@pytest.mark.parametrize(
+    ("messages", "left_out"),
+    [
+        pytest.param([(1, {"a": "9", "b": "1"}, 0), (2, {"a": "1"}, 1)], {1: {"a"}}, id="a later message has it, too"),
+        pytest.param([(1, {"a": "9"}, 0), (2, {"a": "much", "b": "1"}, 1)], {}, id="what is invalid replaces nothing"),
+        pytest.param([(1, {"a": "1"}, 1), (2, {"a": "9"}, 0)], {}, id="it came late: it never counted"),
+        pytest.param([(1, {"a": "much"}, 0), (2, {"a": "1"}, 1)], {1: {"a"}}, id="nobody knows whether it is invalid"),
+        pytest.param([(1, {"a": "9"}, 0), (9, {"b": "1"}, 8)], {1: {"a"}}, id="the stored value came later"),
+        pytest.param([(7, {"a": "1"}, 7)], {}, id="the stored value is its own"),
+    ],
+)
+def test_values_that_a_later_message_has_replaced_are_named(
+    messages: list[tuple[int, dict[str, str], float]], left_out: dict[int, set[str]]
+) -> None:
+    stored = merge((), complete([message(7, {"a": "1"}, measured=ARRIVED - 93)])) if messages[-1][0] >= 7 else ()
+    (found,), _ = by_source([message(each, metrics, measured=ARRIVED - 100 + at) for each, metrics, at in messages])
+    named = [one.left_out for one in found.newest(stored) if one.left_out]
+    assert named == list(left_out.values())
 
 
 def test_each_message_of_an_invalid_subject_is_refused() -> None:

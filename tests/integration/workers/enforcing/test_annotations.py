@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from bus.connection import Bus
 from bus.kinds import NODE_SAMPLES
+from bus.records.nodes import StoredSamples
 from bus.scrapes import publish_scrape
 from sandbox import Sandbox
 from sandbox.resources import NODES, PODS
@@ -149,7 +150,7 @@ async def test_of_tables_what_was_measured_since_the_node_was_created_is_written
                 # The newest value counts, also one that is in no table.
                 now, metrics = time.time(), {"cpu:mean:5m": parse_quantity("2")}
                 own = (Scrape(source="test", measured=now, arrived=now, sequence=1, metrics=metrics),)
-                await NODE_SAMPLES.put(bus, "node-1", own, revision=0, read_at=time.monotonic())
+                await NODE_SAMPLES.put(bus, "node-1", StoredSamples(own), revision=0, read_at=time.monotonic())
                 await eventually(lambda: free("node-1") == str(allocatable - 2000))
                 await put_tables(bus, {node: {"cpu:mean:5m": "3"} for node in nodes[1:]})
                 await eventually(lambda: are_written(3000))

@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -75,14 +75,22 @@ class World:
     async def put(self, bucket: Bucket, key: str, value: bytes | None) -> int:
         return await put(self.bus, bucket, key, value)
 
-    async def sample(self, node: str = NODE, *, age: float = 0.0, source: str = "s", **metrics: object) -> None:
+    async def sample(
+        self,
+        node: str = NODE,
+        *,
+        age: float = 0.0,
+        source: str = "s",
+        left_out: Collection[str] = (),
+        **metrics: object,
+    ) -> None:
         self.sequence += 1
         now = round(time.time() - age, 6)
         values = {name: parse_quantity(str(value)) for name, value in metrics.items()}
         news = Scrape(source=source, measured=now, arrived=now, sequence=self.sequence, metrics=values)
         stored = await answered(partial(self.bus.get, NODES, node_metrics_key(node)))
-        known = () if stored is None or stored.value is None else decode_node_samples(stored.value)
-        await self.put(NODES, node_metrics_key(node), encode_node_samples(merge(known, [news])))
+        known = () if stored is None or stored.value is None else decode_node_samples(stored.value).samples
+        await self.put(NODES, node_metrics_key(node), encode_node_samples(merge(known, [news]), left_out))
 
     async def table(self, *, left_out: Collection[str] = (), **metrics: object) -> None:
         """Stores a table with a row for the node, as `materialize` does that has left values out."""
@@ -630,13 +638,17 @@ async def test_clear_for_does_not_count_time_without_the_bus(server: Server, wor
     assert verdict.time - began >= 4
 
 
-@pytest.mark.parametrize("form", ["overwritten before delivery", "left out of a table"])
+@pytest.mark.parametrize("form", ["overwritten before delivery", "left out of a table", "left out of a record"])
 async def test_a_value_that_was_never_seen_begins_clear_for_anew(
     server: Server, world: World, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     """A bucket keeps one version of a key, and `materialize` stores no value of which it knows a newer one."""
-    is_table = form == "left out of a table"
-    if not is_table:  # what is written during the pause arrives together: of each key the newest
+    stores: dict[str, Callable[..., Awaitable[None]]] = {
+        "left out of a table": world.table,
+        "left out of a record": world.sample,
+    }
+    store = stores.get(form)
+    if store is None:  # what is written during the pause arrives together: of each key the newest
         monkeypatch.setattr(followed_view, "SyncedWatch", partial(SyncedWatch, pace=0.45))
     await world.facts()
     await world.sample(m=2)
@@ -651,10 +663,10 @@ async def test_a_value_that_was_never_seen_begins_clear_for_anew(
         await world.held_after_a_violation()
         assert unseen() == 0
         began = time.time()
-        if is_table:
-            await world.table(left_out=("elsewhere",), m=1)
-            await world.table(m=1)
-            await world.table(left_out=("m",), m=1)
+        if store is not None:
+            await store(left_out=("elsewhere",), m=1)
+            await store(m=1)
+            await store(left_out=("m",), m=1)
         else:
 
             async def is_overwritten() -> bool:

@@ -43,7 +43,7 @@ async def test_a_node_has_its_own_samples_and_those_of_every_table(bus: Bus) -> 
     now = time.time()
     own = Scrape(source="poll", measured=now, arrived=now, sequence=1, metrics={"load": Quantity(1 * NANO)})
     reads = NodeSamplesReads(bus)
-    assert await answered(lambda: reads.read("n-1")) == ((), 0)
+    assert await answered(lambda: reads.read("n-1")) == ((), True, 0)
     await put(bus, NODES, node_table_key(POLL), table("poll", now - 1, 2))
     last = await put(bus, NODES, node_table_key(OTHER), table("other", now, 3))
     found = await answered(lambda: reads.read("n-1"))
@@ -60,7 +60,9 @@ async def test_of_a_node_with_an_invalid_record_nothing_is_known(bus: Bus, key: 
     await put(bus, NODES, node_table_key(POLL), table("poll", time.time(), 2))
     await put(bus, NODES, key, b"{}")
     reads = NodeSamplesReads(bus)
-    assert (await answered(lambda: reads.read("n-1"))).samples is None
+    found = await answered(lambda: reads.read("n-1"))
+    assert found.samples is None  # no evidence
+    assert values(found.readable) == {"poll": 2}  # what commands show
     await put(bus, NODES, key, None)  # a deleted table has no value that counts
     assert values((await answered(lambda: reads.read("n-1"))).samples) == {"poll": 2}
 

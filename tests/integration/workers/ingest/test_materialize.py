@@ -22,7 +22,7 @@ from bus.history import purge_tombstone
 from bus.kinds import NODE_TABLES
 from bus.overtaking import is_overtaken
 from bus.records.codec import encode
-from bus.records.nodes import NodeFacts, NodeRelease
+from bus.records.nodes import NodeFacts, NodeRelease, decode_node_samples
 from bus.records.samples import encode_samples
 from bus.records.synced import Synced
 from bus.scrapes import publish_scrapes
@@ -194,6 +194,30 @@ async def test_a_message_delivered_twice_writes_nothing(materialized: Materializ
     await materialized.worker.handle([again, again])
     assert await entry_on(materialized.bus, NODES, node_metrics_key("node-1")) == entry
     assert materialized.metric("tas_node_writes_total") == 1
+
+
+async def test_a_record_says_of_which_metrics_values_were_left_out(materialized: Materialized) -> None:
+    """Of values that come together only the newest is stored: a reader must know that it has not seen each."""
+    bus, now = materialized.bus, time.time()
+
+    def message(sequence: int, metrics: dict[str, str], node: str = "node-1") -> Message:
+        body = {"metrics": metrics, "measured": at(sequence - 100)}
+        subject = samples_subject(node, "test")
+        return Message(subject, json.dumps(body).encode(), sequence, arrived=now, deliveries=1, reply="")
+
+    async def left_out(node: str = "node-1") -> frozenset[str]:
+        entry = await entry_on(bus, NODES, node_metrics_key(node))
+        assert entry is not None
+        assert entry.value is not None
+        return decode_node_samples(entry.value).left_out
+
+    batch = [message(1, {"load": "1", "heat": "1"}), message(2, {"load": "99"}), message(3, {"load": "1"})]
+    await materialized.worker.handle([*batch, message(3, {"load": "1"}, "node-2")])
+    assert await materialized.value("node-1", "load") == await materialized.value("node-1", "heat") == "1"
+    assert await left_out() == {"load"}
+    assert await left_out("node-2") == frozenset()
+    await materialized.worker.handle([message(4, {"load": "1", "heat": "1"})])
+    assert await left_out() == frozenset(), "every value since the last version is in this one"
 
 
 async def test_many_messages_of_a_node_are_merged_into_few_writes(bus: Bus) -> None:

@@ -17,7 +17,7 @@ from bus.kinds import NODE_TABLES
 from bus.record_kind import Entry
 from bus.tables import encoded_tables, publish_tables
 from bus.watch import Watch
-from cli.queries.query import samples_of_node, stored_nodes
+from cli.queries.query import stored_nodes
 from tas.samples.parts import Part, divided
 from tas.samples.table import Table, TableKey
 from tas.sources.result import Sample
@@ -33,6 +33,7 @@ from tests.integration.workers.ingest.test_materialize import (
 from tests.integration.workers.ingest.test_materialize import publish as publish_scrape_of
 from tests.integration.workers.running import running
 from workers.following.followed_view import FollowedView
+from workers.following.node_samples import NodeSamplesReads
 from workers.ingest import stored_tables
 from workers.ingest.stored_tables import MAX_SOURCES
 
@@ -279,7 +280,7 @@ async def test_a_source_may_change_to_samples_of_nodes_and_back_and_publish_both
     bus = materialized.bus
 
     async def newest(node: str) -> dict[str, float]:
-        samples = await answered(lambda: samples_of_node(bus, node))
+        samples = (await answered(lambda: NodeSamplesReads(bus).read(node))).readable
         return {metric: value / NANO for scrape in samples for metric, value in scrape.metrics.items()}
 
     async def is_gone() -> bool:

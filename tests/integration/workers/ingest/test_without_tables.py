@@ -16,10 +16,10 @@ from bus.buckets import ALL, NODES, TABLES
 from bus.connection import Bus
 from bus.kinds import NODE_SAMPLES, NODE_TABLES
 from bus.record_kind import Entry, read_entries
+from bus.records.nodes import StoredSamples
 from bus.tables import last_tables
 from cli.queries.query import stored_nodes
 from tas.samples.parts import MAX_PARTS
-from tas.samples.sample import NodeSamples
 from tas.samples.table import Table, TableKey
 from tas.sources.result import ResultBuilder
 from tests.integration.bus.limits import long_limits
@@ -184,7 +184,7 @@ class TestSmallMessages:
                 )
 
             await polled(are_stored)
-        single: list[Entry[str, NodeSamples]] = []
+        single: list[Entry[str, StoredSamples]] = []
         tables: list[Entry[TableKey, Table]] = []
         await answered(lambda: read_entries(bus, NODES, NODE_SAMPLES.to(single.append), NODE_TABLES.to(tables.append)))
         assert single

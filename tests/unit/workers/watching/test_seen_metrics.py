@@ -9,9 +9,9 @@ from bus.entry import RawEntry
 from bus.invalid import InvalidEntries
 from bus.kinds import NODE_SAMPLES, NODE_TABLES
 from bus.record_kind import Entry
-from bus.records.nodes import encode_node_samples
+from bus.records.nodes import StoredSamples, encode_node_samples
 from tas.samples.parts import Part
-from tas.samples.sample import NodeSamples, Scrape
+from tas.samples.sample import Scrape
 from tas.samples.table import Column, Reading, Table, TableKey
 from tas.values.quantity import Quantity
 from tas.verdict.status import MetricUse
@@ -36,7 +36,7 @@ async def unseen(
     return seen.unseen(uses, STALE)
 
 
-def entry(node: str, value: bytes | None) -> Entry[str, NodeSamples]:
+def entry(node: str, value: bytes | None) -> Entry[str, StoredSamples]:
     return Entry(NODE_SAMPLES, node, RawEntry(NODE_SAMPLES.key(node), value, 1, NOW), InvalidEntries())
 
 

@@ -17,7 +17,6 @@ from structlog.testing import capture_logs
 
 from bus.connection import Bus
 from bus.errors import UnavailableError
-from cli.queries.query import samples_of_node
 from tas.sources.result import RefusalReason, SourceResult
 from tas.sources.state import SourceMetric
 from tas.values.quantity import format_quantity
@@ -27,6 +26,7 @@ from tests.integration.workers.collecting import World, collecting, polled
 from tests.integration.workers.running import running
 from tests.sources import writing
 from tests.sources.writing import HEADERS, STALE, series
+from workers.following.node_samples import NodeSamplesReads
 from workers.ingest.materialize import Materialize
 from workers.ingest.sources import config, remote_write, tokens
 from workers.ingest.sources.config import ConfigFile
@@ -504,7 +504,7 @@ class TestOnTheBus:
             await eventually(lambda: registry.get_sample_value("tas_source_samples_ended", ended) == 1)
 
             async def end_is_stored() -> bool:
-                (scrape,) = await samples_of_node(bus, "a")
+                (scrape,) = (await NodeSamplesReads(bus).read("a")).readable
                 return scrape.ends is not None and marked + 120 <= scrape.ends < time.time() + 120
 
             await polled(end_is_stored)
@@ -532,7 +532,7 @@ class TestOnTheBus:
     async def known(self, bus: Bus, values: Mapping[str, str]) -> None:
         async def stored() -> bool:
             for node, value in values.items():
-                samples = await samples_of_node(bus, node)
+                samples = (await NodeSamplesReads(bus).read(node)).readable
                 if [format_quantity(each.metrics["load"]) for each in samples] != [value]:
                     return False
             return True
