@@ -541,8 +541,15 @@ SHORT_COMMANDS = [
     ("trace", "m", "node-1"),
 ]
 
+START_ALONE = {"crd", "events", "explain", "get", "pause", "publish", "trace"}
+"""Commands that also start in a process which has imported no command (`tests/unit/cli/test_starts.py`)."""
 
-@pytest.mark.parametrize("command", SHORT_COMMANDS, ids=" ".join)
+
+@pytest.mark.parametrize(
+    "command",
+    [pytest.param(each, marks=[pytest.mark.ci] if each[0] in START_ALONE else []) for each in SHORT_COMMANDS],
+    ids=" ".join,
+)
 async def test_a_new_process_prints_what_a_fork_prints(tas: Tas, bus: Bus, command: tuple[str, ...]) -> None:
     """The other tests run these commands as forks of a process that has imported them."""
     forked = await tas(*command)
