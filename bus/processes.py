@@ -6,12 +6,13 @@ import msgspec
 
 from bus.buckets import WORKERS
 from bus.connection import Bus
+from bus.errors import BusError
 from bus.kinds import EXPECTED_NUMBERS, PROCESSES
 from bus.record_kind import Entry, read_entries
 from bus.rights.roles import ROLES
 from bus.subjects import ProcessKey
 from tas.processes.expected import Expected
-from tas.processes.process import Process, Running, alive
+from tas.processes.process import Process, Running, alive, waiting_labels
 
 
 class StoredProcesses(NamedTuple):
@@ -49,6 +50,14 @@ async def stored_processes(bus: Bus, *, now: float | None = None) -> StoredProce
     return StoredProcesses(
         alive(running, newest if now is None else now), expected, {entry.key: entry for entry in entries}, newest
     )
+
+
+async def waiting_nodes(bus: Bus) -> dict[str, int]:
+    """By name of policies, how many nodes wait for their first label; nothing if WORKERS cannot be read."""
+    try:
+        return waiting_labels((await stored_processes(bus)).running)
+    except BusError:
+        return {}  # a bus, or rights, of an earlier version
 
 
 def _of_role(role: str, process: Process) -> Process:

@@ -48,4 +48,5 @@ def _process(context: Context, supervisor: Supervisor, workers: Sequence[str], s
         bus=context.bus_problem() or "",
         answers=supervisor.last_answers(),
         expires=context.expires,
+        waiting_labels=supervisor.waiting_labels(),
     )

@@ -12,6 +12,9 @@ from tas.processes.process import LastAnswer, Process
 MAX_REASON = 300
 """The most characters of a reason or an error in a stored record."""
 
+MAX_WAITING = 50
+"""The most policies with waiting nodes in a stored record: those for which most wait."""
+
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
@@ -35,6 +38,7 @@ class _Process(msgspec.Struct, kw_only=True, omit_defaults=True):
     bus: str | None = None
     answers: dict[str, _LastAnswer] = {}
     expires: dict[str, Time] = {}
+    waiting_labels: dict[str, Count] = msgspec.field(default_factory=dict, name="waitingLabels")
 
 
 class _Expected(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -69,6 +73,9 @@ def encode_process(process: Process) -> bytes:
                 for verb, each in process.answers.items()
             },
             expires={name: time_of(expires) for name, expires in process.expires.items()},
+            waiting_labels=dict(
+                sorted(process.waiting_labels.items(), key=lambda each: (-each[1], each[0]))[:MAX_WAITING]
+            ),
         )
     )
 
@@ -96,6 +103,7 @@ def decode_process(data: bytes) -> Process:
             for verb, each in stored.answers.items()
         },
         expires={name: seconds_of(time) for name, time in stored.expires.items()},
+        waiting_labels=stored.waiting_labels,
     )
 
 

@@ -8,7 +8,8 @@ import msgspec
 
 from bus.buckets import NODES, SYNCED
 from bus.connection import Bus
-from bus.kinds import NODE_ALLOCATION, NODE_FACTS, NODE_RELEASES, POD_RECORDS, POLICY_RECORDS, synced_of
+from bus.kinds import NODE_ALLOCATION, NODE_FACTS, NODE_RELEASES, NODE_VERDICTS, POD_RECORDS, POLICY_RECORDS, synced_of
+from bus.processes import waiting_nodes
 from cli.as_json import JSON_OPTION, print_json
 from cli.groups import LazyCommand, LazyGroup
 from cli.options import settings_command
@@ -19,6 +20,7 @@ from cli.queries.cards import devices_of_node
 from cli.queries.explain_tables import print_node, print_policy
 from cli.queries.query import ask, readable, stored_nodes, stored_sources
 from cli.settings import Settings
+from tas.enforcing.breaker import names_on
 from tas.errors import shortened
 from tas.explain.allocation import explain_allocation
 from tas.explain.cards import explain_cards
@@ -27,6 +29,7 @@ from tas.explain.trace import refused_on
 from tas.explain.unknown import why_unknown
 from tas.policy.policy import PolicyKey
 from tas.values.names import is_dns_label, is_subdomain
+from tas.verdict.status import labels_to_set, waiting_problem
 from tas.view.view import View
 from workers.following.node_samples import NodeSamplesReads
 from workers.following.placed_pods import place
@@ -96,13 +99,16 @@ async def _explain_node(bus: Bus, name: str, default_stale_after: float, *, as_j
     states = sources.states
     refused = refused_on(name, states)
     unknown = why_unknown(view, name, states, sources.held, now) if explanation.known else {}
+    labels = None if facts is None else facts.complete_labels
+    waiting = {} if labels is None else await _waiting(bus, name, labels)
     if as_json:
-        others = {"cards": cards, "allocation": allocation, "refused": refused, "unknown": unknown}
+        others = {"cards": cards, "allocation": allocation, "refused": refused, "unknown": unknown, "waiting": waiting}
         print_json(msgspec.to_builtins(explanation) | msgspec.to_builtins(others))
     else:
         if explanation.known:
             print_node(explanation)
         _print_reasons({f"{metric} is unknown": reasons for metric, reasons in unknown.items()})
+        _print_reasons(waiting)
         if cards is not None:
             print_cards([cards], now)
         if allocation is not None:
@@ -112,6 +118,20 @@ async def _explain_node(bus: Bus, name: str, default_stale_after: float, *, as_j
     if not is_known:
         echo(f"node {name}: the bus has neither samples nor labels of this node (tas get nodes)", err=True)
     return 0 if is_known else 1
+
+
+async def _waiting(bus: Bus, node: str, labels: Mapping[str, str]) -> dict[str, list[str]]:
+    """Why the node does not have a label that its verdict sets, if nodes wait for their first label of the policy."""
+    waiting = await waiting_nodes(bus)
+    verdict = (await NODE_VERDICTS.get(bus, node)).readable() if waiting else None
+    policies = {} if verdict is None else verdict.policies
+    return {
+        f"policy {key} has not labelled this node yet": [f"{problem.value} {problem.reason}"]
+        for key, each in sorted(policies.items())
+        if key.name in waiting and key.name not in names_on(labels)
+        if labels_to_set(each)
+        for problem in [waiting_problem(waiting[key.name])]
+    }
 
 
 def _print_reasons(reasons: Mapping[str, Sequence[str]]) -> None:
@@ -125,10 +145,14 @@ async def _explain_policy(bus: Bus, key: PolicyKey, default_stale_after: float, 
     explanation = explain_policy(await view_of(bus, default_stale_after, now), key, now)
     if not explanation.known:
         raise click.ClickException(f"policy {key}: does not exist (tas get policies lists all policies)")
+    waiting = (await waiting_nodes(bus)).get(key.name, 0)
     if as_json:
-        print_json(msgspec.to_builtins(explanation))
+        print_json(msgspec.to_builtins(explanation) | {"waiting": waiting})
     else:
         print_policy(explanation)
+        if waiting:
+            problem = waiting_problem(waiting)
+            echo(f"{problem.value} {problem.reason}")
     return 0
 
 

@@ -21,12 +21,21 @@ from bus.kinds import (
     REFUSED_MARKS,
     synced_of,
 )
+from bus.processes import waiting_nodes
 from bus.records.policies import PolicyRecord
 from cli.as_json import JSON_OPTION, print_json
 from cli.options import settings_command
 from cli.output import counted, echo
 from cli.queries.cards import gpus
-from cli.queries.query import StoredSources, age_text, ask, readable, stored_nodes, stored_sources, value_text
+from cli.queries.query import (
+    StoredSources,
+    age_text,
+    ask,
+    readable,
+    stored_nodes,
+    stored_sources,
+    value_text,
+)
 from cli.queries.tables import new_table, print_table
 from cli.settings import Settings
 from tas.policy.directory import FileProblem, FileProblems
@@ -39,7 +48,7 @@ from tas.values.quantity import format_quantity
 from tas.verdict.brake import UNREADABLE_BREAKER, UNREADABLE_PAUSE, Freeze, freeze_of
 from tas.verdict.ownership import LABEL_STRATEGIES, Claim, claim_of, owner_of
 from tas.verdict.refused import RefusedLabel, refused_problems
-from tas.verdict.status import UNSET_SECONDS, stale_limits, unset_labels
+from tas.verdict.status import UNSET_SECONDS, stale_limits, unset_labels, waiting_problem
 from tas.verdict.verdict import DesiredKind, DesiredLabel, NodeVerdict, PolicyVerdict
 
 MAX_CONTRADICTIONS = 20
@@ -185,7 +194,7 @@ async def _policies(bus: Bus, *, as_json: bool) -> int:
         if (freeze := freeze_of(record.policy.key, breakers, pause)) is not None
     }
     refused = _Refused(await readable(bus, REFUSED_LABELS), await readable(bus, REFUSED_MARKS))
-    of_policies = _policy_problems(records, freezes, refused, *await _labelling(bus, records))
+    of_policies = _policy_problems(records, freezes, refused, await _labelling(bus, records))
     synced = (await synced_of(POLICIES).get(bus, SYNCED)).readable()
     problems = FileProblems() if synced is None else synced.file_problems
     if as_json:
@@ -249,15 +258,22 @@ def _print_policies(records: Sequence[PolicyRecord], of_policies: _Problems, pro
         )
 
 
-_Labels = Mapping[str, Mapping[str, str] | None]
+class _Labelling(NamedTuple):
+    """What is known of labels: the verdict and the labels of each node, and by name of policies how many nodes wait.
+
+    Nothing if no policy labels nodes.
+    """
+
+    verdicts: Mapping[str, NodeVerdict] = {}
+    labels: Mapping[str, Mapping[str, str] | None] = {}
+    waiting: Mapping[str, int] = {}
 
 
-async def _labelling(bus: Bus, records: Sequence[PolicyRecord]) -> tuple[Mapping[str, NodeVerdict], _Labels]:
-    """The verdict and the labels of each node; nothing if no policy labels nodes."""
+async def _labelling(bus: Bus, records: Sequence[PolicyRecord]) -> _Labelling:
     if not any(record.policy.strategies.keys() & set(LABEL_STRATEGIES) for record in records):
-        return {}, {}
+        return _Labelling()
     labels = {node: facts.complete_labels for node, facts in (await readable(bus, NODE_FACTS)).items()}
-    return await readable(bus, NODE_VERDICTS), labels
+    return _Labelling(await readable(bus, NODE_VERDICTS), labels, await waiting_nodes(bus))
 
 
 class _Refused(NamedTuple):
@@ -271,12 +287,11 @@ def _policy_problems(
     records: Sequence[PolicyRecord],
     freezes: Mapping[PolicyKey, Freeze],
     refused: _Refused,
-    verdicts: Mapping[str, NodeVerdict],
-    labels: _Labels,
+    labelling: _Labelling,
 ) -> dict[PolicyKey, tuple[Problem, ...]]:
     """The problems of each policy, with those of its labels and marks.
 
-    They may be frozen, refused, or written by no worker.
+    They may be frozen, refused, or written by no worker, or wait.
     """
     now = time.time()
     claims: dict[str, dict[PolicyKey, Claim]] = {}
@@ -284,7 +299,7 @@ def _policy_problems(
         key = record.policy.key
         claims.setdefault(key.name, {})[key] = claim_of(record.policy, uid=record.uid, created=record.created)
     of_policies: dict[tuple[PolicyKey, str], dict[str, PolicyVerdict]] = {}
-    for node, verdict in verdicts.items():
+    for node, verdict in labelling.verdicts.items():
         for key, of_policy in verdict.policies.items():
             of_policies.setdefault((key, of_policy.uid), {})[node] = of_policy
     found: dict[PolicyKey, tuple[Problem, ...]] = {}
@@ -294,7 +309,7 @@ def _policy_problems(
         unset = unset_labels(
             record.policy,
             of_policies.get((key, record.uid), {}),
-            labels,
+            labelling.labels,
             owned=[kind for kind in LABEL_STRATEGIES if owner_of(kind, claims[key.name]) == key],
             refused={(each.label, each.value) for each in of_name},
             seconds=UNSET_SECONDS,
@@ -302,6 +317,8 @@ def _policy_problems(
         )
         frozen = [freezes[key].problem()] if key in freezes else []
         of_marks = refused_problems(key, claims[key.name], refused.marks.get(key.name, ()))
+        if key.name in labelling.waiting and set(LABEL_STRATEGIES) & record.policy.strategies.keys():
+            unset = (waiting_problem(labelling.waiting[key.name]), *unset)
         of_labels = frozen or (*refused_problems(key, claims[key.name], of_name), *unset, *of_marks)
         found[key] = (*of_labels, *record.problems)
     return found

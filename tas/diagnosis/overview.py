@@ -11,10 +11,11 @@ from tas.diagnosis.finding import Finding, Missing, Severity
 from tas.diagnosis.metrics import MetricFacts, newest_times
 from tas.diagnosis.policies import PolicyFacts
 from tas.diagnosis.processes import ProcessFacts
-from tas.processes.process import LastAnswer, numbers
+from tas.processes.process import LastAnswer, numbers, waiting_labels
 from tas.sources.state import health
 from tas.verdict.brake import freeze_of
 from tas.verdict.ownership import LABEL_STRATEGIES
+from tas.verdict.status import waiting_problem
 
 
 class Verdict(StrEnum):
@@ -124,7 +125,9 @@ def overview(
         leases=leases,
         sources=[] if isinstance(metrics, Missing) else _sources(metrics),
         policies=None if isinstance(policies.stored, Missing) else len(policies.stored),
-        not_in_force=_not_in_force(policies),
+        not_in_force=_not_in_force(
+            policies, {} if isinstance(processes, Missing) else waiting_labels(processes.running)
+        ),
         breakers=sorted(name for name, each in policies.breakers.items() if each.trip is not None),
         pause="" if policies.pause is None else str(policies.pause),
         asked=None if isinstance(processes, Missing) else _asked(processes),
@@ -209,7 +212,7 @@ def _sources(facts: MetricFacts) -> list[SourceRow]:
     return sorted(rows, key=lambda row: (row.age is not None, -(row.age or 0.0), row.source))
 
 
-def _not_in_force(facts: PolicyFacts) -> list[PolicyRow]:
+def _not_in_force(facts: PolicyFacts, waiting: Mapping[str, int]) -> list[PolicyRow]:
     if isinstance(facts.stored, Missing):
         return []
     found: list[PolicyRow] = []
@@ -224,6 +227,9 @@ def _not_in_force(facts: PolicyFacts) -> list[PolicyRow]:
         if set(LABEL_STRATEGIES) & policy.strategies.keys():
             freeze = freeze_of(policy.key, facts.breakers, facts.pause)
             why += [] if freeze is None else [freeze.text]
+            if freeze is None and each.policy.key.name in waiting:
+                problem = waiting_problem(waiting[policy.key.name])
+                why.append(f"{problem.value} {problem.reason}")
         if why:
             found.append(PolicyRow(policy=str(policy.key), why="; ".join(why)))
     return found

@@ -12,6 +12,7 @@ The counts are in memory, as those of the flap budget: each start of a replica b
 monotonic, in seconds.
 """
 
+from collections import Counter
 from collections.abc import Collection
 from typing import NamedTuple
 
@@ -104,9 +105,9 @@ class LabelRate:
                 if (bucket := self._buckets.get(name)) is not None:
                     bucket.put_back()
 
-    def waiting(self, now: float) -> int:
-        """How many first labels wait for their token."""
-        return sum(due > now for of_node in self._due.values() for due in of_node.values())
+    def waiting(self, now: float) -> dict[str, int]:
+        """By name of the policies, how many nodes wait for their token; only policies for which a node waits."""
+        return Counter(policy for of_node in self._due.values() for policy, due in of_node.items() if due > now)
 
     def _take(self, policy: str, now: float) -> float:
         due = now

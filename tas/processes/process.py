@@ -46,6 +46,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
         lag: By stream or bucket that it follows, how many messages it has not handled yet.
         bus: What is wrong with its connection to the bus; empty if nothing.
         answers: Of extenders by verb.
+        waiting_labels: By name of policies, how many nodes wait for their turn to get their first label.
         expires: When the first certificate of each file expires, and its credentials for the bus (`bus`), in seconds
             since 1970.
     """
@@ -60,6 +61,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     bus: str = ""
     answers: Mapping[str, LastAnswer] = {}
     expires: Mapping[str, float] = {}
+    waiting_labels: Mapping[str, int] = {}
 
     @property
     def ready(self) -> frozenset[str]:
@@ -80,6 +82,16 @@ def alive(found: Iterable[Running], now: float) -> list[Running]:
     """Those that run at `now`, a time of the server's clock, in the order of their names."""
     running = [each for each in found if now - each.stored < ABANDONED_SECONDS]
     return sorted(running, key=lambda each: (each.role, each.process.name, each.id))
+
+
+def waiting_labels(running: Iterable[Running]) -> dict[str, int]:
+    """By name of policies, how many nodes wait for their first label. Each replica of `labels` counts them."""
+    found: dict[str, int] = {}
+    for each in running:
+        if "labels" in each.process.workers:
+            for policy, count in each.process.waiting_labels.items():
+                found[policy] = max(count, found.get(policy, 0))
+    return found
 
 
 def numbers(running: Iterable[Running]) -> dict[str, int]:

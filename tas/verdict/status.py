@@ -139,7 +139,7 @@ class UnsetLabels:
         before = self._of_node.pop(node, {})
         desired: dict[PolicyUid, Mapping[str, str]] = {}
         for found, verdict in policies.items():
-            if labels := _labels_to_set(verdict):
+            if labels := labels_to_set(verdict):
                 policy = self._policies.setdefault(found, found)
                 desired[policy] = self._labels.setdefault(policy, {}).setdefault(tuple(labels.items()), labels)
                 self._nodes.setdefault(policy, set()).add(node)
@@ -225,7 +225,7 @@ def _unset_problems(
             value=f"{label}={value}",
             reason=f"nodes without the label for at least {seconds:g} s: {len(names)} ({_first(names)}). "
             "The worker `labels` does not run, or cannot reach the API server: see the log of `tas run labels` or "
-            "`tas run all`. Or these nodes wait for their turn (--label-rate): see tas_labels_waiting",
+            "`tas run all`. Or these nodes wait for their turn (--label-rate): tas get policies says how many",
             refused=False,
         )
         for (label, value), names in nodes.items()
@@ -233,7 +233,18 @@ def _unset_problems(
     )
 
 
-def _labels_to_set(verdict: PolicyVerdict) -> Mapping[str, str]:
+def waiting_problem(nodes: int) -> Problem:
+    """That so many nodes wait for their first label of a policy, since many want one at once."""
+    return Problem(
+        field="spec.strategies",
+        value=f"{nodes} nodes",
+        reason="wait for their turn to get their first label of this policy (--label-rate, --label-rate-all)",
+        refused=False,
+    )
+
+
+def labels_to_set(verdict: PolicyVerdict) -> Mapping[str, str]:
+    """The labels that a verdict sets, with their values."""
     return {
         label: each.desired.value
         for strategy in verdict.strategies.values()

@@ -140,6 +140,10 @@ class Brake:
             tasks.create_task(self._records.run())
             tasks.create_task(self._admissions.run())
 
+    def waiting(self) -> dict[str, int]:
+        """By name of the policies, how many nodes wait for their turn to get their first label."""
+        return self._rate.waiting(time.monotonic())
+
     # What `labels` follows
 
     def take_in_policy(self, entry: Entry[PolicyKey, PolicyRecord]) -> None:
@@ -192,7 +196,7 @@ class Brake:
             ["reason"],
         )
         waiting.labels("verdicts").set_function(lambda: float(self._admissions.held))
-        waiting.labels("rate").set_function(lambda: float(self._rate.waiting(time.monotonic())))
+        waiting.labels("rate").set_function(lambda: float(sum(self.waiting().values())))
         labelled = gauge("tas_labelled_nodes", "Nodes with labels of policies; NaN before the first list of nodes.")
         labelled.set_function(lambda: self._seen.with_labels if self._seen.version else nan)
 

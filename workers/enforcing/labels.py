@@ -137,6 +137,10 @@ class Labels:
         )
         return "; ".join(reason for reason in reasons if reason is not None) or None
 
+    def waiting_labels(self) -> Mapping[str, int]:
+        """By name of the policies, how many nodes wait for their turn to get their first label."""
+        return self._brake.waiting()
+
     async def run(self) -> None:
         """Follows until cancelled."""
         async with asyncio.TaskGroup() as tasks:

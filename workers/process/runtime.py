@@ -90,6 +90,15 @@ class WithAnswers(Protocol):
         ...
 
 
+@runtime_checkable
+class WithWaitingLabels(Protocol):
+    """A worker that makes nodes wait for labels."""
+
+    def waiting_labels(self) -> Mapping[str, int]:
+        """By name of the policies, how many nodes wait for their turn to get their first label."""
+        ...
+
+
 def new_registry() -> CollectorRegistry:
     """A registry with the metrics of this process and build; workers add theirs."""
     disable_created_metrics()  # type: ignore[no-untyped-call]  # a second line for each counter, which nobody needs
@@ -339,6 +348,13 @@ class Supervisor:
         """For each worker by name that is behind, by how many seconds what is."""
         found = {each.name: dict(each.behind()) for each in self._workers if isinstance(each, WithBehind)}
         return {name: seconds for name, seconds in found.items() if seconds}
+
+    def waiting_labels(self) -> dict[str, int]:
+        """By name of the policies, how many nodes wait for their turn to get their first label."""
+        found: dict[str, int] = {}
+        for worker in self._workers:
+            found |= worker.waiting_labels() if isinstance(worker, WithWaitingLabels) else {}
+        return found
 
     def last_answers(self) -> dict[str, LastAnswer]:
         """The last answer of its workers by verb; of several with one verb that of the newest request."""

@@ -411,6 +411,7 @@ PROCESS = Process(
         "bus": datetime(2027, 1, 1, tzinfo=UTC).timestamp(),
         "cert": datetime(2026, 3, 1, tzinfo=UTC).timestamp(),
     },
+    waiting_labels={"demo": 40},
 )
 EXPECTED = Expected(count=2, dismissed="anna@admin-1")
 
@@ -457,7 +458,7 @@ FREE = {
     *("metrics", "labels", "spec", "nodes", "node", "amounts", "nodeAmounts", "pods", "facts", "evaluate"),
     *("allocatable", "capacity", "limited", "requested", "requests", "state"),
     *("allocatable", "capacity", "limited", "requested", "times"),
-    *("workers", "behindSeconds", "lag", "answers", "expires"),
+    *("workers", "behindSeconds", "lag", "answers", "expires", "waitingLabels"),
 }
 """Fields with objects whose keys are names or numbers."""
 

@@ -15,7 +15,7 @@ import pytest
 
 from bus.buckets import NODES, POLICIES, REFUSALS, SAMPLES, SOURCES, VERDICTS
 from bus.connection import Bus
-from bus.kinds import NODE_TABLES
+from bus.kinds import NODE_TABLES, PROCESSES
 from bus.records.codec import encode
 from bus.records.nodes import NodeFacts, encode_node_samples
 from bus.records.policies import PolicyRecord, encode_policy
@@ -23,13 +23,14 @@ from bus.records.refusals import encode_refused_labels, encode_refused_marks
 from bus.records.verdicts import encode_verdict
 from bus.scrapes import publish_scrape, refused_on_arrival
 from bus.server import EmbeddedServer, find_binary
-from bus.subjects import node_facts_key, node_metrics_key, policy_key, verdict_key
+from bus.subjects import ProcessKey, node_facts_key, node_metrics_key, policy_key, verdict_key
 from cli.publish import Outcome, _outcome
 from cli.queries.query import _connected_or_refused
 from tas.policy.directory import LAST_GOOD, FileProblem, FileProblems
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey, StrategyType
 from tas.policy.rules import State
+from tas.processes.process import Process
 from tas.samples.capacity import SOURCE_LIMIT
 from tas.samples.sample import Scrape
 from tas.values.quantity import parse_quantity
@@ -302,7 +303,7 @@ async def test_get_policies_shows_a_label_that_no_worker_writes(tas: Tas, bus: B
     """`labels` does not run, and without it nothing else reports that the policy has no effect."""
     await put_policy(bus, "p", {"strategies": {"deschedule": rules("m Equals 1")}})
     facts = encode(NodeFacts(uid="n", labels={}))
-    await bus.put(NODES, node_facts_key("node-1"), facts, revision=0, read_at=time.monotonic())
+    stored = await bus.put(NODES, node_facts_key("node-1"), facts, revision=0, read_at=time.monotonic())
     label = LabelVerdict(
         state=State.VIOLATED, desired=DesiredLabel(DesiredKind.SET, "violating"), violated_since=time.time() - 100
     )
@@ -312,6 +313,27 @@ async def test_get_policies_shows_a_label_that_no_worker_writes(tas: Tas, bus: B
     verdict = NodeVerdict(node_uid="n", nodes_revision=1, policies_revision=1, policies=policies)
     await bus.put(VERDICTS, verdict_key("node-1"), encode_verdict(verdict), revision=0, read_at=time.monotonic())
     assert "p=violating: nodes without the label for at least 60 s: 1 (node-1)" in (await tas("get", "policies")).out
+    assert "wait for their turn to get" not in (await tas("get", "policies")).out
+    # It runs, and more nodes want their first label than the rate allows.
+    process = Process(version="1", name="h-1", started=time.time(), workers={"labels": ""}, waiting_labels={"p": 40})
+    for role in ("labels", "collect"):  # what a role says of a worker that is not its own means nothing
+        process = msgspec.structs.replace(process, waiting_labels={"p": 40 if role == "labels" else 9999})
+        await PROCESSES.put(bus, ProcessKey(role, "h-1"), process, revision=0, read_at=time.monotonic())
+    text = "40 nodes wait for their turn to get their first label of this policy (--label-rate"
+    shown = (await tas("get", "policies", "--json")).json[0]["problems"][0]
+    assert f"{shown['value']} {shown['reason']}".startswith(text)
+    assert text in (await tas("status")).out
+    assert text in (await tas("explain", "policy", "p")).out
+    assert (await tas("explain", "policy", "p", "--json")).json["waiting"] == 40
+    assert f"policy default/p has not labelled this node yet: {text}" in (await tas("explain", "node", "node-1")).out
+    await bus.put(
+        NODES,
+        node_facts_key("node-1"),
+        encode(NodeFacts(uid="n", labels={"p": "violating"})),
+        revision=stored,
+        read_at=time.monotonic(),
+    )
+    assert (await tas("explain", "node", "node-1", "--json")).json["waiting"] == {}
 
 
 async def test_get_policies_shows_which_rules_of_scheduleonmetric_are_ignored(tas: Tas, bus: Bus) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,11 +13,13 @@ from prometheus_client import CollectorRegistry
 
 from bus.buckets import BREAKERS, OUTSTANDING_KEY
 from bus.connection import Bus
+from bus.errors import BusError
 from bus.kinds import BREAKER_RECORDS, NODE_TABLES, NODE_VERDICTS, OUTSTANDING
 from cli.brake import TRIES, _reset
 from sandbox import Sandbox
 from sandbox.resources import NODES
 from tas.enforcing.label_rate import Rate
+from tas.verdict.outstanding import Announcement
 from tests.integration.bus.limits import long_limits
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.tables import put_tables, tables
@@ -210,6 +212,64 @@ async def test_one_node_gets_its_label_at_once_while_nothing_is_outstanding(
             await eventually(has(world, node, name, None))
         assert cluster.holds == []
         assert (await answered(partial(OUTSTANDING.get, world.bus, OUTSTANDING_KEY))).revision == 0
+
+
+async def test_a_node_waits_for_announced_verdicts_only_as_long_as_the_bound(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Something announces outstanding verdicts again and again, and never ends: it keeps no label away."""
+    hold = 0.5
+    monkeypatch.setattr("workers.enforcing.admissions.HOLD_SECONDS", hold)
+    world, name = cluster.world, cluster.world.name()
+    (node,) = await nodes_of(world, 1)
+    announced = asyncio.Event()
+
+    async def announce() -> None:
+        while True:
+            entry = await answered(partial(OUTSTANDING.get, world.bus, OUTSTANDING_KEY))
+            record = {"stranger": Announcement(since=time.time())}
+            with suppress(BusError):  # evaluate writes it, too
+                await OUTSTANDING.put(
+                    world.bus, OUTSTANDING_KEY, record, revision=entry.revision, read_at=time.monotonic()
+                )
+                announced.set()
+            await asyncio.sleep(0.05)
+
+    async with labels_running(cluster.kubeconfig, cluster.url):
+        announcing = asyncio.create_task(announce())
+        try:
+            await announced.wait()
+            async with evaluating(cluster.url):
+                began = time.monotonic()
+                await world.policy(await world.namespace(), name, deschedule())
+                await put_tables(world.bus, {node: SICK})
+                await eventually(has(world, node, name, VIOLATING))
+                assert time.monotonic() - began >= hold
+                assert cluster.holds, "the node has not waited"
+                assert not announcing.done()
+        finally:
+            announcing.cancel()
+
+
+async def test_no_more_nodes_than_the_rate_get_their_first_label_and_the_others_are_counted(cluster: Cluster) -> None:
+    count, rate = 12, Rate(per_minute=2, burst=5)
+    world, name = cluster.world, cluster.world.name()
+    nodes = await nodes_of(world, count)
+    await put_tables(world.bus, dict.fromkeys(nodes, SICK))
+    brake = BrakeSettings(policy=None, over_all=None, label_rate=rate, label_rate_all=None)
+    async with evaluating(cluster.url), labels_running(cluster.kubeconfig, cluster.url, brake=brake) as labels:
+        began = time.monotonic()
+        await world.policy(await world.namespace(), name, deschedule())
+
+        async def all_have_or_wait() -> bool:
+            return cluster.labelled(name) + labels.worker.waiting_labels().get(name, 0) == count
+
+        await eventually(all_have_or_wait)
+        labelled = cluster.labelled(name)
+        assert rate.burst <= labelled <= rate.burst + rate.per_minute * (time.monotonic() - began) / 60
+        # What needs its label no more does not wait, and the API server never sees it.
+        await put_tables(world.bus, dict.fromkeys(nodes, WELL), sequence=2)
+        await eventually(lambda: cluster.labelled(name) == 0 and labels.worker.waiting_labels() == {})
 
 
 async def test_a_node_that_waits_for_its_turn_is_not_admitted_anew_at_each_patch(

@@ -10,7 +10,9 @@ def waits(rate: LabelRate, nodes: range, now: float = 0.0, policy: str = "p") ->
 def test_a_burst_waits_for_nothing_and_all_others_come_one_after_the_other() -> None:
     rate = LabelRate(Rate(60, 3), None)
     assert waits(rate, range(6)) == [0, 0, 0, 1, 2, 3]
-    assert rate.waiting(0.0) == 3
+    assert rate.waiting(0.0) == {"p": 3}
+    assert rate.waiting(2.0) == {"p": 1}
+    assert rate.waiting(9.0) == {}
     # Who asks again keeps its turn, whoever asks meanwhile.
     assert waits(rate, range(3, 8), now=0.5) == [0.5, 1.5, 2.5, 3.5, 4.5]
     assert rate.wait("n3", "p", 1.0) == 0
