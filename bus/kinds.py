@@ -49,10 +49,10 @@ from bus.records.refusals import (
 )
 from bus.records.sources import decode_source_state, encode_source_state
 from bus.records.synced import Synced, decode_synced, encode_synced
-from bus.records.tables import decode_stored_table, encode_stored_table
 from bus.records.verdicts import decode_verdict, encode_verdict, verdict_json
 from bus.records.windows import decode_series
 from bus.records.workers import decode_expected, decode_process, encode_expected, encode_process
+from bus.records.written_tables import decode_written_table, encode_written_table
 from bus.subjects import (
     EXPECTED,
     NodeKind,
@@ -135,8 +135,8 @@ NODE_TABLES: RecordKind[TableKey, Table] = RecordKind(
     bucket=NODES,
     key=node_table_key,
     parse_key=parse_node_table_key,
-    encode=encode_stored_table,
-    decode=decode_stored_table,
+    encode=encode_written_table,
+    decode=decode_written_table,
     keys="_table.>",
 )
 """The newest values of the tables of each source, by source and part of its nodes."""
