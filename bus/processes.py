@@ -12,7 +12,7 @@ from bus.record_kind import Entry, read_entries
 from bus.rights.roles import ROLES
 from bus.subjects import ProcessKey
 from tas.processes.expected import Expected
-from tas.processes.process import Process, Running, alive, waiting_labels
+from tas.processes.process import Process, RefusedSamples, Running, alive, refused_samples, waiting_labels
 
 
 class StoredProcesses(NamedTuple):
@@ -58,6 +58,14 @@ async def waiting_nodes(bus: Bus) -> dict[str, int]:
         return waiting_labels((await stored_processes(bus)).running)
     except BusError:
         return {}  # a bus, or rights, of an earlier version
+
+
+async def refused_of_sources(bus: Bus) -> list[RefusedSamples]:
+    """What was refused of samples by source and reason; nothing if WORKERS cannot be read."""
+    try:
+        return refused_samples((await stored_processes(bus)).running)
+    except BusError:
+        return []
 
 
 def _of_role(role: str, process: Process) -> Process:

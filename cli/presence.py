@@ -49,4 +49,5 @@ def _process(context: Context, supervisor: Supervisor, workers: Sequence[str], s
         answers=supervisor.last_answers(),
         expires=context.expires,
         waiting_labels=supervisor.waiting_labels(),
+        refused_samples=supervisor.refused_samples(),
     )

@@ -7,13 +7,16 @@ import msgspec
 from bus.records.codec import Time, encode, reader, seconds_of, time_of
 from tas.errors import line_of
 from tas.processes.expected import MOST, Expected
-from tas.processes.process import LastAnswer, Process
+from tas.processes.process import LastAnswer, Process, RefusedSamples
 
 MAX_REASON = 300
 """The most characters of a reason or an error in a stored record."""
 
 MAX_WAITING = 50
 """The most policies with waiting nodes in a stored record: those for which most wait."""
+
+MAX_REFUSED = 20
+"""The most sources and reasons of refused samples in a stored record: those that were refused last."""
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
@@ -25,6 +28,14 @@ class _LastAnswer(msgspec.Struct, kw_only=True, omit_defaults=True):
     error: str = ""
     requests: Count = 1
     failed: Count = 0
+
+
+class _RefusedSamples(msgspec.Struct, kw_only=True):
+    source: str
+    reason: str
+    count: Count
+    example: str
+    time: Time
 
 
 class _Process(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -39,6 +50,7 @@ class _Process(msgspec.Struct, kw_only=True, omit_defaults=True):
     answers: dict[str, _LastAnswer] = {}
     expires: dict[str, Time] = {}
     waiting_labels: dict[str, Count] = msgspec.field(default_factory=dict, name="waitingLabels")
+    refused_samples: list[_RefusedSamples] = msgspec.field(default_factory=list, name="refusedSamples")
 
 
 class _Expected(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -76,6 +88,16 @@ def encode_process(process: Process) -> bytes:
             waiting_labels=dict(
                 sorted(process.waiting_labels.items(), key=lambda each: (-each[1], each[0]))[:MAX_WAITING]
             ),
+            refused_samples=[
+                _RefusedSamples(
+                    source=each.source,
+                    reason=each.reason,
+                    count=each.count,
+                    example=line_of(each.example, MAX_REASON),
+                    time=time_of(each.time),
+                )
+                for each in process.refused_samples[:MAX_REFUSED]
+            ],
         )
     )
 
@@ -104,6 +126,10 @@ def decode_process(data: bytes) -> Process:
         },
         expires={name: seconds_of(time) for name, time in stored.expires.items()},
         waiting_labels=stored.waiting_labels,
+        refused_samples=[
+            RefusedSamples(each.source, each.reason, each.count, each.example, seconds_of(each.time))
+            for each in stored.refused_samples
+        ],
     )
 
 

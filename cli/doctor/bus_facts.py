@@ -30,6 +30,7 @@ from tas.diagnosis.policies import PolicyFacts, StoredPolicy
 from tas.diagnosis.processes import ProcessFacts
 from tas.errors import without_password
 from tas.policy.policy import PolicyKey
+from tas.processes.process import refused_samples
 from tas.samples.sample import NodeSamples
 from tas.sources.state import SourceState
 from tas.values.backoff import Backoff
@@ -163,6 +164,7 @@ def metric_facts(
         now=time_there(stored.at, read.clock),
         stale_after=stale_after,
         in_files=in_files,
+        refused=() if isinstance(read.processes, Missing) else refused_samples(read.processes.running),
     )
 
 

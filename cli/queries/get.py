@@ -21,7 +21,7 @@ from bus.kinds import (
     REFUSED_MARKS,
     synced_of,
 )
-from bus.processes import waiting_nodes
+from bus.processes import refused_of_sources, waiting_nodes
 from bus.records.policies import PolicyRecord
 from cli.as_json import JSON_OPTION, print_json
 from cli.options import settings_command
@@ -41,6 +41,7 @@ from cli.settings import Settings
 from tas.policy.directory import FileProblem, FileProblems
 from tas.policy.manifest import policy_spec
 from tas.policy.policy import PolicyKey, Problem, StrategyType
+from tas.processes.process import RefusedSamples
 from tas.samples.contradictions import Contradiction, contradictions
 from tas.samples.sample import NodeSamples
 from tas.sources.state import RefusedValues, SourceState, health, tolerances_of
@@ -50,6 +51,9 @@ from tas.verdict.ownership import LABEL_STRATEGIES, Claim, claim_of, owner_of
 from tas.verdict.refused import RefusedLabel, refused_problems
 from tas.verdict.status import UNSET_SECONDS, stale_limits, unset_labels, waiting_problem
 from tas.verdict.verdict import DesiredKind, DesiredLabel, NodeVerdict, PolicyVerdict
+
+PUBLISHES = "publishes"
+"""In place of the state of a source that is none of `collect`."""
 
 MAX_CONTRADICTIONS = 20
 """So many contradictions between sources are shown."""
@@ -85,7 +89,8 @@ def verdicts(settings: Settings, *, as_json: bool) -> int:
 def sources(settings: Settings, *, as_json: bool) -> int:
     """Each source of `collect`, with its state.
 
-    Also shows the lease holder, the metrics and the problems of each source.
+    Also shows the lease holder, the metrics and the problems of each source, and of which program that publishes by
+    itself samples were refused within an hour.
     """
     return ask(settings, lambda bus, _: _sources(bus, settings.stale_after, as_json=as_json))
 
@@ -354,6 +359,9 @@ def _options(fields: Mapping[str, Any]) -> list[str]:
 async def _sources(bus: Bus, default_stale_after: float, *, as_json: bool) -> int:
     stored = await stored_sources(bus)
     found = await _contradictions(bus, stored, default_stale_after)
+    refused: dict[str, list[RefusedSamples]] = {}
+    for one in await refused_of_sources(bus):
+        refused.setdefault(one.source, []).append(one)
     now = time.time()
     table = new_table("SOURCE", "STATE", "HOLDER", "PERIOD", "LAST SUCCESS", "METRICS", "PROBLEMS")
     documents: list[dict[str, Any]] = []
@@ -364,6 +372,8 @@ async def _sources(bus: Bus, default_stale_after: float, *, as_json: bool) -> in
         state_name = health(state, is_held=entry.key in stored.held, now=now).value
         others = [each for each in found if entry.key in (each.source, each.other_source)]
         document = {"source": entry.key, "state": state_name} | entry.document()
+        of_samples = refused.get(entry.key, [])
+        document |= {"refusedSamples": msgspec.to_builtins(of_samples)} if of_samples else {}
         documents.append(document | ({"contradictions": list(map(str, others))} if others else {}))
         table.add_row(
             entry.key,
@@ -372,8 +382,14 @@ async def _sources(bus: Bus, default_stale_after: float, *, as_json: bool) -> in
             "-" if state.period is None else f"{state.period:g}s",
             "never" if state.last_success is None else f"{age_text(now - state.last_success)} ago",
             Text("\n".join(_metrics(state)) or "-"),
-            Text("\n".join(_problems(state, now)) or "-"),
+            Text("\n".join([*_problems(state, now), *(_refused_text(one, now) for one in of_samples)]) or "-"),
         )
+    known = {entry.key for entry in stored.entries}
+    for source, of_samples in refused.items():
+        if source not in known:
+            documents.append({"source": source, "state": PUBLISHES, "refusedSamples": msgspec.to_builtins(of_samples)})
+            problems = Text("\n".join(_refused_text(one, now) for one in of_samples))
+            table.add_row(source, PUBLISHES, "-", "-", "-", "-", problems)
     if as_json:
         print_json(documents)
     else:
@@ -422,6 +438,13 @@ def _problems(state: SourceState, now: float) -> list[str]:
         *(f"{each.count} refused, {_last(each, now)}" for each in state.refused.values()),
         *(f"{each.count} suspect ({why}), {_last(each, now)}" for why, each in state.suspect.items()),
     ]
+
+
+def _refused_text(refused: RefusedSamples, now: float) -> str:
+    return (
+        f"{refused.count} refused when they came ({refused.reason}), "
+        f"the last {age_text(now - refused.time)} ago: {refused.example}"
+    )
 
 
 def _last(values: RefusedValues, now: float) -> str:

@@ -9,6 +9,7 @@ import msgspec
 
 from tas.diagnosis.finding import Finding, Missing, Severity, command, finding, ok, some, unknown
 from tas.policy.policy import Policy
+from tas.processes.process import RefusedSamples
 from tas.samples.contradictions import contradictions
 from tas.samples.freshness import is_fresh
 from tas.samples.sample import NodeSamples, newest
@@ -61,6 +62,7 @@ class MetricFacts(msgspec.Struct, frozen=True, kw_only=True):
         now: In seconds since 1970.
         stale_after: For policies without `staleAfter`, in seconds.
         in_files: Whether the policies come from a directory.
+        refused: What `materialize` has refused of samples.
     """
 
     policies: Collection[Policy]
@@ -72,6 +74,7 @@ class MetricFacts(msgspec.Struct, frozen=True, kw_only=True):
     now: float
     stale_after: float
     in_files: bool = False
+    refused: Collection[RefusedSamples] = ()
 
 
 def check_metrics(facts: MetricFacts | Missing) -> Iterator[Finding]:
@@ -248,10 +251,14 @@ def _values(used: Collection[MetricUse], facts: MetricFacts) -> Iterator[Finding
     for name, how, values in lately:
         what = f"{name}: {values.count} {how}, as {values.example}"
         yield finding("metrics.values", Severity.WARNING, what, mend, run="tas get sources")
+    refused = [each for each in facts.refused if each.reason == "value" and facts.now - each.time <= LATELY]
+    for each in refused:
+        what = f"{each.source}: {each.count} refused when they came, as {each.example}"
+        yield finding("metrics.values", Severity.WARNING, what, mend, run="tas get sources")
     if blanks:
         what = f"each is a number of bytes, or a blank of GPU exporters (DCGM): {some(blanks)}"
         yield finding("metrics.values", Severity.WARNING, what, mend, run="tas get sources")
-    if not lately and not blanks:
+    if not lately and not refused and not blanks:
         yield ok("metrics.values", f"no value was refused or suspect in the last {LATELY / 60:g} minutes")
 
 

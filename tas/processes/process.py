@@ -1,6 +1,6 @@
 """What a process says of itself, in WORKERS: proof that it runs, and what people ask first if something is wrong."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -33,6 +33,19 @@ class LastAnswer(msgspec.Struct, frozen=True, kw_only=True):
     failed: int = 0
 
 
+class RefusedSamples(msgspec.Struct, frozen=True):
+    """How often a source was refused for a reason, with the newest example and its time (in seconds since 1970).
+
+    `reason` is one of the fixed set of `tas_samples_refused_total`.
+    """
+
+    source: str
+    reason: str
+    count: int
+    example: str
+    time: float
+
+
 class Process(msgspec.Struct, frozen=True, kw_only=True):
     """A process.
 
@@ -47,6 +60,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
         bus: What is wrong with its connection to the bus; empty if nothing.
         answers: Of extenders by verb.
         waiting_labels: By name of policies, how many nodes wait for their turn to get their first label.
+        refused_samples: What it has refused lately of samples of other programs, the newest first.
         expires: When the first certificate of each file expires, and its credentials for the bus (`bus`), in seconds
             since 1970.
     """
@@ -62,6 +76,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     answers: Mapping[str, LastAnswer] = {}
     expires: Mapping[str, float] = {}
     waiting_labels: Mapping[str, int] = {}
+    refused_samples: Sequence[RefusedSamples] = ()
 
     @property
     def ready(self) -> frozenset[str]:
@@ -92,6 +107,17 @@ def waiting_labels(running: Iterable[Running]) -> dict[str, int]:
             for policy, count in each.process.waiting_labels.items():
                 found[policy] = max(count, found.get(policy, 0))
     return found
+
+
+def refused_samples(running: Iterable[Running]) -> list[RefusedSamples]:
+    """What processes with `materialize` refuse, by source and reason. They share the messages, so counts are summed."""
+    found: dict[tuple[str, str], RefusedSamples] = {}
+    for each in running:
+        for refused in each.process.refused_samples if "materialize" in each.process.workers else ():
+            known = found.get((refused.source, refused.reason), msgspec.structs.replace(refused, count=0))
+            newest = max(known, refused, key=lambda one: one.time)
+            found[refused.source, refused.reason] = msgspec.structs.replace(newest, count=known.count + refused.count)
+    return [found[key] for key in sorted(found)]
 
 
 def numbers(running: Iterable[Running]) -> dict[str, int]:

@@ -29,6 +29,8 @@ from bus.records.nodes import NodeFacts, NodeRelease, StoredSamples
 from bus.records.synced import Synced
 from bus.scrapes import by_source
 from tas.errors import InvalidInputError
+from tas.processes.process import RefusedSamples
+from tas.processes.refused import RefusedBySource
 from tas.samples.capacity import refusal_of_new_source, within_capacity
 from tas.samples.freshness import kept_from
 from tas.samples.sample import MAX_SAMPLE_AGE, NodeSamples, Scrape, merge
@@ -141,6 +143,7 @@ class Materialize:
         self._refusals: defaultdict[str, ThrottledLog] = defaultdict(
             lambda: ThrottledLog(log, keys=MAX_REFUSED_OBJECTS)
         )  # by reason: many objects with one fault do not hide another fault
+        self._refused = RefusedBySource()
         self._tables = StoredTables(
             bus,
             unknown=self._unknown_nodes,
@@ -167,6 +170,10 @@ class Materialize:
     def unready(self) -> str | None:
         """Why the worker does not write yet."""
         return None if self._watch.status.caught_up else f"{NODES.name}: not caught up with the bus"
+
+    def refused_samples(self) -> Sequence[RefusedSamples]:
+        """What it has refused lately, by source and reason, the newest first."""
+        return self._refused.newest(time.time())
 
     async def run(self) -> None:
         """Consumes until cancelled, then finishes the current batch."""
@@ -438,6 +445,7 @@ class Materialize:
 
     def _refuse(self, reason: str, error: InvalidInputError, count: int = 1) -> None:
         self._metrics.refused.labels(reason).inc(count)
+        self._refused.note(error.subject, reason, str(error), count=count, now=time.time())
         self._refusals[reason].warning(
             "sample_refused",
             error.subject,

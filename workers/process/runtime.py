@@ -25,7 +25,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from bus.buckets import ALL, Bucket
 from bus.invalid import InvalidEntries
-from tas.processes.process import LastAnswer
+from tas.processes.process import LastAnswer, RefusedSamples
 from workers.process.address import Address
 from workers.process.certificates import Certificates
 from workers.process.connections import ConnectionMetrics, Listener, bind, without_server
@@ -96,6 +96,15 @@ class WithWaitingLabels(Protocol):
 
     def waiting_labels(self) -> Mapping[str, int]:
         """By name of the policies, how many nodes wait for their turn to get their first label."""
+        ...
+
+
+@runtime_checkable
+class WithRefusedSamples(Protocol):
+    """A worker that refuses samples of other programs."""
+
+    def refused_samples(self) -> Sequence[RefusedSamples]:
+        """What it has refused lately, the newest first."""
         ...
 
 
@@ -355,6 +364,11 @@ class Supervisor:
         for worker in self._workers:
             found |= worker.waiting_labels() if isinstance(worker, WithWaitingLabels) else {}
         return found
+
+    def refused_samples(self) -> list[RefusedSamples]:
+        """What its workers have refused lately, the newest of each first."""
+        found = (each.refused_samples() for each in self._workers if isinstance(each, WithRefusedSamples))
+        return [refused for of_worker in found for refused in of_worker]
 
     def last_answers(self) -> dict[str, LastAnswer]:
         """The last answer of its workers by verb; of several with one verb that of the newest request."""

@@ -54,7 +54,7 @@ from tas.policy.directory import FileProblem, FileProblems
 from tas.policy.policy import OnStale, Operator, Policy, PolicyKey, Problem, Rule, Strategy, StrategyType
 from tas.policy.rules import State
 from tas.processes.expected import Expected
-from tas.processes.process import LastAnswer, Process
+from tas.processes.process import LastAnswer, Process, RefusedSamples
 from tas.samples.sample import Scrape
 from tas.sources.result import RefusalReason, SuspectReason
 from tas.sources.state import RefusedValues, SourceMetric, SourceState, as_stored
@@ -412,6 +412,15 @@ PROCESS = Process(
         "cert": datetime(2026, 3, 1, tzinfo=UTC).timestamp(),
     },
     waiting_labels={"demo": 40},
+    refused_samples=[
+        RefusedSamples(
+            "my-program",
+            "value",
+            3,
+            "sample node-1/my-program: metrics.load1 = 'NaN': must be a Quantity of Kubernetes",
+            YEAR + 600,
+        )
+    ],
 )
 EXPECTED = Expected(count=2, dismissed="anna@admin-1")
 

@@ -1,15 +1,18 @@
 """`tas run all` with three real sources that serve numbers that mean no value: from the source to what people see."""
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
+from bus.buckets import SAMPLES
+from bus.connection import Bus
 from sandbox import Sandbox
 from tests.integration.cli.tas import FREE, Tas, filter_request
-from tests.integration.servers import eventually
+from tests.integration.servers import answered, eventually
 from tests.kubernetes.admin import Admin
 from tests.sources import writing
 from tests.sources.answers import Answer, simulated_prometheus
@@ -125,6 +128,21 @@ async def test_no_node_is_rejected_by_them_and_people_see_each_facts_n60(tas: Ta
             done = await tas("publish", "node-1", "free=-9223372036854775808m")
             assert done.code == 1
             assert "means that there is no value" in done.err
+
+            # A program that publishes by itself, and does not ask what is refused.
+            blank = b'{"metrics": {"free": "-9223372036854775808m"}}'
+            async with Bus.connect((await tas("bus", "url")).out.strip(), name="program", streams=()) as bus:
+                await bus.wait_connected()
+                await answered(lambda: bus.publish(SAMPLES, "tas.samples.node-1.program", blank))
+
+            async def is_shown() -> bool:
+                found = (await sources()).get("program", {"refusedSamples": []})
+                return [(each["reason"], each["count"]) for each in found["refusedSamples"]] == [("value", 1)]
+
+            await eventually(is_shown, every=0.5)
+            done = await tas("get", "sources")
+            assert re.search(r"program +publishes .*1 refused when they came \(value\), the last", done.out)
+            assert "1 refused when they came, as sample node-1/program: metrics.free" in (await tas("status")).out
             done = await tas("doctor", "--kubeconfig", str(kubeconfig), "--json")
             found = {each["check"]: each["severity"] for each in done.json if each["check"].startswith("metrics.")}
             assert found["metrics.values"] == found["metrics.agree"] == "warning"

@@ -305,6 +305,9 @@ async def test_a_bad_metric_is_refused_alone(materialized: Materialized, case: s
     await publish_text(materialized.bus, text)
     await all_handled(materialized.bus)
     assert materialized.refusals() == {reason: 1}
+    (refused,) = materialized.worker.refused_samples()
+    assert (refused.source, refused.reason, refused.count) == ("test", reason, 1)
+    assert refused.example.startswith("sample node-1/test: metrics")
     (scrape,) = await samples_on(materialized.bus, "node-1") or ()
     assert scrape.metrics == {"good": NANO}
 

@@ -8,6 +8,7 @@ import pytest
 
 from tas.diagnosis.finding import Missing, Severity
 from tas.diagnosis.metrics import MetricFacts, check_metrics, other_name
+from tas.processes.process import RefusedSamples
 from tas.samples.sample import NodeSamples, Scrape
 from tas.sources.result import RefusalReason, SuspectReason
 from tas.sources.state import RefusedValues, SourceMetric, SourceState
@@ -206,6 +207,20 @@ def test_a_small_blank_that_another_program_has_written_is_found() -> None:
     found = [*check_metrics(facts(stored={"a": (scrape,)}))]
     assert bad(found) == {"metrics.values": Severity.WARNING}
     assert "health_metric of a by agent: 2147483632" in one(found, "metrics.values").what
+
+
+@pytest.mark.parametrize(
+    ("reason", "age", "is_found"), [("value", 599, True), ("value", 601, False), ("time", 1, False)]
+)
+def test_a_value_that_materialize_refuses_of_a_program_is_a_finding_for_ten_minutes(
+    reason: str, age: float, is_found: bool
+) -> None:
+    refused = RefusedSamples("agent", reason, 7, "sample a/agent: metrics.m = 'NaN'", facts().now - age)
+    found = list(check_metrics(msgspec.structs.replace(facts(), refused=[refused])))
+    assert bad(found) == ({"metrics.values": Severity.WARNING} if is_found else {})
+    if is_found:
+        what = "agent: 7 refused when they came, as sample a/agent: metrics.m = 'NaN'"
+        assert one(found, "metrics.values").what == what
 
 
 def test_sources_that_contradict_each_other_are_found_by_the_smallest_tolerance() -> None:
