@@ -9,7 +9,7 @@ import msgspec
 from tas.errors import InvalidInputError
 from tas.sources.nodes import ANY_NODE, NodeNames
 from tas.sources.result import MAX_ITEMS, RefusalReason, ResultBuilder, SourceResult, excess_of
-from tas.sources.timestamps import InvalidTimeError, parse_time, valid_window
+from tas.sources.timestamps import InvalidTimeError, given_time, valid_window
 from tas.values.blanks import ANY, ValueRules
 
 GROUP = "custom.metrics.k8s.io"
@@ -152,7 +152,7 @@ def _take(builder: ResultBuilder, metric: str, item: msgspec.Raw, rules: ValueRu
         builder.refuse(RefusalReason.METRIC, subject, "metric", name, f"must be {metric}, the requested metric")
         return
     try:
-        measured = None if value.timestamp is None else parse_time(value.timestamp)
+        measured = given_time(value.timestamp)
     except InvalidTimeError as error:
         builder.refuse(RefusalReason.TIME, subject, "timestamp", value.timestamp, str(error))
         return

@@ -11,7 +11,7 @@ import msgspec
 from tas.errors import InvalidInputError
 from tas.sources.nodes import ANY_NODE, NodeNames
 from tas.sources.result import MAX_ITEMS, RefusalReason, ResultBuilder, SourceResult, excess_of
-from tas.sources.timestamps import InvalidTimeError, parse_time, parse_window
+from tas.sources.timestamps import InvalidTimeError, given_time, parse_window
 from tas.values.blanks import ANY, ValueRules
 
 GROUP = "metrics.k8s.io"
@@ -82,7 +82,7 @@ def _take(builder: ResultBuilder, metrics: frozenset[str], item: msgspec.Raw, ru
         )
         return
     try:
-        measured = None if node.timestamp is None else parse_time(node.timestamp)
+        measured = given_time(node.timestamp)
     except InvalidTimeError as error:
         builder.refuse(RefusalReason.TIME, f"metrics of {node.metadata.name}", "timestamp", node.timestamp, str(error))
         return

@@ -7,13 +7,16 @@ from tas.values.duration import DurationError, parse_duration
 MAX_WINDOW_SECONDS = 86400.0
 """The longest window of a sample; a longer one is left out."""
 
+GO_ZERO_SECONDS = -62135596800.0
+"""0001-01-01T00:00:00Z, in seconds since 1970."""
+
 
 class InvalidTimeError(ValueError):
     """Text that is not a time."""
 
 
 def parse_time(text: str) -> float:
-    """Seconds since 1970 of an RFC 3339 time with a zone, as `metav1.Time` is written. Raises NoTimeError."""
+    """Seconds since 1970 of an RFC 3339 time with a zone, as `metav1.Time` is written. Raises InvalidTimeError."""
     try:
         time = datetime.fromisoformat(text)
         seconds = time.timestamp()
@@ -22,6 +25,15 @@ def parse_time(text: str) -> float:
     if time.tzinfo is None:
         raise InvalidTimeError("must have a zone")
     return seconds
+
+
+def given_time(text: str | None) -> float | None:
+    """As `parse_time`; None if no time is given: the zero time of Go, of the year 1, is none (facts.md n72).
+
+    Raises InvalidTimeError.
+    """
+    seconds = None if text is None else parse_time(text)
+    return None if seconds == GO_ZERO_SECONDS else seconds
 
 
 def valid_window(seconds: float | None) -> float | None:

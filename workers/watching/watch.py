@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Collection, Iterable
 from itertools import accumulate
+from math import inf
 
 import msgspec
 import structlog
@@ -165,7 +166,7 @@ class WatchWorker:
         self._bus = bus
         self._forget_seconds = forget_seconds
         self._metrics = _Metrics(registry)
-        self._filtered = _Filtered()
+        self._filtered = NewestPods()
         self._policy_log = PolicyLog(log)
         self._policies = Mirror(
             bus,
@@ -251,7 +252,7 @@ class WatchWorker:
 
     def _pod_record(self, found: PodObject) -> tuple[PodKey, PodRecord]:
         key, record = pod_record(found)
-        self._filtered.take_in(key, found)
+        self._filtered.take_in(key, found, time.time())
         return key, record
 
     def _addresses_read(self, nodes: Collection[str]) -> None:
@@ -278,7 +279,7 @@ class WatchWorker:
         self._metrics.writes.labels(resource, "delete" if record is None else "put").inc()
 
 
-class _Filtered:
+class NewestPods:
     """When the newest pods were created about which the scheduler must have asked filter, or must ask now.
 
     One that waits counts no more once the scheduler finds that no node fits. Times are in seconds since 1970.
@@ -291,17 +292,21 @@ class _Filtered:
         self.placed = 0.0
         self._waiting: dict[PodKey, float] = {}
 
-    def take_in(self, key: PodKey, found: PodObject) -> None:
-        """Applies the state of a pod."""
+    def take_in(self, key: PodKey, found: PodObject, now: float) -> None:
+        """Applies the state of a pod at `now`.
+
+        A creation in the future is of a clock that is ahead, and no request would ever be later: such a pod counts from
+        when it was seen waiting, or not at all.
+        """
         metadata, node = found.metadata, found.spec.node_name or None
-        self._waiting.pop(key, None)
+        seen = self._waiting.pop(key, inf)
         deleting = metadata.deletion_timestamp is not None
         if metadata.creation_timestamp is None or not needs_filter(_refusal(found), node=node, deleting=deleting):
             return
-        created = metadata.creation_timestamp.timestamp()
+        created = min(seen, metadata.creation_timestamp.timestamp())
         if node is None:
-            self._waiting[key] = created
-        else:
+            self._waiting[key] = min(created, now)
+        elif created <= now:
             self.placed = max(self.placed, created)
 
     def newest_waiting(self, known: Iterable[tuple[PodKey, PodRecord]]) -> float:

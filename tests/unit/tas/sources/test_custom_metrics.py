@@ -109,6 +109,14 @@ def test_facts_C9_an_invalid_window_is_left_out(window: int | None) -> None:
     assert result.refusals == {}
 
 
+@pytest.mark.parametrize("time", [None, "0001-01-01T00:00:00Z"])
+def test_a_value_without_a_time_is_taken_as_measured_when_it_came_facts_n72(time: str | None) -> None:
+    document = json.loads(golden("custom-metrics-v1beta2.json"))
+    document["items"][0]["timestamp"] = time
+    result = decode_metric_values(json.dumps(document).encode(), "health_metric")
+    assert (result.samples[0].measured, result.refusals) == (None, {})
+
+
 @pytest.mark.parametrize("body", [b"", b"<html>", b"null", b"{}", b"[]", b'{"kind":"List","items":[]}', b"\xff"])
 def test_a_body_that_is_no_list_of_values_gives_an_error(body: bytes) -> None:
     with pytest.raises(InvalidInputError, match="values of m"):

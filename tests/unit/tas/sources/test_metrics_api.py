@@ -38,6 +38,15 @@ def test_an_empty_list_means_that_the_metrics_are_missing() -> None:
     assert result.missing.keys() == METRICS
 
 
+@pytest.mark.parametrize("time", [None, "0001-01-01T00:00:00Z"])
+def test_without_a_time_a_value_is_taken_as_measured_when_it_came(time: str | None) -> None:
+    document = json.loads(GOLDEN.read_bytes())
+    document["items"][0] |= {"timestamp": time}
+    result = decode_node_metrics(json.dumps(document).encode(), METRICS)
+    assert not result.refusals
+    assert [each.measured for each in result.samples if each.measured is None] == [None, None]
+
+
 @pytest.mark.parametrize(
     ("change", "why", "left"),
     [

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tas.sources.timestamps import InvalidTimeError, parse_time, parse_window, valid_window
+from tas.sources.timestamps import GO_ZERO_SECONDS, InvalidTimeError, given_time, parse_time, parse_window, valid_window
 
 
 @pytest.mark.parametrize(
@@ -16,6 +16,18 @@ from tas.sources.timestamps import InvalidTimeError, parse_time, parse_window, v
 )
 def test_a_time_is_read(text: str, seconds: float) -> None:
     assert parse_time(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text", [None, "0001-01-01T00:00:00Z", "0001-01-01T00:00:00+00:00", "0001-01-01T01:00:00+01:00"]
+)
+def test_the_zero_time_of_go_is_no_time_facts_n72(text: str | None) -> None:
+    assert given_time(text) is None
+
+
+def test_another_time_of_long_ago_is_a_time() -> None:
+    assert given_time("0001-01-01T00:00:01Z") == GO_ZERO_SECONDS + 1
+    assert given_time("1970-01-01T00:00:00Z") == 0.0
 
 
 @pytest.mark.parametrize("text", ["", "now", "1767225600", "2026-13-01T00:00:00Z", "2026-01-01T00:00:00", "2026-01-01"])

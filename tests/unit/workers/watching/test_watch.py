@@ -12,7 +12,7 @@ from tas.enforcing.pod import PodKey
 from tas.policy.manifest import MAX_PROBLEMS
 from tas.policy.policy import PolicyKey, StrategyType
 from workers.kubernetes.resources import Object, PodObject, PolicyObject
-from workers.watching.watch import as_first_seen, node_facts, pod_record, policy_record
+from workers.watching.watch import NewestPods, as_first_seen, node_facts, pod_record, policy_record
 
 CREATED = datetime(2026, 1, 1, tzinfo=UTC)
 RULE = {"metricname": "health_metric", "operator": "Equals", "target": 1}
@@ -228,3 +228,32 @@ def test_a_pod_that_nothing_tells_of_is_bound_since_it_was_first_seen_with_its_n
 def test_a_pod_that_its_policy_does_not_keep_away_does_not_wait(found: PodObject, node: str | None) -> None:
     _, record = pod_record(found)
     assert (record.node, record.waiting_since) == (node, None)
+
+
+NOW = CREATED.timestamp() + 100
+
+
+def created(seconds: float, **fields: Any) -> PodObject:
+    return pod(creationTimestamp=datetime.fromtimestamp(NOW + seconds, UTC).isoformat(), **fields)
+
+
+def test_the_newest_pods_are_those_that_filter_must_have_been_asked_about() -> None:
+    found, key = NewestPods(), PodKey("web", "web-1")
+    found.take_in(key, created(-5), NOW)
+    assert (found.placed, found.newest_waiting([(key, pod_record(created(-5))[1])])) == (0.0, NOW - 5)
+    found.take_in(key, created(-5, spec=BOUND), NOW + 1)
+    assert (found.placed, found.newest_waiting([])) == (NOW - 5, 0.0)
+
+
+def test_a_creation_in_the_future_counts_from_when_the_pod_was_seen_waiting() -> None:
+    """Else the last request of the scheduler would be earlier for as long as the clock is ahead, and an alert false."""
+    found, key = NewestPods(), PodKey("web", "web-1")
+    record = pod_record(created(300))[1]
+    for later in (0, 20):
+        found.take_in(key, created(300), NOW + later)
+        assert found.newest_waiting([(key, record)]) == NOW
+    found.take_in(key, created(300, spec=BOUND), NOW + 30)
+    assert found.placed == NOW
+    # Of a pod that already had its node nothing tells when it was created.
+    found.take_in(PodKey("web", "other"), created(300, spec=BOUND), NOW + 40)
+    assert found.placed == NOW
