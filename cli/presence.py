@@ -50,4 +50,6 @@ def _process(context: Context, supervisor: Supervisor, workers: Sequence[str], s
         expires=context.expires,
         waiting_labels=supervisor.waiting_labels(),
         refused_samples=supervisor.refused_samples(),
+        concerns=supervisor.concerns(),
+        newest_pods=supervisor.newest_pods(),
     )

@@ -51,6 +51,8 @@ class _Process(msgspec.Struct, kw_only=True, omit_defaults=True):
     expires: dict[str, Time] = {}
     waiting_labels: dict[str, Count] = msgspec.field(default_factory=dict, name="waitingLabels")
     refused_samples: list[_RefusedSamples] = msgspec.field(default_factory=list, name="refusedSamples")
+    concerns: dict[str, list[str]] = {}
+    newest_pods: dict[str, Time] = msgspec.field(default_factory=dict, name="newestPods")
 
 
 class _Expected(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -98,6 +100,11 @@ def encode_process(process: Process) -> bytes:
                 )
                 for each in process.refused_samples[:MAX_REFUSED]
             ],
+            concerns={
+                worker: [line_of(each, MAX_REASON) for each in concerns]
+                for worker, concerns in process.concerns.items()
+            },
+            newest_pods={state: time_of(created) for state, created in process.newest_pods.items()},
         )
     )
 
@@ -130,6 +137,8 @@ def decode_process(data: bytes) -> Process:
             RefusedSamples(each.source, each.reason, each.count, each.example, seconds_of(each.time))
             for each in stored.refused_samples
         ],
+        concerns={worker: tuple(concerns) for worker, concerns in stored.concerns.items()},
+        newest_pods={state: seconds_of(created) for state, created in stored.newest_pods.items()},
     )
 
 

@@ -28,6 +28,8 @@ CHECKS: Mapping[str, str] = {
     "workers.ready": "a worker that is not ready does a part of its work, or nothing",
     "workers.behind": "what is behind acts on how the cluster was",
     "workers.expires": "an expired certificate ends all connections at once",
+    "workers.concerns": "the worker is ready and works, and what it should bring about does not come about",
+    "workers.asked": "pods are placed as if they had no policy, or wait in vain",
     "workloads.label": "a policy applies only to pods with the label telemetry-policy in its own namespace",
     "workloads.policy": "a pod whose policy does not exist is placed as if it had none",
     "workloads.resource": "the scheduler asks the extender only for pods that request a managed resource",

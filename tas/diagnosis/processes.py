@@ -1,6 +1,7 @@
 """Do as many processes run as should, is each ready, and is none of them behind?"""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from math import inf
 
 import msgspec
 
@@ -12,7 +13,15 @@ from tas.processes.expected import unknown as not_known_yet
 from tas.processes.process import Running, numbers
 from tas.verdict.ownership import LABEL_STRATEGIES
 
-CHECKS_OF_PROCESSES = ("workers.running", "workers.expected", "workers.ready", "workers.behind", "workers.expires")
+CHECKS_OF_PROCESSES = (
+    "workers.running",
+    "workers.expected",
+    "workers.ready",
+    "workers.behind",
+    "workers.expires",
+    "workers.concerns",
+    "workers.asked",
+)
 
 WITHOUT: Mapping[str, str] = {
     "agents": "kube-scheduler gets no answer of agents",
@@ -32,6 +41,12 @@ WITHOUT: Mapping[str, str] = {
     "windows": "no statistic is computed",
 }
 """What is lost while nobody runs a worker."""
+
+CLOCKS_SECONDS = 10.0
+"""The API server says when a pod was created, an extender when it was asked: so much later, whatever the clocks."""
+
+PLACED_SECONDS = 900.0
+"""A pod that was placed before that proves nothing: the extender that was asked about it may have ended since."""
 
 LAG_MESSAGES = 5000
 """A reader that is so many messages behind cannot follow: in ordinary use it is a few behind."""
@@ -63,7 +78,15 @@ def check_processes(facts: ProcessFacts | Missing) -> Iterator[Finding]:
         for check in CHECKS_OF_PROCESSES:
             yield unknown(check, facts)
         return
-    found = [*_running(facts), *_expected(facts), *_ready(facts), *_behind(facts), *_expires(facts)]
+    found = [
+        *_running(facts),
+        *_expected(facts),
+        *_ready(facts),
+        *_behind(facts),
+        *_expires(facts),
+        *_concerns(facts),
+        *_unasked(facts),
+    ]
     yield from found
     count = len(facts.running)
     for check, what in (
@@ -72,6 +95,8 @@ def check_processes(facts: ProcessFacts | Missing) -> Iterator[Finding]:
         ("workers.ready", "each worker of each process is ready"),
         ("workers.behind", "no process is behind"),
         ("workers.expires", "no certificate of a process expires soon"),
+        ("workers.concerns", "no worker sees that something does not go as it should"),
+        ("workers.asked", "no pod with a policy is placed or waits without a request to an extender"),
     ):
         if all(each.check != check for each in found):
             yield ok(check, what)
@@ -203,6 +228,43 @@ def _expires(facts: ProcessFacts) -> Iterator[Finding]:
             found = valid("workers.expires", f"the certificate in --{file} of {name}", at - facts.now, mend)
         if found.severity is not Severity.OK:
             yield found
+
+
+def _concerns(facts: ProcessFacts) -> Iterator[Finding]:
+    seen: dict[tuple[str, str], list[str]] = {}
+    for each in facts.running:
+        for worker, concerns in each.process.concerns.items():
+            for concern in concerns:
+                seen.setdefault((worker, concern), []).append(each.process.name)
+    mend = "docs/operations.md, What a worker sees, says what to do"
+    for (worker, concern), names in sorted(seen.items()):
+        yield finding("workers.concerns", Severity.WARNING, f"{worker} of {some(names)}: {concern}", mend)
+
+
+def _unasked(facts: ProcessFacts) -> Iterator[Finding]:
+    """As the alert TasSchedulerDoesNotAsk: filter precedes a placement, so nobody was asked about a newer pod."""
+    extenders = [each.process for each in facts.running if "extender" in each.process.workers]
+    if not extenders:
+        return
+    last = max(
+        *(each.started for each in extenders),
+        *(answer.time for each in extenders for answer in each.answers.values()),
+        -inf,
+    )
+    newest = {state: at for each in facts.running for state, at in each.process.newest_pods.items()}
+    states = [
+        state
+        for state, created in sorted(newest.items())
+        if created > last + CLOCKS_SECONDS and (state != "placed" or created > facts.now - PLACED_SECONDS)
+    ]
+    if states:
+        what = f"pods with a policy are {' and '.join(states)}, and for {facts.now - last:.0f} s no scheduler has asked"
+        what += " any extender"
+        mend = (
+            "the log of kube-scheduler says why, and so does tas doctor on a control plane node: is urlPrefix right, "
+        )
+        mend += "does a certificate expire, does a proxy or a NetworkPolicy stop it?"
+        yield finding("workers.asked", Severity.ERROR, what, mend, run="tas doctor --kubeconfig FILE")
 
 
 def check_answers(facts: ProcessFacts | Missing) -> Iterator[Finding]:

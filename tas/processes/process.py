@@ -63,6 +63,9 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
         refused_samples: What it has refused lately of samples of other programs, the newest first.
         expires: When the first certificate of each file expires, and its credentials for the bus (`bus`), in seconds
             since 1970.
+        concerns: By worker, what does not go as it should although the worker is ready, each as a sentence.
+        newest_pods: Of `watch`, by state (`placed`, `waiting`), when the newest pod was created about which the
+            scheduler has asked filter, or has to ask, in seconds since 1970.
     """
 
     version: str
@@ -77,6 +80,8 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     expires: Mapping[str, float] = {}
     waiting_labels: Mapping[str, int] = {}
     refused_samples: Sequence[RefusedSamples] = ()
+    concerns: Mapping[str, tuple[str, ...]] = {}
+    newest_pods: Mapping[str, float] = {}
 
     @property
     def ready(self) -> frozenset[str]:

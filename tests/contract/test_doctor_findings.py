@@ -71,6 +71,8 @@ BAD_PROCESS = msgspec.structs.replace(
     lag={HOSTILE: 10_000},
     bus=HOSTILE,
     expires={HOSTILE: NOW - 1, "bus": NOW + 1},
+    concerns={HOSTILE: (HOSTILE,)},
+    newest_pods={"waiting": NOW + 99},
 )
 
 

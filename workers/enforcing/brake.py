@@ -130,6 +130,11 @@ class Brake:
         )
         self._export(registry)
 
+    @property
+    def flapping(self) -> int:
+        """How many labels of a policy on a node have changed again and again."""
+        return self._flapping.exhausted(time.monotonic())
+
     def unready(self) -> str | None:
         """Why no permit is given yet."""
         return self._records.unready()
@@ -189,7 +194,7 @@ class Brake:
             "tas_labels_flapping",
             f"Labels of a policy on a node that have changed {FLAPS} times or more within {FLAP_SECONDS:g} seconds.",
         )
-        flapping.set_function(lambda: self._flapping.exhausted(time.monotonic()))
+        flapping.set_function(lambda: self.flapping)
         waiting = gauge(
             "tas_labels_waiting",
             "Nodes that wait for their first label of a policy, for outstanding verdicts or for the rate.",

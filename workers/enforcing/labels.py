@@ -9,7 +9,7 @@ is a part of this worker, since both patch nodes, and nobody else needs the righ
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -140,6 +140,12 @@ class Labels:
     def waiting_labels(self) -> Mapping[str, int]:
         """By name of the policies, how many nodes wait for their turn to get their first label."""
         return self._brake.waiting()
+
+    def concerns(self) -> Iterator[str]:
+        """Labels that come and go, and nodes whose labels cannot be written."""
+        if flapping := self._brake.flapping:
+            yield f"{flapping} labels of policies on nodes are set and removed again and again"
+        yield from self._queue.concerns("nodes")
 
     async def run(self) -> None:
         """Follows until cancelled."""

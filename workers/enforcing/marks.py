@@ -10,7 +10,7 @@ then neither watched nor patched.
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 import structlog
@@ -147,6 +147,10 @@ class Marks:
             self._freezes.unready() if self._wanted or self._marked else None,
         )
         return "; ".join(reason for reason in reasons if reason is not None) or None
+
+    def concerns(self) -> Iterator[str]:
+        """Nodes whose marks cannot be written."""
+        yield from self._queue.concerns("nodes")
 
     async def run(self) -> None:
         """Follows until cancelled."""

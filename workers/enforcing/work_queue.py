@@ -5,7 +5,7 @@ ten times is handled once, and a failure loses nothing.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 from tas.values.backoff import Backoff
 from tas.view.deadlines import Deadlines
@@ -43,6 +43,7 @@ class WorkQueue:
         self._due: Deadlines[str] = Deadlines()
         self._busy: dict[str, float | None] = {}  # the time of the next turn, if the key was added meanwhile
         self._failures: dict[str, int] = {}
+        self._reasons: dict[str, str] = {}
         self._not_before: dict[str, float] = {}
         self._paused_until = 0.0
         self._changed = asyncio.Event()
@@ -55,6 +56,12 @@ class WorkQueue:
     def failing(self) -> int:
         """The number of keys whose last handling failed."""
         return len(self._failures)
+
+    def concerns(self, keys: str) -> Iterator[str]:
+        """A sentence about the `keys`, as `nodes`, whose last two handlings failed: one conflict is nothing."""
+        again = sorted(key for key, count in self._failures.items() if count > 1)
+        if again:
+            yield f"{len(again)} {keys} cannot be written, as {again[0]}: {self._reasons[again[0]]}"
 
     def add(self, key: str, *, after: float = 0.0) -> None:
         """Adds a key, to be handled after so many seconds or earlier."""
@@ -69,6 +76,7 @@ class WorkQueue:
         """Removes the key and its backoff."""
         self._due.discard(key)
         self._failures.pop(key, None)
+        self._reasons.pop(key, None)
         self._not_before.pop(key, None)
         if key in self._busy:
             self._busy[key] = None
@@ -107,6 +115,7 @@ class WorkQueue:
             after = await self._handle(key)
             retry_at = None if after is None else loop.time() + after
             self._failures.pop(key, None)
+            self._reasons.pop(key, None)
             self._not_before.pop(key, None)
             self._at_once = min(self._max_concurrent, self._at_once + 1)
         except RequeueError as error:
@@ -120,6 +129,7 @@ class WorkQueue:
 
     def _failed(self, key: str, error: RequeueError, now: float) -> float:
         self._failures[key] = self._failures.get(key, 0) + 1
+        self._reasons[key] = str(error)
         self._paused_until = max(self._paused_until, now + error.pause)
         if error.too_slow:
             self._at_once = max(1, self._at_once // 2)

@@ -108,6 +108,24 @@ class WithRefusedSamples(Protocol):
         ...
 
 
+@runtime_checkable
+class WithConcerns(Protocol):
+    """A worker that may see that something does not go as it should, although it is ready."""
+
+    def concerns(self) -> Iterable[str]:
+        """What that is, each as a sentence; part of the record in WORKERS."""
+        ...
+
+
+@runtime_checkable
+class WithNewestPods(Protocol):
+    """A worker that knows about which pods kube-scheduler has to ask."""
+
+    def newest_pods(self) -> Mapping[str, float]:
+        """By state, when the newest one was created, in seconds since 1970; part of the record in WORKERS."""
+        ...
+
+
 def new_registry() -> CollectorRegistry:
     """A registry with the metrics of this process and build; workers add theirs."""
     disable_created_metrics()  # type: ignore[no-untyped-call]  # a second line for each counter, which nobody needs
@@ -376,6 +394,18 @@ class Supervisor:
         for worker in self._workers:
             for verb, answer in worker.last_answers().items() if isinstance(worker, WithAnswers) else ():
                 found[verb] = max(answer, found.get(verb, answer), key=lambda each: each.time)
+        return found
+
+    def concerns(self) -> dict[str, tuple[str, ...]]:
+        """For each worker by name that sees that something does not go as it should, what that is."""
+        found = {each.name: tuple(each.concerns()) for each in self._workers if isinstance(each, WithConcerns)}
+        return {name: concerns for name, concerns in found.items() if concerns}
+
+    def newest_pods(self) -> dict[str, float]:
+        """By state, when the newest pod was created about which kube-scheduler has to ask."""
+        found: dict[str, float] = {}
+        for worker in self._workers:
+            found |= worker.newest_pods() if isinstance(worker, WithNewestPods) else {}
         return found
 
     def unready(self) -> Mapping[str, str | None]:

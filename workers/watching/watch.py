@@ -7,7 +7,8 @@ object.
 
 import asyncio
 import time
-from collections.abc import Collection, Iterable
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
 from itertools import accumulate
 from math import inf
 
@@ -210,6 +211,10 @@ class WatchWorker:
         mirrors = (self._policies, self._nodes, self._pods)
         return "; ".join(reason for mirror in mirrors if (reason := mirror.unready()) is not None) or None
 
+    def newest_pods(self) -> Mapping[str, float]:
+        """By state, when the newest pod was created about which the scheduler has to have asked filter by now."""
+        return self._filtered.settled(self._pods.records(), time.time())
+
     def health_routes(self) -> Iterable[web.RouteDef]:
         """`/problems`: the problems of policies, and their effects."""
         return [web.get("/problems", self._get_problems)]
@@ -279,6 +284,10 @@ class WatchWorker:
         self._metrics.writes.labels(resource, "delete" if record is None else "put").inc()
 
 
+SETTLED_SECONDS = 20.0
+"""After this time the record of an extender in WORKERS has the request about a pod."""
+
+
 class NewestPods:
     """When the newest pods were created about which the scheduler must have asked filter, or must ask now.
 
@@ -291,6 +300,8 @@ class NewestPods:
     def __init__(self) -> None:
         self.placed = 0.0
         self._waiting: dict[PodKey, float] = {}
+        self._lately: deque[tuple[float, float]] = deque()  # when pods were placed, and the newest creation until then
+        self._settled = 0.0
 
     def take_in(self, key: PodKey, found: PodObject, now: float) -> None:
         """Applies the state of a pod at `now`.
@@ -306,13 +317,26 @@ class NewestPods:
         created = min(seen, metadata.creation_timestamp.timestamp())
         if node is None:
             self._waiting[key] = min(created, now)
-        elif created <= now:
-            self.placed = max(self.placed, created)
+        elif self.placed < created <= now:
+            self.placed = created
+            if not self._lately or now >= self._lately[-1][0] + SETTLED_SECONDS / 4:
+                self._lately.append((now, created))
+
+    def settled(self, known: Iterable[tuple[PodKey, PodRecord]], now: float) -> dict[str, float]:
+        """By state, when the newest pod was created that has been so for `SETTLED_SECONDS`; only what there is."""
+        self._forget(known)
+        while self._lately and self._lately[0][0] <= now - SETTLED_SECONDS:
+            self._settled = self._lately.popleft()[1]
+        waiting = max((each for each in self._waiting.values() if each <= now - SETTLED_SECONDS), default=0.0)
+        return {state: at for state, at in (("placed", self._settled), ("waiting", waiting)) if at}
 
     def newest_waiting(self, known: Iterable[tuple[PodKey, PodRecord]]) -> float:
-        """When the newest pod was created that waits; 0 without one. Those not `known` any more are forgotten."""
-        self._waiting = {key: self._waiting[key] for key, _ in known if key in self._waiting}
+        """When the newest pod was created that waits; 0 without one. Deleted ones are not `known`."""
+        self._forget(known)
         return max(self._waiting.values(), default=0.0)
+
+    def _forget(self, known: Iterable[tuple[PodKey, PodRecord]]) -> None:
+        self._waiting = {key: self._waiting[key] for key, _ in known if key in self._waiting}
 
 
 class _Metrics:

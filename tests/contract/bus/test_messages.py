@@ -19,6 +19,7 @@ from bus.records.devices import NodeHold, NodeInventory, decode_hold, decode_inv
 from bus.records.nodes import (
     NodeFacts,
     NodeRelease,
+    StoredSamples,
     decode_node_facts,
     decode_node_release,
     decode_node_samples,
@@ -421,6 +422,8 @@ PROCESS = Process(
             YEAR + 600,
         )
     ],
+    concerns={"labels": ("2 labels of policies on nodes are set and removed again and again",)},
+    newest_pods={"placed": YEAR + 540},
 )
 EXPECTED = Expected(count=2, dismissed="anna@admin-1")
 
@@ -431,7 +434,7 @@ RECORDS: list[tuple[str, Any, Callable[[Any], bytes], Callable[[bytes], Any]]] =
     ("breaker.json", BREAKER, encode_breaker, decode_breaker),
     ("pause.json", PAUSE, encode_pause, decode_pause),
     ("outstanding.json", OUTSTANDING, encode_outstanding, decode_outstanding),
-    ("node-metrics.json", SCRAPES, encode_node_samples, decode_node_samples),
+    ("node-metrics.json", StoredSamples(SCRAPES), lambda stored: encode_node_samples(*stored), decode_node_samples),
     ("node-facts.json", FACTS, encode, decode_node_facts),
     ("node-released.json", RELEASE, encode, decode_node_release),
     ("node-hold.json", NODE_HOLD, encode, decode_hold),
@@ -467,7 +470,7 @@ FREE = {
     *("metrics", "labels", "spec", "nodes", "node", "amounts", "nodeAmounts", "pods", "facts", "evaluate"),
     *("allocatable", "capacity", "limited", "requested", "requests", "state"),
     *("allocatable", "capacity", "limited", "requested", "times"),
-    *("workers", "behindSeconds", "lag", "answers", "expires", "waitingLabels"),
+    *("workers", "behindSeconds", "lag", "answers", "expires", "waitingLabels", "concerns", "newestPods"),
 }
 """Fields with objects whose keys are names or numbers."""
 

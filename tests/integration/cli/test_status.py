@@ -18,6 +18,7 @@ from bus.buckets import ALL, WORKERS
 from bus.connection import Bus
 from bus.kinds import EXPECTED_NUMBERS, PROCESSES
 from bus.subjects import ProcessKey
+from tas.diagnosis.processes import CHECKS_OF_PROCESSES
 from tas.processes.expected import Expected
 from tas.processes.process import LastAnswer, Process
 from tests.integration.cli.tas import Done, Tas
@@ -92,7 +93,7 @@ async def test_a_bus_without_workers_is_not_well(tas: Tas, server: Server) -> No
         "bus.streams": "warning",
         "policies.any": "warning",
         "extender.asked": "unknown",
-        **{f"workers.{each}": "unknown" for each in ("running", "expected", "ready", "behind", "expires")},
+        **dict.fromkeys(CHECKS_OF_PROCESSES, "unknown"),
     }
     assert done.code == 1
     assert done.json["sources"] != [], "what is known is shown"

@@ -181,3 +181,51 @@ def test_values_that_come_late_are_found_though_they_are_fresh_for_the_rules(
         stale_after=120.0,
     )
     assert bad(check_metrics(found)) == severity
+
+
+def described(worker: str, name: str, **fields: object) -> Running:
+    process = Process(version="1", name=name, started=0.0, workers={worker: ""})
+    return Running(worker, name, msgspec.structs.replace(process, **fields), NOW)
+
+
+def test_what_both_replicas_see_is_one_finding() -> None:
+    """Zeros with fresh times removed labels for a night, and the screen said that all is well."""
+    concern = "2 labels of policies on nodes are set and removed again and again"
+    both = [described("labels", name, concerns={"labels": (concern,)}) for name in ("a", "b")]
+    other = [each for worker in ALL if worker != "labels" for each in running(worker, 2)]
+    found = list(check_processes(facts(*other, *both)))
+    assert bad(found) == {"workers.concerns": Severity.WARNING}
+    assert one(found, "workers.concerns").what == f"labels of a, b: {concern}"
+    assert verdict_of(found) is Verdict.WRONG
+
+
+ASKED_AT = NOW - 300.0
+
+
+@pytest.mark.parametrize(
+    ("pods", "severity"),
+    [
+        ({}, Severity.OK),
+        ({"placed": ASKED_AT + 9, "waiting": ASKED_AT}, Severity.OK),  # clocks differ
+        ({"placed": ASKED_AT + 11}, Severity.ERROR),
+        ({"waiting": ASKED_AT + 11}, Severity.ERROR),
+    ],
+)
+def test_a_pod_newer_than_the_last_request_was_placed_without_us(pods: dict[str, float], severity: Severity) -> None:
+    """Of two extenders one was asked, and the scheduler has another address since."""
+    one_asked = described("extender", "a", answers={"filter": LastAnswer(time=ASKED_AT)})
+    other = described("extender", "b")
+    watch = described("watch", "c", newest_pods=pods)
+    found = one(check_processes(facts(one_asked, other, watch, expected={}, policies=[])), "workers.asked")
+    assert found.severity is severity
+    if severity is Severity.ERROR:
+        (state,) = pods
+        assert found.what == f"pods with a policy are {state}, and for 300 s no scheduler has asked any extender"
+
+
+def test_an_extender_that_has_just_started_and_a_pod_placed_long_ago_prove_nothing() -> None:
+    for started, created in ((NOW - 100.0, NOW - 300.0), (0.0, NOW - 1000.0)):
+        process = Process(version="1", name="a", started=started, workers={"extender": ""})
+        watch = described("watch", "c", newest_pods={"placed": created})
+        found = check_processes(facts(Running("extender", "a", process, NOW), watch, expected={}, policies=[]))
+        assert one(found, "workers.asked").severity is Severity.OK

@@ -316,3 +316,24 @@ async def test_keys_that_take_too_long_together_are_handled_fewer_at_once_and_mo
             queue.add(f"b{number}")
         await eventually(lambda: len(queue) == 0)
     assert (len(set(handled)), most) == (128, 16)
+
+
+async def test_only_keys_that_fail_again_are_a_concern_until_they_succeed() -> None:
+    """A conflict of two replicas is gone at the next attempt; an API server that refuses is not."""
+    refusing = True
+
+    async def handle(key: str) -> None:
+        if refusing and key != "well":
+            raise RequeueError(f"{key} is forbidden")
+
+    async with running(handle) as queue:
+        queue.add("well")
+        queue.add("node-2")
+        await eventually(lambda: queue.failing == 1)
+        queue.add("node-1")
+        await eventually(lambda: list(queue.concerns("nodes")) != [])
+        await eventually(
+            lambda: list(queue.concerns("nodes")) == ["2 nodes cannot be written, as node-1: node-1 is forbidden"]
+        )
+        refusing = False
+        await eventually(lambda: list(queue.concerns("nodes")) == [])

@@ -12,9 +12,10 @@ from tas.enforcing.pod import PodKey
 from tas.policy.manifest import MAX_PROBLEMS
 from tas.policy.policy import PolicyKey, StrategyType
 from workers.kubernetes.resources import Object, PodObject, PolicyObject
-from workers.watching.watch import NewestPods, as_first_seen, node_facts, pod_record, policy_record
+from workers.watching.watch import SETTLED_SECONDS, NewestPods, as_first_seen, node_facts, pod_record, policy_record
 
 CREATED = datetime(2026, 1, 1, tzinfo=UTC)
+SETTLED = int(SETTLED_SECONDS)
 RULE = {"metricname": "health_metric", "operator": "Equals", "target": 1}
 
 
@@ -257,3 +258,43 @@ def test_a_creation_in_the_future_counts_from_when_the_pod_was_seen_waiting() ->
     # Of a pod that already had its node nothing tells when it was created.
     found.take_in(PodKey("web", "other"), created(300, spec=BOUND), NOW + 40)
     assert found.placed == NOW
+
+
+def test_a_placed_pod_counts_as_asked_about_once_an_extender_has_had_time_to_say_so() -> None:
+    """With a new pod each second, the newest one is always too new."""
+    filtered = NewestPods()
+    start = CREATED.timestamp()
+    found: list[float] = []
+    for second in range(60):
+        pod = {"metadata": {"name": f"p-{second}", "namespace": "web", "creationTimestamp": at(start + second)}}
+        filtered.take_in(
+            PodKey("web", f"p-{second}"), msgspec.convert(pod | {"spec": {"nodeName": "n"}}, PodObject), start + second
+        )
+        found.append(filtered.settled((), start + second).get("placed", 0.0))
+    assert found[SETTLED - 1] == 0.0
+    assert found[SETTLED] == start
+    assert all(
+        start + second - SETTLED - 5 <= each <= start + second - SETTLED for second, each in enumerate(found) if each
+    )
+    assert filtered.settled((), start + 200) == {"placed": start + 55}
+
+
+def test_a_waiting_pod_counts_only_while_it_waits() -> None:
+    filtered = NewestPods()
+    start = CREATED.timestamp()
+    waits = {"metadata": {"name": "p", "namespace": "web", "creationTimestamp": at(start)}}
+    key, record = pod_record(msgspec.convert(waits, PodObject))
+    known = [(key, record)]
+    filtered.take_in(key, msgspec.convert(waits, PodObject), start)
+    assert filtered.settled(known, start + SETTLED - 1) == {}
+    assert filtered.settled(known, start + SETTLED) == {"waiting": start}
+    filtered.take_in(key, msgspec.convert(waits | {"spec": {"nodeName": "n"}}, PodObject), start + 30)
+    assert filtered.settled(known, start + 31) == {}
+    assert filtered.settled(known, start + 31 + SETTLED) == {"placed": start}
+    filtered.take_in(key, msgspec.convert(waits, PodObject), start)
+    assert "waiting" in filtered.settled(known, start + SETTLED)
+    assert "waiting" not in filtered.settled([], start + SETTLED), "it was deleted"
+
+
+def at(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()
