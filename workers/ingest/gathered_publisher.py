@@ -20,6 +20,9 @@ STORED_BYTES_A_SECOND = 1 << 20
 ROW_BYTES, VALUE_BYTES = 26, 10
 """Of a row, and of each value of it, in a stored table."""
 
+TIMED_ROW_BYTES, TIMED_VALUE_BYTES = 115, 5
+"""So much more of a row with a time of its own, and of each value, which has to say that this is its time."""
+
 
 class GatheredPublisher:
     """Publishes for one caller, which gathers while it waits: between two publications is a pause."""
@@ -43,9 +46,17 @@ class GatheredPublisher:
 
     def _pause(self, samples: Sequence[Sample]) -> float:
         """The seconds until the next publication may begin."""
-        row = ROW_BYTES + VALUE_BYTES * len({each.metric for each in samples})
-        stored = self._layout.nodes * row
+        stored = stored_bytes(samples, self._layout.nodes)
         return min(max(GATHER_SECONDS, stored / STORED_BYTES_A_SECOND), LONGEST_GATHER_SECONDS)
+
+
+def stored_bytes(samples: Sequence[Sample], nodes: int) -> int:
+    """About how many bytes the stored tables of a source with so many nodes have, whose rows are like these samples."""
+    metrics = len({each.metric for each in samples})
+    row = ROW_BYTES + VALUE_BYTES * metrics
+    if any(each.measured is not None for each in samples):
+        row += TIMED_ROW_BYTES + TIMED_VALUE_BYTES * metrics
+    return nodes * row
 
 
 def _in_order(samples: Sequence[Sample], requested_at: float) -> Iterator[list[Sample]]:
