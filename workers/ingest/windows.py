@@ -252,7 +252,11 @@ class Windows:
 
     def _is_refused(self, stream: Stream) -> bool:
         """Whether the bus does not have or give the stream: a full store need not have room for TABLES."""
-        return self._bus.readers.refused(stream) is not None
+        return stream in self._unread()
+
+    def _unread(self) -> Mapping[Stream, str]:
+        """The streams that are not read, with the reason."""
+        return {stream: why for stream in READ if (why := self._bus.readers.refused(stream)) is not None}
 
     async def _read(self, stream: Stream, reader: StreamReader, *, is_complete: bool) -> None:
         """Reads until cancelled; `is_complete`: nothing since the start of the reader should be gone."""
@@ -397,6 +401,8 @@ class Windows:
                 self._find_missing()
             self._table.drop_ended(time.time())
             self._forget_revisions()
+            for stream, why in self._unread().items():  # the others go on, but its values are in no statistic
+                self._throttled.warning("window_stream_not_read", stream=stream.name, reason=why)
             if self._table.refused:
                 self._metrics.refused.inc(self._table.refused)
                 self._throttled.warning(
@@ -418,6 +424,8 @@ class Windows:
 
     def _find_missing(self) -> None:
         missing, warming = self._table.missing(time.time())
+        unread = self._unread().values()
+        missing = {name: "; ".join((why, *unread)) for name, why in missing.items()}
         missing |= dict.fromkeys(self._new, NOT_READ)
         refused = sorted(self._admission.refused)[:MAX_MISSING]
         missing |= dict.fromkeys(refused, NO_PLACE)

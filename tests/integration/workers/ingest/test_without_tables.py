@@ -86,6 +86,17 @@ class TestWithoutRoom:
             asked.append(verb)
             return api(verb, body)
 
+        async def is_missing(*, as_unread: bool) -> None:
+            """Waits until it is said why a statistic is missing; `as_unread`: also, that TABLES is not read."""
+
+            async def says() -> bool:
+                state = await world.state(SOURCE)
+                new = None if state is None else state.metrics.get("new:mean:1m")
+                why = "" if new is None else new.missing or ""
+                return why != "" and ("; TABLES cannot be read or created: STREAM.CREATE.TABLES: " in why) == as_unread
+
+            await polled(says)
+
         monkeypatch.setattr(bus, "api", recorded)
         with capture_logs() as logs:
             async with materializing(bus) as materialized, running(worker(bus)), collecting(bus, fake):
@@ -93,6 +104,8 @@ class TestWithoutRoom:
                 await state_says(world, "TABLES cannot be read or created: STREAM.CREATE.TABLES: insufficient storage")
                 await materialized.has("node-1", "load", "1")
                 await world.has("a", SOURCE, {"cpu:mean:1m": 4})
+                await world.use("new:mean:1m", policy="of-tables")
+                await is_missing(as_unread=True)
                 await world.use("cpu:max:2m", policy="later")  # wanted only when its values are in the past
                 await world.has("a", SOURCE, {"cpu:max:2m": 9})
                 fake.value = "2"
@@ -105,9 +118,10 @@ class TestWithoutRoom:
                 await server.restart(store_bytes=RESERVED + (64 << 20))
                 await state_says(world, "")
                 await eventually(lambda: bus.problem is None)
+                await is_missing(as_unread=False)
                 assert await tables_on(bus) > 0
                 fake.value = "3"
-                await world.has("node-1", "fake", {"load": 3, "cpu": 3})
+                await world.has("node-1", "fake", {"load": 3, "cpu": 3, "new": 3})
 
                 async def is_stored() -> bool:
                     samples = (await stored_nodes(bus)).samples["node-1"]
@@ -118,6 +132,9 @@ class TestWithoutRoom:
                 await answered(lambda: bus.publish(TABLES, "tas.tables.t.1-0", json.dumps(table).encode()))
                 await world.has("a", SOURCE, {"cpu:mean:1m": 6, "cpu:max:2m": 12})
         events = ("source_without_tables", "source_with_tables")
+        unread = {each["stream"]: each["reason"] for each in logs if each["event"] == "window_stream_not_read"}
+        assert unread.keys() == {"TABLES"}
+        assert "insufficient storage" in unread["TABLES"]
         said = [(each["source"], each["event"]) for each in logs if each["event"] in events]
         for source in ("fake", SOURCE):  # SOURCE is `windows`, which publishes statistics
             assert [event for of, event in said if of == source] == list(events)
