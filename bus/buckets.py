@@ -21,6 +21,17 @@ LEAST_WINDOW_NANOSECONDS = NANOSECONDS // 10
 """The shortest duplicate window that a server accepts. For two minutes, the default, it would keep ids of 60 KB of each
 message of a publisher that sets some."""
 
+INACTIVE_SECONDS = 600.0
+"""After so long without a request, or without a subscription, a server deletes a consumer; none may have more.
+
+Long enough for the ephemeral consumers of every client (those of nats.go have 5 minutes), and as long as SAMPLES and
+TABLES keep messages: a consumer of `materialize` that begins anew after this time has missed nothing that is left.
+"""
+
+ABSENT_SECONDS = 30 * 24 * 3600.0
+"""The same for EVENTS, whose durable consumers are the memory of subscriptions and sinks: far longer than it keeps
+events, so one that comes back late still gets all that is left."""
+
 FORGET_SECONDS = 1800.0
 """How long the tombstone of a deleted key is kept at least, in a bucket whose tombstones are purged."""
 
@@ -34,6 +45,8 @@ class Stream:
 
     It stores what is published on `subjects`, or an ordered copy of its `sources` with limits of its own. With
     `identifies` its publishers set `Nats-Msg-Id`, and the server remembers these ids for two minutes (facts.md n41).
+    `flood_messages` is as `max_messages_per_subject`, but no worker relies on it: it protects the subjects of others.
+    A consumer that nobody uses lives at most for `inactive_seconds`.
     """
 
     name: str
@@ -43,6 +56,8 @@ class Stream:
     max_bytes: int = 0
     max_message_bytes: int = 0
     max_messages_per_subject: int = 0
+    flood_messages: int = 0
+    inactive_seconds: float = INACTIVE_SECONDS
     identifies: bool = False
 
     @property
@@ -53,8 +68,9 @@ class Stream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """A key-value bucket; `ttl` allows a TTL per key, and an expired key leaves a tombstone.
+    """A key-value bucket; `ttl` allows a TTL per key, and with `marks` an expired key leaves a tombstone.
 
+    Watches deliver this tombstone. Its price: who may write one key of the bucket can delete all others (facts.md n46).
     All work goes on without an `optional` one: that a connection cannot have it is no problem of the connection.
     """
 
@@ -62,6 +78,7 @@ class Bucket:
     history: int = 1
     max_bytes: int = 0
     ttl: bool = False
+    marks: bool = True
     optional: bool = False
 
     @property
@@ -117,7 +134,11 @@ The history can grow without end, so the bucket has a limit. At the limit `evalu
 VERDICT_LOG = Stream(name="VERDICT_LOG", sources=(VERDICTS,), max_age_seconds=24 * 3600, max_bytes=1 << 30)
 """For a day with 1.7 changes a second if a verdict has 7 KB, as one of 50 policies with three strategies each."""
 EVENTS = Stream(
-    name="EVENTS", subjects=("tas.events.>", "tas.announced.>"), max_age_seconds=7 * 24 * 3600, max_bytes=1 << 30
+    name="EVENTS",
+    subjects=("tas.events.>", "tas.announced.>"),
+    max_age_seconds=7 * 24 * 3600,
+    max_bytes=1 << 30,
+    inactive_seconds=ABSENT_SECONDS,
 )
 """The public events. Below `tas.announced` the publisher stores up to which change of the bus all is announced."""
 ANNOUNCED = Stream(name="ANNOUNCED", sources=(EVENTS,), max_messages_per_subject=1, max_bytes=256 << 20)
@@ -127,9 +148,14 @@ DEAD_LETTERS = Stream(
     subjects=("tas.dead_letters.*",),
     max_age_seconds=30 * 24 * 3600,
     max_bytes=256 << 20,
-    identifies=True,
+    max_message_bytes=80 << 10,
+    flood_messages=100,
 )
-"""Events that a subscription gave up."""
+"""Events that a subscription gave up: the last 100 of each, so 32 subscriptions can fill theirs.
+
+A public event has at most 64 KiB and its headers. Without ids: one subscription could guess those of another, and a
+repetition is rare and says which event it is.
+"""
 OUTCOMES = Stream(
     name="OUTCOMES",
     subjects=("tas.outcomes.*",),
@@ -139,7 +165,8 @@ OUTCOMES = Stream(
     identifies=True,
 )
 """What becomes of pods, for agents that learn: as long as such an agent remembers, if there is room."""
-LEASES = Bucket(name="LEASES", ttl=True)
+LEASES = Bucket(name="LEASES", ttl=True, marks=False)
+"""Every process writes its own key, and none watches: so no key can delete the others."""
 SOURCES = Bucket(name="SOURCES", ttl=True)
 """A key expires when its source is no longer configured."""
 REFUSALS = Bucket(name="REFUSALS", ttl=True)
@@ -193,6 +220,7 @@ OUTSTANDING_KEY = "_outstanding"
 
 def configuration(of: Stream | Bucket, *, first_sequence: int, replicas: int) -> dict[str, Any]:
     """The configuration with which a stream or a bucket is created, as JSON of the JetStream API."""
+    inactive = of.inactive_seconds if isinstance(of, Stream) else INACTIVE_SECONDS
     common: dict[str, Any] = {
         "name": of.stream,
         "subjects": of.subjects,
@@ -201,6 +229,7 @@ def configuration(of: Stream | Bucket, *, first_sequence: int, replicas: int) ->
         "num_replicas": replicas,
         "max_bytes": of.max_bytes or -1,
         "first_seq": first_sequence,
+        "consumer_limits": {"inactive_threshold": int(inactive * NANOSECONDS)},
     }
     if not (isinstance(of, Stream) and of.identifies):
         common["duplicate_window"] = LEAST_WINDOW_NANOSECONDS
@@ -210,8 +239,8 @@ def configuration(of: Stream | Bucket, *, first_sequence: int, replicas: int) ->
             "max_age": int(of.max_age_seconds * NANOSECONDS),
             "max_msg_size": of.max_message_bytes or -1,
         }
-        if of.max_messages_per_subject:
-            stream["max_msgs_per_subject"] = of.max_messages_per_subject
+        if most := of.max_messages_per_subject or of.flood_messages:
+            stream["max_msgs_per_subject"] = most
         if of.sources:
             stream["sources"] = [{"name": source.stream} for source in of.sources]
         return stream
@@ -224,7 +253,9 @@ def configuration(of: Stream | Bucket, *, first_sequence: int, replicas: int) ->
         "allow_direct": True,
     }
     if of.ttl:
-        bucket |= {"allow_msg_ttl": True, "subject_delete_marker_ttl": TOMBSTONE_SECONDS * NANOSECONDS}
+        bucket["allow_msg_ttl"] = True
+    if of.ttl and of.marks:
+        bucket["subject_delete_marker_ttl"] = TOMBSTONE_SECONDS * NANOSECONDS
     return bucket
 
 
@@ -235,7 +266,7 @@ def differences(of: Stream | Bucket, actual: Mapping[str, Any], *, replicas: int
     """
     required = configuration(of, first_sequence=0, replicas=replicas)
     for field in ("subjects", "retention", "discard", "max_msgs_per_subject", "allow_msg_ttl"):
-        if field not in required:
+        if field not in required or (field == "max_msgs_per_subject" and isinstance(of, Stream) and of.flood_messages):
             continue
         found, needed = actual.get(field), required[field]
         if (sorted(found or ()) if field == "subjects" else found) != (
@@ -249,3 +280,30 @@ def differences(of: Stream | Bucket, actual: Mapping[str, Any], *, replicas: int
         yield "first_seq must be a time in microseconds, so that revisions of two epochs differ"
     if actual.get("num_replicas", 1) < replicas:
         yield f"num_replicas is {actual.get('num_replicas', 1)}, must be {replicas}"
+
+
+def weaknesses(of: Stream | Bucket, actual: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The settings of an existing stream that let one user do more harm than those of a new one: as it is, and as new.
+
+    Everything works without them, so no worker demands them: `tas bus mend` sets them. A setting that an operator has
+    made stricter stays.
+    """
+    needed = configuration(of, first_sequence=0, replicas=1)
+    found: dict[str, tuple[Any, Any]] = {}
+    if isinstance(of, Bucket) and "subject_delete_marker_ttl" not in needed:
+        # With the second, a server sets the first.
+        for field, new in (("allow_rollup_hdrs", False), ("subject_delete_marker_ttl", 0)):
+            if actual.get(field):
+                found[field] = (actual[field], new)
+    most = {
+        "duplicate_window": None if isinstance(of, Stream) and of.identifies else LEAST_WINDOW_NANOSECONDS,
+        "max_msgs_per_subject": of.flood_messages if isinstance(of, Stream) else None,
+        "max_msg_size": of.max_message_bytes if isinstance(of, Stream) and of.flood_messages else None,
+    }
+    for field, limit in most.items():
+        if limit and not 0 < actual.get(field, 0) <= limit:
+            found[field] = (actual.get(field), limit)
+    limits, needed_limits = actual.get("consumer_limits") or {}, needed["consumer_limits"]
+    if not 0 < limits.get("inactive_threshold", 0) <= needed_limits["inactive_threshold"]:
+        found["consumer_limits"] = (limits, {**limits, **needed_limits})
+    return found

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bus import connection
-from bus.buckets import ALL, LEASES, NODES, SAMPLES, Bucket, Stream
+from bus.buckets import ALL, NODES, SAMPLES, SOURCES, Bucket, Stream
 from bus.connection import WRITE_SECONDS, Bus
 from bus.errors import ConflictError, ExpiredError, MisconfiguredError, RefusedError, UnavailableError
 from bus.link import Link
@@ -150,18 +150,18 @@ async def test_publishing_to_a_subject_of_no_stream_is_unavailable(bus: Bus) -> 
 
 
 async def test_a_key_with_a_ttl_expires_and_leaves_a_tombstone_facts_n11(bus: Bus) -> None:
-    revision = await bus.put(LEASES, "a", b"1", revision=0, read_at=now(), ttl_seconds=1)
+    revision = await bus.put(SOURCES, "a", b"1", revision=0, read_at=now(), ttl_seconds=1)
 
     async def expired() -> bool:
-        entry = await bus.get(LEASES, "a")
+        entry = await bus.get(SOURCES, "a")
         return entry is not None and entry.value is None
 
     await eventually(expired)
-    tombstone = await bus.get(LEASES, "a")
+    tombstone = await bus.get(SOURCES, "a")
     assert tombstone is not None
     with pytest.raises(ConflictError):
-        await bus.put(LEASES, "a", b"2", revision=revision, read_at=now())
-    await bus.put(LEASES, "a", b"2", revision=tombstone.revision, read_at=now())
+        await bus.put(SOURCES, "a", b"2", revision=revision, read_at=now())
+    await bus.put(SOURCES, "a", b"2", revision=tombstone.revision, read_at=now())
 
 
 async def test_connections_that_create_the_streams_at_the_same_time_use_the_same_streams(server: Server) -> None:

@@ -1,18 +1,20 @@
 """Subscriptions to the public events, with a real server: handlers that fail, and what is lost."""
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+import nats
 import pytest
 from structlog.testing import capture_logs
 
 from bus.buckets import DEAD_LETTERS, EVENTS
 from bus.client import Msg
 from bus.connection import Bus
-from bus.dead_letters import DeadLetter, dead_letter_of
+from bus.dead_letters import DeadLetter, dead_letter_of, publish_dead_letter
 from bus.errors import BusError
 from bus.stream_reader import FROM_START, StreamReader
 from bus.subjects import event_subject
@@ -180,6 +182,35 @@ async def test_a_handler_that_always_fails_gets_other_events_after_a_dead_letter
         await events.retry("no")
         assert events.counts.dead_letters == 0
         assert (await consumer(bus))["num_ack_pending"] == 1
+
+
+async def test_a_dead_letter_displaces_none_of_another_subscription(server: Server, bus: Bus) -> None:
+    """Neither by its id, which it no longer has, nor by many large ones; and one that is too large stops nobody."""
+    victim = DeadLetter("victim", "no", attempts=1, sequence=7)
+    most = DEAD_LETTERS.max_message_bytes
+    client = await nats.connect(server.url)
+    try:
+        for number in range(330):
+            headers = {"Nats-Msg-Id": f"victim/{7 if number == 0 else number}"}
+            answer = await client.request("tas.dead_letters.thief", b"x" * (most - 200), headers=headers)
+            assert "error" not in json.loads(answer.data)
+        larger = await client.request("tas.dead_letters.thief", b"x" * (most + 1))
+        assert json.loads(larger.data)["error"]["description"] == "message size exceeds maximum allowed"
+    finally:
+        await client.close()
+    await publish_dead_letter(bus, victim, {"ce-id": "1"}, b"{}")
+    large = DeadLetter("victim", "é" * 1000, attempts=1, sequence=8)
+    await publish_dead_letter(bus, large, {"ce-id": "2"}, b"x" * most)
+    await publish_dead_letter(bus, large, {f"x{number}": "" for number in range(most // 6)}, b"")
+    state = (await bus.api(f"STREAM.INFO.{DEAD_LETTERS.stream}", {"subjects_filter": ">"}))["state"]
+    assert state["subjects"] == {"tas.dead_letters.thief": DEAD_LETTERS.flood_messages, "tas.dead_letters.victim": 3}
+    letters = [each async for batch in StreamReader(bus, DEAD_LETTERS, FROM_START).stored() for each in batch.messages]
+    found = [(dead_letter_of(each.headers), each.data) for each in letters[-3:]]
+    cut = large._replace(reason=found[1][0].reason)
+    assert found == [(victim, b"{}"), (cut, b""), (cut, b"")]
+    assert cut.reason.startswith("ééé")
+    # As many as can fill their part leave room for others.
+    assert DEAD_LETTERS.max_bytes // (DEAD_LETTERS.flood_messages * most) >= 32
 
 
 async def test_the_event_of_a_body_that_is_cancelled_comes_again_at_once(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from bus.buckets import LEASES, NODES, SAMPLES, Bucket, Stream
+from bus.buckets import LEASES, NODES, SAMPLES, SOURCES, Bucket, Stream
 from bus.client import Msg
 from bus.connection import Bus, Epoch, RawEntry
 from bus.errors import UnavailableError
@@ -232,9 +232,9 @@ async def test_a_watch_catches_up_though_the_last_message_was_purged(bus: Bus, p
 
 
 async def test_an_expired_key_is_delivered_as_a_tombstone(bus: Bus) -> None:
-    async with following(bus, LEASES) as follower:
+    async with following(bus, SOURCES) as follower:
         await follower.caught_up()
-        await bus.put(LEASES, "a", b"1", revision=0, read_at=now(), ttl_seconds=1)
+        await bus.put(SOURCES, "a", b"1", revision=0, read_at=now(), ttl_seconds=1)
         await eventually(lambda: len(follower.entries) == 2)
         assert [entry.value for entry in follower.entries] == [b"1", None]
 
@@ -270,7 +270,7 @@ async def has_consumers(bus: Bus, count: int) -> bool:
 @pytest.fixture
 def kept_consumers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server itself deletes no consumer during the test."""
-    monkeypatch.setattr("bus.feed.INACTIVE_SECONDS", 3600)
+    monkeypatch.setattr("bus.feed.INACTIVE_SECONDS", 600)
 
 
 async def test_a_watch_deletes_its_consumer_when_it_ends_facts_b47(bus: Bus, kept_consumers: None) -> None:

@@ -5,9 +5,13 @@ import pytest
 from bus.buckets import (
     AGENTS,
     ALL,
+    DEAD_LETTERS,
+    EVENTS,
     LEASES,
     NODES,
+    OUTCOMES,
     SAMPLES,
+    SOURCES,
     VERDICT_LOG,
     VERDICTS,
     WINDOWS,
@@ -15,6 +19,7 @@ from bus.buckets import (
     Stream,
     configuration,
     differences,
+    weaknesses,
 )
 from bus.subjects import parse_verdict_key
 from tas.errors import InvalidInputError
@@ -50,9 +55,34 @@ def test_only_streams_and_buckets_with_history_have_a_size_limit() -> None:
     assert limited == {of.name for of in ALL if isinstance(of, Stream) or of.history > 1 or of is WINDOWS}
 
 
-def test_only_a_bucket_with_ttls_has_delete_markers() -> None:
-    assert "allow_msg_ttl" not in configuration(NODES, first_sequence=FIRST, replicas=1)
-    assert configuration(LEASES, first_sequence=FIRST, replicas=1)["subject_delete_marker_ttl"] >= 10**9
+def test_only_a_bucket_whose_expired_keys_are_watched_has_delete_markers() -> None:
+    nodes, sources, leases = (configuration(of, first_sequence=FIRST, replicas=1) for of in (NODES, SOURCES, LEASES))
+    assert "allow_msg_ttl" not in nodes
+    assert (sources["allow_msg_ttl"], sources["subject_delete_marker_ttl"] >= 10**9) == (True, True)
+    assert leases["allow_msg_ttl"]
+    assert "subject_delete_marker_ttl" not in leases
+
+
+@pytest.mark.parametrize("of", ALL, ids=lambda of: of.name)
+def test_a_created_stream_has_no_weaknesses_and_one_of_before_has(of: Stream | Bucket) -> None:
+    assert weaknesses(of, as_reported(of, allow_rollup_hdrs=isinstance(of, Bucket) and of.ttl and of.marks)) == {}
+    before = as_reported(of, allow_rollup_hdrs=True, duplicate_window=120 * 10**9, consumer_limits={}, max_msg_size=-1)
+    before["subject_delete_marker_ttl"] = 60 * 10**9 if isinstance(of, Bucket) and of.ttl else None
+    found = weaknesses(of, before)
+    assert found["consumer_limits"][1] == configuration(of, first_sequence=0, replicas=1)["consumer_limits"]
+    assert ("duplicate_window" in found) is (of is not OUTCOMES)
+    assert ("allow_rollup_hdrs" in found) is (isinstance(of, Bucket) and (of is LEASES or not of.ttl))
+    assert ("subject_delete_marker_ttl" in found) is (of is LEASES)
+    assert ("max_msg_size" in found) is (of is DEAD_LETTERS)
+    # What mends a weakness leaves none.
+    assert weaknesses(of, before | {field: new for field, (_, new) in found.items()}) == {}
+
+
+def test_a_stricter_setting_of_an_operator_is_no_weakness_and_other_limits_stay() -> None:
+    strict = {"inactive_threshold": 10**9, "max_ack_pending": 5}
+    assert weaknesses(SAMPLES, as_reported(SAMPLES, duplicate_window=10**7, consumer_limits=strict)) == {}
+    (_, mended) = weaknesses(EVENTS, as_reported(EVENTS, consumer_limits={"max_ack_pending": 5}))["consumer_limits"]
+    assert mended == {"max_ack_pending": 5, "inactive_threshold": 30 * 24 * 3600 * 10**9}
 
 
 @pytest.mark.parametrize("of", ALL, ids=lambda of: of.name)
