@@ -9,21 +9,23 @@ import itertools
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import datetime
 from math import inf
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import structlog
 
+from bus import consumers
 from bus.buckets import ALL, HEADER_BYTES, Bucket, Stream
 from bus.entry import EXPECTED_REVISION, Epoch, RawEntry, StreamMessage, is_tombstone, replaced_revision
 from bus.errors import (
     MESSAGE_NOT_FOUND,
     AccessError,
     BusError,
+    CrowdedError,
     ExpiredError,
     MisconfiguredError,
     NoMajorityError,
@@ -390,9 +392,38 @@ class Bus:
         pace: float = 0.0,
     ) -> Feed:
         """`Feed.open` over the current connection, for the modules of this package."""
-        return await self._checked(
-            Feed.open(self.link, bucket, name=self._consumer_prefix, keys=keys, after=after, pace=pace)
-        )
+        with self._consumers_of(bucket.stream):
+            return await self._checked(
+                Feed.open(self.link, bucket, name=self._consumer_prefix, keys=keys, after=after, pace=pace)
+            )
+
+    async def create_consumer(
+        self, stream: str, config: Mapping[str, Any], *, prefix: str, filter_subject: str = ""
+    ) -> tuple[str, dict[str, Any]]:
+        """`consumers.create` over the current connection, for the modules of this package."""
+        with self._consumers_of(stream):
+            return await self._checked(
+                consumers.create(self.link, stream, config, prefix=prefix, filter_subject=filter_subject)
+            )
+
+    async def write_durable(
+        self, stream: str, name: str, config: Mapping[str, Any], *, action: Literal["create", "update"]
+    ) -> dict[str, Any]:
+        """Creates or changes a durable consumer, for the modules of this package. Raises BusError."""
+        body = {"stream_name": stream, "config": {**config, "durable_name": name, "name": name}, "action": action}
+        with self._consumers_of(stream):
+            return await self.api(f"CONSUMER.CREATE.{stream}.{name}", body)
+
+    @contextmanager
+    def _consumers_of(self, stream: str) -> Iterator[None]:
+        """Reports that a stream has no place for a consumer, until one is created."""
+        what = f"consumers of {stream}"
+        try:
+            yield
+        except CrowdedError as error:
+            self.report(what, error)
+            raise
+        self.report(what, None)
 
     async def last_revision(self, bucket: Bucket, keys: str) -> int:
         """The last revision of all keys that match `keys` (wildcards are allowed), or 0. Raises as `get` does."""

@@ -121,7 +121,6 @@ class SharedConsumer:
         stream = self._stream.stream
         config: dict[str, Any] = {
             "durable_name": self._durable,
-            "name": self._durable,
             "ack_policy": "explicit",
             "ack_wait": int(self._ack_wait_seconds * NANOSECONDS),
             "max_ack_pending": max(MAX_ACK_PENDING, 4 * self._batch),
@@ -133,10 +132,7 @@ class SharedConsumer:
         except RefusedError as error:
             if error.code != CONSUMER_NOT_FOUND:
                 raise
-            answer = await self._bus.api(
-                f"CONSUMER.CREATE.{stream}.{self._durable}",
-                {"stream_name": stream, "config": config, "action": "create"},
-            )
+            answer = await self._bus.write_durable(stream, self._durable, config, action="create")
             log.info("consumer_created", stream=stream, durable=self._durable)
         actual = answer["config"]
         wrong = [

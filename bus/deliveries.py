@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 
 from bus.attachment import keep_attached
-from bus.buckets import NANOSECONDS, Stream
+from bus.buckets import ABSENT_SECONDS, NANOSECONDS, Stream
 from bus.connection import Bus
 from bus.errors import CONSUMER_NOT_FOUND, BusError, MisconfiguredError, RefusedError, UnavailableError
 from bus.interruptions import Interruptions
@@ -32,12 +32,6 @@ PROGRESS_SECONDS = 8.0
 
 FIRST_SECONDS = 600.0
 """A new consumer begins with the messages of so many seconds: none is lost while a wiped bus is filled again."""
-
-FORGET_SECONDS = 30 * 24 * 3600
-"""The server deletes a durable that nobody has used for so long: its holder does not exist any more.
-
-Far longer than a stream keeps its messages: a holder that comes back late still gets all that the stream has.
-"""
 
 MAX_DONE = 16384
 """How many sequences of acknowledged messages are remembered, in case an acknowledgement was lost."""
@@ -190,16 +184,11 @@ class Deliveries:
                 raise
             begin = datetime.fromtimestamp(time() - FIRST_SECONDS, UTC).isoformat().replace("+00:00", "Z")
             config = required | {
-                "durable_name": self._durable,
-                "name": self._durable,
                 "deliver_policy": "by_start_time",
                 "opt_start_time": begin,
-                "inactive_threshold": FORGET_SECONDS * NANOSECONDS,
+                "inactive_threshold": int(ABSENT_SECONDS * NANOSECONDS),
             }
-            answer = await self._bus.api(
-                f"CONSUMER.CREATE.{stream}.{self._durable}",
-                {"stream_name": stream, "config": config, "action": "create"},
-            )
+            answer = await self._bus.write_durable(stream, self._durable, config, action="create")
             log.info("consumer_created", stream=stream, durable=self._durable)
         else:
             self._delivered = max(self._delivered, answer["ack_floor"]["stream_seq"])

@@ -52,6 +52,10 @@ class FullError(RefusedError):
     """The store, or the stream's own limit, is full."""
 
 
+class CrowdedError(RefusedError):
+    """The stream has as many consumers as the server allows: nobody can begin to read it."""
+
+
 class MisconfiguredError(BusError):
     """A stream or consumer differs from what this version needs; TAS does not change it."""
 
@@ -64,6 +68,9 @@ NO_LEADER = 10008
 """JetStream is temporarily unavailable: the servers of the cluster have no leader."""
 
 CONSUMER_NOT_FOUND = 10014
+CONSUMER_EXISTS = 10148
+"""A consumer of this name exists, and has another configuration."""
+
 MESSAGE_NOT_FOUND = 10037
 STREAM_EXISTS_OTHERWISE = 10058
 STREAM_NOT_FOUND = 10059
@@ -76,6 +83,8 @@ _CONFLICTS = frozenset({10071, 10164})
 # header too large, beyond the account's limit for one stream. Some have status 5xx, but a retry does not help.
 _REFUSALS = frozenset({10023, 10028, 10047, 10054, 10077, 10097, 10122})
 _FULL = frozenset({10023, 10028, 10047, 10077})
+_CROWDED = 10026
+CROWDED_MEND = "tas bus mend DIR removes consumers that nobody uses (docs/bus.md#too-many-consumers)"
 
 # A missing stream is created again by any connection; streams and consumers of a cluster can be offline for a while.
 _TRANSIENT = frozenset({STREAM_NOT_FOUND, 10118, 10119})
@@ -88,6 +97,8 @@ def jetstream_error(what: str, *, status: int, code: int, description: str) -> B
         return ConflictError(message, code=code)
     if code in _FULL:
         return FullError(message, code=code)
+    if code == _CROWDED:
+        return CrowdedError(f"{message}: nobody can begin to read this stream: {CROWDED_MEND}", code=code)
     if code in _TRANSIENT or (status in (408, 429, 503) and code not in _REFUSALS):
         return UnavailableError(message, code=code)
     return RefusedError(message, code=code)

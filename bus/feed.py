@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from math import inf
 
+from bus import consumers
 from bus.buckets import NANOSECONDS, Bucket
 from bus.client import Msg, Subscription
 from bus.entry import Epoch, RawEntry, is_tombstone, replaced_revision
@@ -52,7 +53,9 @@ class Feed:
         self._bucket = bucket
         self._filters = [bucket.subject(each) for each in sorted(keys)]
         self._filtered = ">" not in keys
-        self._consumer = f"{name}-{secrets.token_hex(6)}"
+        self._prefix = name
+        self._consumer = ""
+        self._pace = pace
         self._subscription: Subscription | None = None
         self._held: list[Msg] | None = []
         self._consumer_sequence = 0
@@ -64,18 +67,8 @@ class Feed:
         self._on_entry: Callable[[RawEntry], None] = lambda _: None
         self._on_batch: Callable[[], None] = lambda: None
         self._caught_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._inbox = f"{link.inbox}.{self._consumer}"
-        next_message = f"$JS.API.CONSUMER.MSG.NEXT.{bucket.stream}.{self._consumer}"
+        self._inbox = f"{link.inbox}.{name}-{secrets.token_hex(6)}"
         self._requests: Requests | None = None
-        if pace:
-            self._requests = Requests(
-                link,
-                next_message,
-                self._inbox,
-                batch=REQUESTED_ENTRIES,
-                pace=Pace(pace, messages=inf),
-                end=self._pulse.end,
-            )
 
     @classmethod
     async def open(
@@ -153,8 +146,9 @@ class Feed:
 
     async def remove(self, link: Link) -> None:
         """Deletes the consumer, over this or a later connection; otherwise the server deletes it after a while."""
-        with suppress(BusError):
-            await link.api(f"CONSUMER.DELETE.{self._bucket.stream}.{self._consumer}", seconds=REMOVE_SECONDS)
+        if self._consumer:
+            with suppress(BusError):
+                await link.api(f"CONSUMER.DELETE.{self._bucket.stream}.{self._consumer}", seconds=REMOVE_SECONDS)
 
     async def _attach(self, after: Callable[[Epoch], int | None] | None) -> None:
         epoch, messages = await self._stream_state()
@@ -164,7 +158,6 @@ class Feed:
         self.applied = start or 0
         self._subscription = await self._link.subscribe(self._inbox, self._on_message)
         config: dict[str, object] = {
-            "name": self._consumer,
             "deliver_policy": "last_per_subject",
             "ack_policy": "none",
             "max_deliver": 1,
@@ -172,7 +165,7 @@ class Feed:
             "mem_storage": True,
             "num_replicas": 1,
         }
-        if self._requests is None:
+        if not self._pace:
             config |= {
                 "deliver_subject": self._inbox,
                 "flow_control": True,
@@ -181,17 +174,20 @@ class Feed:
         if start is not None:
             config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": start + 1}
         stream = self._bucket.stream
-        create = f"CONSUMER.CREATE.{stream}.{self._consumer}"
-        if len(self._filters) == 1:  # then the server demands it in the subject, too
-            config["filter_subject"] = self._filters[0]
-            create += f".{self._filters[0]}"
-        else:
-            config["filter_subjects"] = self._filters
-        created = await self._link.api(
-            create,
-            {"stream_name": stream, "config": config},
-            seconds=CALL_SECONDS,
+        single = self._filters[0] if len(self._filters) == 1 else ""
+        config |= {"filter_subject": single} if single else {"filter_subjects": self._filters}
+        self._consumer, created = await consumers.create(
+            self._link, stream, config, prefix=self._prefix, filter_subject=single
         )
+        if self._pace:
+            self._requests = Requests(
+                self._link,
+                f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{self._consumer}",
+                self._inbox,
+                batch=REQUESTED_ENTRIES,
+                pace=Pace(self._pace, messages=inf),
+                end=self._pulse.end,
+            )
         # If the stream was replaced since the first request, the consumer delivers entries of another epoch.
         now, _ = await self._stream_state()
         if now.created != epoch.created or now.last_sequence < epoch.last_sequence:

@@ -171,6 +171,7 @@ class Link:
         may_create: Whether this user may create streams; None: not tried yet. One that may not does not try again.
         forbidden: By name, why this user may not even look at a stream that it need not have.
         creating: Held during the first attempt.
+        allowed: The subjects to which this user may publish, if somebody has asked the server.
     """
 
     def __init__(self, inbox: str, loaded: Loaded) -> None:
@@ -182,6 +183,7 @@ class Link:
         self.may_create: bool | None = None
         self.forbidden: dict[str, str] = {}
         self.creating = asyncio.Lock()
+        self.allowed: tuple[str, ...] | None = None
         self._forbidden_inbox = False
         self._reports = Throttle(seconds=REPORT_SECONDS)
         # By token: the subject of the request, and the future of the answer or error.

@@ -8,7 +8,6 @@ consumer delivers every message. So what it keeps in memory has limits.
 
 import asyncio
 import heapq
-import secrets
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -121,10 +120,9 @@ class Overtaking:
 
     async def _overtake(self) -> None:
         """Hands on messages over one consumer until the backlog has ended. Raises BusError."""
-        name = f"overtaking-{secrets.token_hex(6)}"
-        pull = Pull(self._bus.link, self._stream.stream, name, batch=self._batch)
         held = self._held()
-        bound = await self._create(name, far=held.far)
+        name, bound = await self._create(far=held.far)
+        pull = Pull(self._bus.link, self._stream.stream, name, batch=self._batch)
         try:
             await pull.open()
             pending, handled_at = 1, time.monotonic()
@@ -148,11 +146,10 @@ class Overtaking:
             await pull.close()
             await self._delete(name)
 
-    async def _create(self, name: str, *, far: int) -> int:
-        """Creates the consumer; returns how many messages it may be behind. Raises BusError."""
+    async def _create(self, *, far: int) -> tuple[str, int]:
+        """Creates the consumer; returns its name, and how many messages it may be behind. Raises BusError."""
         (subject,) = self._stream.subjects
         config: dict[str, Any] = {
-            "name": name,
             "filter_subject": subject,
             "deliver_policy": "last_per_subject",
             "ack_policy": "none",
@@ -163,11 +160,10 @@ class Overtaking:
         last = self._last
         if last is not None and last.pending <= far:
             config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": last.sequence + 1}
-        created = await self._bus.api(
-            f"CONSUMER.CREATE.{self._stream.stream}.{name}.{subject}",
-            {"stream_name": self._stream.stream, "config": config},
+        name, created = await self._bus.create_consumer(
+            self._stream.stream, config, prefix="overtaking", filter_subject=subject
         )
-        return int(created["num_pending"]) + max(far, self._batch)
+        return name, int(created["num_pending"]) + max(far, self._batch)
 
     async def _delete(self, name: str) -> None:
         with suppress(BusError):  # the server deletes it after a while

@@ -4,7 +4,6 @@ An ephemeral pull consumer without acknowledgements: a slow reader requests less
 """
 
 import asyncio
-import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
@@ -171,10 +170,8 @@ class StreamReader:
                 await self._bus.api(f"CONSUMER.DELETE.{self._stream}.{attachment.consumer}")
 
     async def _attach(self) -> _Attachment:
-        consumer = f"reader-{secrets.token_hex(8)}"
         start = self._start if self._applied is None else Start(after=self._applied)
         config = {
-            "name": consumer,
             "ack_policy": "none",
             "max_deliver": 1,
             "inactive_threshold": INACTIVE_SECONDS * NANOSECONDS,
@@ -182,10 +179,7 @@ class StreamReader:
             "num_replicas": 1,
             "filter_subjects": list(self._filters),
         } | start.configuration()
-        created = await self._bus.api(
-            f"CONSUMER.CREATE.{self._stream}.{consumer}",
-            {"stream_name": self._stream, "config": config, "action": "create"},
-        )
+        consumer, created = await self._bus.create_consumer(self._stream, config, prefix="reader")
         if self._applied is None and self._start == NEXT:
             # After a loss of the connection it continues from here, also if no message has come until then.
             self._applied = created["delivered"]["stream_seq"]

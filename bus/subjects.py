@@ -22,6 +22,9 @@ SAMPLES = "tas.samples"
 TABLES = "tas.tables"
 EVENTS = "tas.events"
 OUTCOMES = "tas.outcomes"
+OWN_RIGHTS = "$SYS.REQ.USER.INFO"
+"""Where a user asks the server who it is, and what it may do."""
+
 EXPECTED = "_expected"
 """The first token of the keys in WORKERS that are of no process."""
 

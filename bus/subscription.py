@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import structlog
 
@@ -367,8 +367,6 @@ class Subscription:
     async def _ensure(self, start: Start) -> dict[str, Any]:
         """The consumer; created if missing, updated if this process selects other events. Raises BusError."""
         config: dict[str, Any] = {
-            "durable_name": self.name,
-            "name": self.name,
             "ack_policy": "explicit",
             "ack_wait": int(ACK_SECONDS * NANOSECONDS),
             "max_ack_pending": 1,  # an older event never comes after a newer one
@@ -386,9 +384,8 @@ class Subscription:
             return await self._write(found["config"] | config, "update")
         return found
 
-    async def _write(self, config: Mapping[str, Any], action: str) -> dict[str, Any]:
-        body = {"stream_name": EVENTS.stream, "config": config, "action": action}
-        return await self.bus.api(f"CONSUMER.CREATE.{EVENTS.stream}.{self.name}", body)
+    async def _write(self, config: Mapping[str, Any], action: Literal["create", "update"]) -> dict[str, Any]:
+        return await self.bus.write_durable(EVENTS.stream, self.name, config, action=action)
 
     def _pass_gap(self, first: int) -> None:
         """Reports what is missing between the position and `first`, the next sequence that is stored."""

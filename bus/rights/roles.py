@@ -4,9 +4,10 @@ Plain data. A *role* is a kind of user: a worker, the program on a node, a subsc
 and writes follow its subjects, among them those of the JetStream API. A subject may have a template, which the server
 replaces: `{{name()}}` is the name of the user, `{{tag(x)}}` each of its tags `x:VALUE`.
 
-Only the keeper creates streams, and nobody changes or deletes one. Ephemeral consumers have random names, and nobody
-may list them: so nobody deletes or reads those of others, although the subject has a wildcard there. The durable
-consumers of `materialize` have a known name, and are denied to all others.
+Only the keeper creates streams, and nobody changes or deletes one. A process may create consumers of any name. Its
+ephemeral ones have random names, and nobody may list them: so nobody deletes or reads those of others, although the
+subject has a wildcard there. The durable consumers of `materialize` have a known name, and are denied to all others. A
+person has a few names for consumers: what one user may create has an end, and takes no place of others.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,7 +47,7 @@ from bus.buckets import (
 )
 from bus.buckets import WORKERS as WORKERS_BUCKET
 from bus.subjects import EVENTS as EVENTS_SUBJECT
-from bus.subjects import EXPECTED, dead_letters_subject
+from bus.subjects import EXPECTED, OWN_RIGHTS, dead_letters_subject
 from bus.subjects import SAMPLES as SAMPLES_SUBJECT
 from bus.subjects import TABLES as TABLES_SUBJECT
 
@@ -56,14 +57,24 @@ NAME = "{{name()}}"
 SOURCE = "{{tag(source)}}"
 """Each source of the user, by its tags `source:NAME`."""
 
-OWN_RIGHTS = "$SYS.REQ.USER.INFO"
-"""Where a user asks the server who it is, and what it may do."""
+CONSUMER = "{{tag(consumer)}}"
+"""Each name that a person may give to consumers beside its own, by its tags `consumer:NAME`."""
+
+PLACES = 8
+"""How many such names a person gets: so many commands may follow one stream at once."""
+
+MOST_USERS: Mapping[tuple[str, ...], int] = {("reader", "operator"): 50, ("subscriber",): 300}
+"""So many users of these roles cannot have all 1,000 consumers that a server gives to a stream, or to EVENTS, even if
+each has all of its consumers (facts.md n45): the last 250 are left for processes."""
 
 INBOX = "_INBOX"
 """The answers to a user with credentials come to `_INBOX.<user>.>`, which nobody else may subscribe to.
 
 A template is a whole token, so the name cannot be a part of the first one.
 """
+
+ANY = ("*",)
+"""Consumers of any name."""
 
 T = TypeVar("T")
 
@@ -104,6 +115,7 @@ class Rights:
         durables: Its durable consumers, as stream and name.
         purges: The buckets of which it may purge messages: tombstones, and the history of keys.
         creates: Whether it may create the streams and buckets of the product, and no others.
+        consumers: The names that it may give to consumers of what it reads; one token each, `*` for any.
     """
 
     reads: tuple[Stream | Bucket, ...] = ()
@@ -111,6 +123,7 @@ class Rights:
     durables: tuple[tuple[Stream, str], ...] = ()
     purges: tuple[Bucket, ...] = ()
     creates: bool = False
+    consumers: tuple[str, ...] = ANY
 
     def __or__(self, other: "Rights") -> "Rights":
         return Rights(
@@ -119,6 +132,7 @@ class Rights:
             durables=_joined(self.durables, other.durables),
             purges=_joined(self.purges, other.purges),
             creates=self.creates or other.creates,
+            consumers=other.consumers if self.consumers == ANY else self.consumers,
         )
 
     @property
@@ -135,7 +149,7 @@ class Rights:
         """The same as subjects."""
         publish = [OWN_RIGHTS, *self.writes, *(f"$JS.API.STREAM.INFO.{of.stream}" for of in self.streams)]
         for of in self.reads:
-            publish += _of_reader(of.stream)
+            publish += _of_reader(of.stream, self.consumers)
         for stream, durable in self.durables:
             publish += _of_durable(stream.stream, durable)
         publish += [f"$JS.API.STREAM.PURGE.{of.stream}" for of in self.purges]
@@ -162,16 +176,17 @@ class Role:
     workers: tuple[str, ...] = ()
 
 
-def _of_reader(stream: str) -> list[str]:
+def _of_reader(stream: str, names: Iterable[str]) -> list[str]:
     """What a reader of a whole stream publishes: consumers of its own, and reads from the leader."""
-    return [
-        f"$JS.API.STREAM.MSG.GET.{stream}",
-        f"$JS.API.CONSUMER.CREATE.{stream}.*",
-        f"$JS.API.CONSUMER.CREATE.{stream}.*.>",
-        f"$JS.API.CONSUMER.MSG.NEXT.{stream}.*",
-        f"$JS.API.CONSUMER.DELETE.{stream}.*",
-        f"$JS.FC.{stream}.>",
-    ]
+    subjects = [f"$JS.API.STREAM.MSG.GET.{stream}", f"$JS.FC.{stream}.>"]
+    for name in names:
+        subjects += [
+            f"$JS.API.CONSUMER.CREATE.{stream}.{name}",
+            f"$JS.API.CONSUMER.CREATE.{stream}.{name}.>",
+            f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}",
+            f"$JS.API.CONSUMER.DELETE.{stream}.{name}",
+        ]
+    return subjects
 
 
 def _of_durable(stream: str, name: str) -> list[str]:
@@ -282,13 +297,16 @@ WORKERS: Mapping[str, Rights] = {
 }
 """What each worker may do."""
 
-_READER = Rights(reads=ALL)
+_READER = Rights(reads=ALL, consumers=(NAME, CONSUMER))
 
 _PUBLISHER_LIMITS = Limits(subscriptions=16, message_bytes=SAMPLES.max_message_bytes + HEADER_BYTES)
 """A client of NATS has one subscription for all answers, or one for each request that waits."""
 
-_PERSON_LIMITS = Limits(subscriptions=100)
+_PERSON_SUBSCRIPTIONS = 100
 """A command has one subscription for answers, and at most one for each stream."""
+
+_QUESTION_BYTES = 16 << 10
+"""The largest message of who only reads: the configuration of a consumer, which the server keeps in its memory."""
 
 _PROCESS_LIMITS = Limits(subscriptions=1000)
 """A worker has at most ten; `agents` one more for each agent, of which there are at most 100, and `notify` for each
@@ -317,19 +335,19 @@ ROLES: Mapping[str, Role] = {
     "subscriber": Role(
         who="a subscription to events, of the name of the user",
         rights=Rights(writes=(dead_letters_subject(NAME),), durables=((EVENTS, NAME),)),
-        limits=_PERSON_LIMITS,
+        limits=Limits(subscriptions=_PERSON_SUBSCRIPTIONS, message_bytes=DEAD_LETTERS.max_message_bytes + HEADER_BYTES),
     ),
     "reader": Role(
         who="a person who looks: tas status, get, explain, trace, events, top, doctor",
         rights=_READER,
-        limits=_PERSON_LIMITS,
+        limits=Limits(subscriptions=_PERSON_SUBSCRIPTIONS, message_bytes=_QUESTION_BYTES),
     ),
     "operator": Role(
         who="a person who acts: a reader with tas pause, resume, reset, release, dismiss and publish",
         rights=_READER
         | _expects()
         | Rights(writes=(BREAKERS.subject("*"), NODES.subject("*.released"), *SAMPLES.subjects)),
-        limits=_PERSON_LIMITS,
+        limits=Limits(subscriptions=_PERSON_SUBSCRIPTIONS),
     ),
 }
 """Every role by its name, which is the role of its signing key."""
@@ -338,16 +356,38 @@ ROLES: Mapping[str, Role] = {
 def permissions_of(role: str, name: str, tags: Sequence[str]) -> Permissions:
     """What a server allows a user of a role: the permissions without templates. `tags` are texts such as `source:a`."""
     own = ROLES[role].rights.permissions
-    sources = [value for tag in tags for key, _, value in (tag.partition(":"),) if key == "source"]
+    values = {
+        template: [value for tag in tags for key, _, value in (tag.partition(":"),) if key == kind]
+        for template, kind in ((SOURCE, "source"), (CONSUMER, "consumer"))
+    }
 
     def expanded(subjects: Iterable[str]) -> tuple[str, ...]:
-        found: list[str] = []
-        for subject in subjects:
-            named = subject.replace(NAME, name)
-            found += [named.replace(SOURCE, each) for each in sources] if SOURCE in named else [named]
+        found = [subject.replace(NAME, name) for subject in subjects]
+        for template, of_user in values.items():
+            found = [
+                subject.replace(template, each)
+                for subject in found
+                for each in (of_user if template in subject else ("",))
+            ]
         return _joined(found)
 
     return Permissions(publish=expanded(own.publish), subscribe=expanded(own.subscribe), denied=expanded(own.denied))
+
+
+def tags_of(role: str, name: str, *, sources: Iterable[str] = ()) -> tuple[str, ...]:
+    """The tags of a user: its sources, and the names of its consumers if the rights of the role have such names.
+
+    A name of a consumer has `_`, which no name of a user has that is not of a node: so it is nobody else's.
+    """
+    places = [f"consumer:{name}_{place}" for place in range(1, PLACES + 1)]
+    named = CONSUMER in ROLES[role].rights.consumers
+    return (*(f"source:{each}" for each in sources), *(places if named else ()))
+
+
+def user_of(consumer: str) -> str:
+    """The user who may have made a consumer, if it is one of a person."""
+    name, _, place = consumer.rpartition("_")
+    return name if name and place.isdecimal() else consumer
 
 
 def streams_of(*workers: str) -> tuple[Stream | Bucket, ...]:

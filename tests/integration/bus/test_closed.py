@@ -1,12 +1,10 @@
 """A closed bus: each process with the credentials of its own user, and what these users must not do."""
 
 import asyncio
-import json
 import re
 import shutil
 import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, aclosing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,9 +40,6 @@ from bus.kinds import BREAKER_RECORDS, NODE_VERDICTS
 from bus.pull import Message
 from bus.record_kind import Entry, Unreadable
 from bus.rights.access import Access
-from bus.rights.credentials import parse_credentials
-from bus.rights.jwt import claims_of
-from bus.rights.operator import Keys
 from bus.rights.roles import ROLES
 from bus.scrapes import publish_scrape
 from bus.stream_reader import FROM_START, StreamReader
@@ -61,11 +56,12 @@ from tas.samples.sample import Scrape
 from tas.values.quantity import parse_quantity
 from tas.verdict.brake import Breaker, Trip
 from tests.e2e.processes import free_ports
-from tests.integration.bus.operated import OperatedServer
+from tests.integration.bus.closed import Closed, closed
 from tests.integration.servers import answered, eventually
 from tests.integration.watched import meanwhile
 
 pytestmark = pytest.mark.usefixtures("long_limits")
+__all__ = ["closed"]
 
 SINKS = "sinks: {hook: {type: cloudevents, url: http://127.0.0.1:9/}}"
 PROCESSES = [spec.name for spec in with_commands() if spec.in_cluster and spec.name != "keeper"]
@@ -84,74 +80,6 @@ STRATEGIES = {
     "deschedule": {"rules": [RULE], "taint": {"effect": "NoSchedule"}, "nodeCondition": True},
     "dontschedule": {"rules": [RULE, MEAN]},
 }
-
-
-class Closed:
-    """A server with an operator, and the credentials of its users."""
-
-    def __init__(self, folder: Path) -> None:
-        self.keys = Keys.new()
-        self._folder = folder
-        self._monitor = f"127.0.0.1:{free_ports(1)[0]}"
-        auth = self.keys.server_configuration(revoked={}, now=time.time())
-        self.server = OperatedServer(folder, f'http: "{self._monitor}"\n{auth}')
-
-    def user(self, role: str, name: str = "", *sources: str) -> Path:
-        """The credentials of a user, `tas-<role>` without a name."""
-        name = name or f"tas-{role}"
-        path = self._folder / f"{name}.creds"
-        tags = [f"source:{each}" for each in sources]
-        path.write_text(self.keys.credentials(role, name, tags=tags, now=time.time()))
-        return path
-
-    @asynccontextmanager
-    async def connected(self, role: str, name: str = "", *sources: str) -> AsyncIterator[Bus]:
-        access = Access(credentials=self.user(role, name, *sources))
-        async with Bus.connect(self.server.url, name="test", streams=(), access=access) as bus:
-            await bus.wait_connected()
-            yield bus
-
-    @asynccontextmanager
-    async def raw(self, credentials: Path) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-        """A connection of a user without a client, which would obey the server."""
-        user = parse_credentials(await asyncio.to_thread(credentials.read_bytes), str(credentials))
-        address = self.server.url.removeprefix("nats://").split(":")
-        reader, writer = await asyncio.open_connection(*address, limit=1 << 20)
-        try:
-            nonce = json.loads((await reader.readline()).removeprefix(b"INFO "))["nonce"]
-            hello = {"verbose": False, "jwt": user.jwt, "sig": user.sign(nonce).decode(), "protocol": 1}
-            writer.write(b"CONNECT " + json.dumps(hello).encode() + b"\r\nPING\r\n")
-            await reader.readuntil(b"PONG\r\n")
-            yield reader, writer
-        finally:
-            writer.close()
-
-    async def subscriptions(self) -> dict[str, int]:
-        """The most subscriptions of one connection, by the name of its user."""
-        most: dict[str, int] = {}
-        url = f"http://{self._monitor}/connz?subs=detail&auth=1&limit=1000"
-        async with aiohttp.ClientSession() as session, session.get(url) as answer:
-            for each in (await answer.json())["connections"]:
-                name = claims_of(each["jwt"])["name"]
-                most[name] = max(most.get(name, 0), each["subscriptions"])
-        return most
-
-    def violations(self) -> list[str]:
-        """What the server refused, as `user: publish subject`."""
-        found = re.findall(r'"User":"([^"]+)|(\w+) Violation - .*?"(\S+)"', self.server.log.read_text())
-        return [f"{verb} {subject}" for _, verb, subject in found if verb]
-
-
-@pytest.fixture
-async def closed(tmp_path: Path) -> AsyncIterator[Closed]:
-    folder = tmp_path / "bus"
-    folder.mkdir()
-    closed = Closed(folder)
-    await closed.server.start()
-    try:
-        yield closed
-    finally:
-        await closed.server.stop()
 
 
 async def start(stack: AsyncExitStack, closed: Closed, process: str, kubeconfig: Path, folder: Path) -> Process:
@@ -479,12 +407,7 @@ async def test_a_publisher_of_samples_sends_no_larger_message_than_samples_may_h
 
 
 async def test_a_node_publishes_its_own_samples_and_a_subscriber_reads_events(closed: Closed) -> None:
-    async with closed.connected("keeper"):
-        pass
-    async with Bus.connect(
-        closed.server.url, name="keeper", access=Access(credentials=closed.user("keeper"))
-    ) as keeper:
-        await eventually(lambda: keeper.connected and keeper.problem is None)
+    await closed.with_streams()
     node = token("ip-10-0-0-1.ec2.internal")
     async with closed.connected("node", node, "machine", "probe") as bus:
         for source in ("machine", "probe"):

@@ -10,7 +10,7 @@ from bus.rights.credentials import parse_credentials
 from bus.rights.jwt import claims_of
 from bus.rights.nkeys import Nkey, NkeyKind
 from bus.rights.operator import Keys, user_claims
-from bus.rights.roles import ROLES, WORKERS, overlap, permissions_of, streams_of
+from bus.rights.roles import PLACES, ROLES, WORKERS, overlap, permissions_of, streams_of, tags_of, user_of
 from tas.agents.file import MAX_AGENTS
 
 SHARED = {
@@ -83,7 +83,8 @@ def test_a_connection_of_each_role_has_limits_in_the_configuration_of_the_server
     claims = claims_of(keys.account_in(configuration))["nats"]["signing_keys"]
     limits = {each["role"]: (each["template"]["subs"], each["template"]["payload"]) for each in claims}
     sample = 257 << 10  # 256 KiB and headers
-    people = dict.fromkeys(("reader", "operator", "subscriber"), (100, -1))
+    # A reader asks, and its questions are kept: the metadata of a consumer is in the memory of the server.
+    people = {"reader": (100, 16 << 10), "operator": (100, -1), "subscriber": (100, 81 << 10)}
     programs = dict.fromkeys(("node", "publisher"), (16, sample))
     processes = dict.fromkeys((role for role, each in ROLES.items() if each.workers), (1000, -1))
     assert limits == people | programs | processes
@@ -97,7 +98,7 @@ def test_a_template_is_a_whole_token(role: str) -> None:
     permissions = ROLES[role].rights.permissions
     for subject in (*permissions.publish, *permissions.subscribe, *permissions.denied):
         for token in subject.split("."):
-            assert "{{" not in token or token in ("{{name()}}", "{{tag(source)}}"), subject
+            assert "{{" not in token or token in ("{{name()}}", "{{tag(source)}}", "{{tag(consumer)}}"), subject
 
 
 @pytest.mark.parametrize("worker", WORKERS)
@@ -113,6 +114,22 @@ def test_the_permissions_of_a_user_have_its_name_and_its_sources() -> None:
     assert node.publish[1:3] == ("tas.samples.a_b.machine", "tas.samples.a_b.probe")
     assert node.subscribe == ("_INBOX.a_b.>",)
     assert "tas.samples.*" not in " ".join(permissions_of("collect", "tas-collect", []).publish)
+
+
+def test_a_person_has_a_few_names_for_consumers_and_no_two_users_share_one() -> None:
+    names = [each.removeprefix("consumer:") for each in tags_of("reader", "ann")]
+    assert names == [f"ann_{place}" for place in range(1, PLACES + 1)]
+    assert {user_of(each) for each in ("ann", *names)} == {"ann"}
+    assert (user_of("ann_b"), user_of("_1")) == ("ann_b", "_1")
+    start = "$JS.API.CONSUMER.CREATE.KV_NODES."
+    publish = permissions_of("reader", "ann", tags_of("reader", "ann")).publish
+    found = {each.removeprefix(start) for each in publish if each.startswith(start)}
+    assert found == {each + end for each in ("ann", *names) for end in ("", ".>")}
+    # A process may have any; a program has none.
+    assert start + "*" in permissions_of("evaluate", "tas-evaluate", ()).publish
+    assert tags_of("node", "a_1", sources=["x"]) == ("source:x",)
+    for role in ROLES:
+        assert bool(tags_of(role, "x")) is (role in ("reader", "operator")), role
 
 
 def test_a_table_is_published_only_by_who_may_publish_for_all_nodes() -> None:

@@ -1,0 +1,125 @@
+"""What who reads leaves on a server: a few consumers of known names, which end by themselves."""
+
+import json
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from bus.buckets import ALL, EVENTS, NANOSECONDS, NODES
+from bus.connection import CALL_SECONDS, Bus
+from bus.errors import CrowdedError, ForbiddenError, RefusedError, UnavailableError
+from bus.rights.access import Access
+from bus.rights.roles import PLACES, ROLES
+from bus.subscription import Subscription
+from tests.integration.bus.closed import Closed, closed
+from tests.integration.servers import eventually
+
+pytestmark = pytest.mark.usefixtures("long_limits")
+__all__ = ["closed"]
+
+EPHEMERAL = {"ack_policy": "none"}
+TRIES = 1000
+
+
+def created(name: str, stream: str, **config: object) -> tuple[bytes, bytes]:
+    """The request to create a durable consumer."""
+    body = {"stream_name": stream, "config": {"name": name, "durable_name": name, **config}, "action": "create"}
+    return f"$JS.API.CONSUMER.CREATE.{stream}.{name}".encode(), json.dumps(body).encode()
+
+
+async def count(bus: Bus, stream: str) -> int:
+    found: int = (await bus.api(f"STREAM.INFO.{stream}"))["state"]["consumer_count"]
+    return found
+
+
+async def test_a_reader_leaves_nothing_that_lasts_and_takes_no_place_of_others(closed: Closed) -> None:
+    """It tries a thousand durable consumers of two streams, and all of its own names as large as may be."""
+    await closed.with_streams()
+    credentials = closed.user("reader", "thief")
+    async with closed.raw(credentials) as (reader, writer):
+        for stream in ("KV_NODES", "EVENTS"):
+            for number in range(TRIES):
+                subject, body = created(f"d{number}", stream, ack_policy="explicit")
+                writer.write(b"PUB %s %d\r\n%s\r\n" % (subject, len(body), body))
+        writer.write(b"PING\r\n")
+        assert (await reader.readuntil(b"PONG\r\n")).lower().count(b"permissions violation") == 2 * TRIES
+    most = ROLES["reader"].limits.message_bytes
+    assert most is not None
+    async with closed.connected("reader", "thief") as thief:
+        assert [await count(thief, of.stream) for of in (NODES, EVENTS)] == [0, 0]
+        names = ("thief", *(f"thief_{place}" for place in range(1, PLACES + 1)))
+        made: dict[str, Any] = {}
+        for of in ALL:
+            for name in names:
+                subject, body = created(name, of.stream, ack_policy="explicit", metadata={"x": "x" * (most - 1000)})
+                made = await thief.api(subject.decode().removeprefix("$JS.API."), json.loads(body))
+                assert made["config"]["inactive_threshold"] == (30 * 24 * 3600 if of is EVENTS else 600) * NANOSECONDS
+        longer = {"inactive_threshold": 601 * NANOSECONDS}
+        for attempt in (created("thief", "KV_NODES", **longer), created("thief_1", "KV_PODS", **longer)):
+            await thief.api(f"CONSUMER.DELETE.{attempt[0].decode().partition('CREATE.')[2]}")
+            with pytest.raises(RefusedError, match="inactive threshold exceeds"):
+                await thief.api(attempt[0].decode().removeprefix("$JS.API."), json.loads(attempt[1]))
+        for other in ("thief_0", f"thief_{PLACES + 1}", "other", "materialize"):
+            with pytest.raises(ForbiddenError):
+                await thief.link.request(created(other, "SAMPLES")[0].decode(), b"{}", seconds=CALL_SECONDS)
+        total = sum([await count(thief, of.stream) for of in ALL])
+        assert total == len(ALL) * len(names) - 2
+    async with closed.raw(credentials) as (reader, writer):
+        writer.write(b"PUB %s %d\r\n" % (subject, most + 1))
+        assert b"maximum payload violation" in (await reader.read()).lower()
+    # Everybody else finds a place, also another reader.
+    async with AsyncExitStack() as stack:
+        for role in ("evaluate", "materialize", "reader"):
+            bus = await stack.enter_async_context(closed.connected(role, "" if role != "reader" else "honest"))
+            assert await bus.entries(NODES) == []
+        pager = Access(credentials=closed.user("subscriber", "pager"))
+        events = await stack.enter_async_context(Subscription(closed.server.url, "pager", access=pager, resync=True))
+        await eventually(lambda: events.bus.connected)
+
+
+async def test_commands_of_one_user_share_its_places_and_the_last_one_says_what_to_do(closed: Closed) -> None:
+    await closed.with_streams()
+    async with AsyncExitStack() as stack:
+        first, second = [await stack.enter_async_context(closed.connected("reader", "ann")) for _ in range(2)]
+        other = await stack.enter_async_context(closed.connected("reader", "bob"))
+        held = [
+            (await each.create_consumer("SAMPLES", EPHEMERAL, prefix="any"))[0]
+            for _ in range(PLACES // 2)
+            for each in (first, second)
+        ]
+        held.append((await first.create_consumer("SAMPLES", EPHEMERAL, prefix="any"))[0])
+        assert sorted(held) == ["ann", *(f"ann_{place}" for place in range(1, PLACES + 1))]
+        with pytest.raises(UnavailableError, match=r"all 9 consumers that the user ann .* are in use: .*End another"):
+            await second.create_consumer("SAMPLES", EPHEMERAL, prefix="any")
+        await other.create_consumer("SAMPLES", EPHEMERAL, prefix="any")
+        await first.create_consumer("TABLES", EPHEMERAL, prefix="any")
+        await first.api(f"CONSUMER.DELETE.SAMPLES.{held[4]}")
+        assert (await second.create_consumer("SAMPLES", EPHEMERAL, prefix="any"))[0] == held[4]
+        # Who has made another consumer of the name may not delete it.
+        with pytest.raises(ForbiddenError):
+            await other.api(f"CONSUMER.DELETE.SAMPLES.{held[0]}")
+        # Credentials of before have one place.
+        path = closed.user("reader", "old")
+        path.write_text(closed.keys.credentials("reader", "old", now=0))
+        old = await stack.enter_async_context(
+            Bus.connect(closed.server.url, name="old", streams=(), access=Access(credentials=path))
+        )
+        await old.wait_connected()
+        assert (await old.create_consumer("SAMPLES", EPHEMERAL, prefix="any"))[0] == "old"
+        with pytest.raises(UnavailableError, match=r"all 1 consumers .*--renew"):
+            await old.create_consumer("SAMPLES", EPHEMERAL, prefix="any")
+
+
+async def test_a_stream_without_a_place_is_a_problem_of_the_connection_until_there_is_one(bus: Bus) -> None:
+    config = (await bus.api(f"STREAM.INFO.{NODES.stream}"))["config"]
+    await bus.api(f"STREAM.UPDATE.{NODES.stream}", {**config, "max_consumers": 2})
+    for name in ("a", "b"):
+        await bus.write_durable(NODES.stream, name, {"ack_policy": "none"}, action="create")
+    with pytest.raises(CrowdedError, match=r"maximum consumers limit reached .*nobody can begin .*tas bus mend DIR"):
+        await bus.entries(NODES)
+    assert isinstance(bus.problem, CrowdedError)
+    assert bus.refusing
+    await bus.api(f"CONSUMER.DELETE.{NODES.stream}.a")
+    assert await bus.entries(NODES) == []
+    assert bus.problem is None
