@@ -5,8 +5,21 @@ import time
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from bus.buckets import AGENTS, ALL, BREAKERS, DEAD_LETTERS, EVENTS, OUTCOMES, VERDICT_LOG, Bucket, Stream, differences
+from bus.buckets import (
+    AGENTS,
+    ALL,
+    BREAKERS,
+    DEAD_LETTERS,
+    EVENTS,
+    OUTCOMES,
+    VERDICT_LOG,
+    Bucket,
+    Stream,
+    differences,
+    weaknesses,
+)
 from bus.connection import Bus
+from bus.consumers import MOST
 from bus.errors import STREAM_NOT_FOUND, NobodyListensError, RefusedError, UnavailableError
 from bus.server import MINIMUM_VERSION
 from bus.streams import copies, has_leader, has_majority, late_copies
@@ -77,10 +90,20 @@ async def inspect(bus: Bus) -> tuple[BusFacts, Offset | Missing]:
         silent=silent,
         stuck=stuck,
         late=late,
+        closed=bool(bus.link.loaded.name),
+        consumers={of.stream: _places(answer) for of, answer in known.items()},
+        weak={of.stream: list(weak) for of, answer in known.items() if (weak := weaknesses(of, answer["config"]))},
     )
     clocks = [each.clock for each in told.values() if isinstance(each.clock, Offset)]
     none = Missing("no server told us about a stream, and only such an answer has the time")
     return facts, min(clocks, key=lambda clock: clock.doubt, default=none)
+
+
+def _places(answer: dict[str, Any]) -> tuple[int, int]:
+    """How many consumers a stream has, and how many it may have; a server with another default does not tell it."""
+    count = int(answer["state"].get("consumer_count", 0))
+    most = int(answer["config"].get("max_consumers", 0))
+    return count, most if most > 0 else MOST if count <= MOST else 2 * count + 1
 
 
 async def _told(bus: Bus, of: Stream | Bucket, tries: Tries) -> _Told:

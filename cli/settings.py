@@ -133,7 +133,7 @@ _QUERIES = (
     "top",
     "trace",
 )
-_SHOWS_CREDENTIALS = ("bus check", "demo", "up", *_QUERIES)
+_SHOWS_CREDENTIALS = ("bus check", "bus mend", "bus revoke", "demo", "up", *_QUERIES)
 
 
 def _choice(kind: type[StrEnum]) -> Callable[[str], StrEnum]:

@@ -20,6 +20,16 @@ NAME = "tas"
 LOOKS = ("$SYS.REQ.SERVER.PING.VARZ", "$SYS.REQ.SERVER.PING.ACCOUNTZ")
 """The questions to which each server answers a user of the system account."""
 
+MENDS = (
+    *(f"$JS.API.STREAM.{verb}.*" for verb in ("INFO", "UPDATE")),
+    "$JS.API.CONSUMER.LIST.*",
+    "$JS.API.CONSUMER.DELETE.*.*",
+)
+"""What changes the settings of streams, and finds and deletes consumers: no role has these rights.
+
+Few subjects, since a server takes no credentials of more than 4 KiB.
+"""
+
 _LINE = re.compile(r"^ {0,2}(operator|[A-Z0-9]{56}): (\S+)$", re.MULTILINE)
 """Whose JWT it is, and the JWT."""
 
@@ -93,6 +103,20 @@ class Keys:
             account=self.system.public,
             name=name,
             permissions=Permissions(publish=LOOKS, subscribe=(f"{INBOX}.{name}.>",)),
+            now=now,
+            expires=expires,
+        )
+        return credentials_text(jwt, key)
+
+    def mender(self, name: str, *, now: float, expires: float) -> str:
+        """The credentials file of a user of the account, who may change streams and delete consumers."""
+        key = Nkey.new(NkeyKind.USER)
+        jwt = user_jwt(
+            self.account,
+            key.public,
+            account=self.account.public,
+            name=name,
+            permissions=Permissions(publish=MENDS, subscribe=(f"{INBOX}.{name}.>",)),
             now=now,
             expires=expires,
         )

@@ -16,8 +16,11 @@ COMMANDS = {
         "rights.check", "Compare a running bus with the users in DIR, and with the streams that this version needs."
     ),
     "init": LazyCommand("rights.init", "Create the keys of a closed bus, and credentials for each process."),
+    "mend": LazyCommand(
+        "rights.mend", "Give existing streams the settings of new ones, and remove consumers that nobody uses."
+    ),
     "revoke": LazyCommand(
-        "rights.init", "Let no credentials count that a user has until now, also those that were replaced."
+        "rights.revoke", "Let no credentials count that a user has until now, also those that were replaced."
     ),
     "secrets": LazyCommand(
         "rights.init", "Print Kubernetes Secrets with the credentials of users, for kubectl apply -f -."

@@ -13,7 +13,8 @@ from bus.connection import Bus
 from bus.errors import BusError, MisconfiguredError
 from bus.link import CALL_SECONDS
 from bus.rights.access import Access, is_refused
-from bus.rights.roles import OWN_RIGHTS, Permissions, permissions_of
+from bus.rights.roles import Permissions, permissions_of, tags_of
+from bus.subjects import OWN_RIGHTS
 from cli.configure.files import FilesError, stored
 from cli.discovery import bus_access, bus_url
 from cli.doctor.bus_facts import inspected
@@ -130,6 +131,8 @@ async def _problem_of(user: User, address: str, access: Access, few: asyncio.Sem
             found = msgspec.json.decode(answer, type=_Answer).data.permissions
         except (BusError, msgspec.MsgspecError) as error:
             return str(error)
+    if missing := set(tags_of(user.role, user.claims.name)) - set(user.claims.tags):
+        return f"has {len(missing)} consumers less than in this version: tas bus user DIR {user.role} NAME --renew"
     return difference(found, permissions_of(user.role, user.claims.name, user.claims.tags))
 
 

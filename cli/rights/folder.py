@@ -25,7 +25,8 @@ from bus.rights.credentials import parse_credentials
 from bus.rights.nkeys import Nkey, NkeyError, NkeyKind
 from bus.rights.operator import Keys, UserClaims, user_claims
 from bus.rights.roles import ROLES
-from cli.configure.files import FilesError, Step, stored
+from cli.configure.files import FilesError, Step, stored, write_all
+from cli.output import echo
 
 AUTH = "auth.conf"
 CLUSTER = "cluster.password"
@@ -163,6 +164,24 @@ def make_private(path: Path) -> None:
             folder.mkdir(mode=0o700, parents=folder is path, exist_ok=True)
     except OSError as error:
         raise FilesError(f"{path}: {error.strerror}") from error
+
+
+def existing(path: Path) -> OperatorFolder:
+    """The folder. Raises FilesError if it has no keys."""
+    folder = OperatorFolder.open(path)
+    if not folder.found:
+        raise FilesError(f"{path}: has no keys: tas bus init {path} makes them")
+    make_private(path)
+    return folder
+
+
+def write(steps: Sequence[Step]) -> None:
+    """Writes the files, and prints which have changed. Raises FilesError."""
+    write_all(steps)
+    for step in steps:
+        if step.changes:
+            done = "removed" if step.content is None else "created" if step.before is None else "replaced"
+            echo(f"{done}: {step.path}")
 
 
 def _check_private(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`tas bus init`, `user`, `revoke` and `secrets`: the operator of a closed bus, and its users."""
+"""`tas bus init`, `user` and `secrets`: the operator of a closed bus, and its users."""
 
 import time
 from base64 import b64encode
@@ -7,12 +7,12 @@ from pathlib import Path
 
 import click
 
-from bus.rights.roles import ROLES
+from bus.rights.roles import MOST_USERS, ROLES, tags_of
 from bus.subjects import token
 from cli.certs.flags import errors_shown
-from cli.configure.files import FilesError, Step, stored, write_all
+from cli.configure.files import FilesError, stored
 from cli.output import echo
-from cli.rights.folder import AUTH, CLUSTER, NewUser, OperatorFolder, User, make_private
+from cli.rights.folder import AUTH, CLUSTER, NewUser, OperatorFolder, User, existing, make_private, write
 from tas.certificates.secret import NAMESPACE
 from tas.errors import InvalidInputError
 from tas.values.names import is_dns_label, is_source_name, is_subdomain
@@ -59,26 +59,28 @@ def _init(directory: Path, sources: tuple[str, ...], days: int | None) -> int:
     server and no process can read it: its keys can do everything.
     """
     folder, now = OperatorFolder.open(directory), time.time()
-    tags = source_tags(sources or DEFAULT_SOURCES)
+    names = source_names(sources or DEFAULT_SOURCES)
     users = [
-        NewUser(role, f"tas-{role}", tags if _has_sources(role) else ())
+        NewUser(role, f"tas-{role}", tags_of(role, f"tas-{role}", sources=names if _has_sources(role) else ()))
         for role in NEW_USERS
         if not folder.user_file(f"tas-{role}").exists()
     ]
     make_private(directory)
-    _write([*folder.steps(now=now), *folder.user_steps(users, now=now, expires=_end(days, now))])
+    write([*folder.steps(now=now), *folder.user_steps(users, now=now, expires=_end(days, now))])
     echo(f"Include {directory / AUTH} in the configuration of nats-server: docs/bus.md, section Close the bus")
     return 0
 
 
 @errors_shown
-def _user(*, directory: Path, role: str, name: str, sources: tuple[str, ...], days: int | None, renew: bool) -> int:
+def _user(
+    *, directory: Path, role: str, name: str, sources: tuple[str, ...], days: int | None, renew: bool, many: bool
+) -> int:
     """Create credentials of one more user, or new ones of a user: DIR/users/NAME.creds.
 
     A `node` is called as its node, a `subscriber` as its subscription. Old credentials of the name count on; revoke
     them first if they were stolen.
     """
-    folder, now = _existing(directory), time.time()
+    folder, now = existing(directory), time.time()
     publishes = _has_sources(role)
     if publishes and not sources and not ROLES[role].workers:
         raise InvalidInputError("user", "--source", "", f"must be given for the role {role}")
@@ -88,29 +90,11 @@ def _user(*, directory: Path, role: str, name: str, sources: tuple[str, ...], da
     known = {each.claims.name: each for each in folder.users()}
     if user in known and not renew:
         raise FilesError(f"{known[user].file}: exists: --renew replaces it")
-    tags = source_tags(sources or DEFAULT_SOURCES) if publishes else ()
+    if not many and user not in known:
+        _check_number(role, [each.role for each in known.values()])
+    tags = tags_of(role, user, sources=source_names(sources or DEFAULT_SOURCES) if publishes else ())
     steps = folder.user_steps([NewUser(role, user, tags)], now=now, expires=_end(days, now))
-    _write([*folder.steps(now=now), *steps])
-    return 0
-
-
-@errors_shown
-def _revoke(directory: Path, name: str) -> int:
-    """Let no credentials count that a user has until now, also those that were replaced.
-
-    This takes effect when every nats-server has read the new auth.conf: nats-server --signal reload. Then create new
-    credentials: tas bus user DIR ROLE NAME.
-    """
-    folder, now = _existing(directory), time.time()
-    issued = folder.issued.get(name)
-    if issued is None:
-        raise InvalidInputError("user", "NAME", name, f"is no user of {directory}")
-    file = folder.user_file(name)
-    revoked = {**folder.revoked, **dict.fromkeys(issued, int(now))}
-    _write([*folder.steps(now=now, revoked=revoked), Step(path=file, before=stored(file), content=None)])
-    echo(
-        f"Until each nats-server has read {directory / AUTH} (nats-server --signal reload), the credentials still count"
-    )
+    write([*folder.steps(now=now), *steps])
     return 0
 
 
@@ -124,7 +108,7 @@ def _secrets(directory: Path, namespace: str, name: tuple[str, ...]) -> int:
     """
     if not is_dns_label(namespace):
         raise InvalidInputError("Secret", "--namespace", namespace, "must be a DNS label")
-    folder = _existing(directory)
+    folder = existing(directory)
     for file in (directory / AUTH, directory / CLUSTER):
         if stored(file) is None:
             raise FilesError(f"{file}: is missing: tas bus init {directory} makes it")
@@ -158,12 +142,21 @@ def _secret(name: str, namespace: str, files: dict[str, bytes]) -> str:
     return f"apiVersion: v1\nkind: Secret\n{metadata}type: Opaque\ndata:\n{data}"
 
 
-def source_tags(names: Iterable[str]) -> tuple[str, ...]:
-    """The tags of a user that publishes in the name of sources. Raises InvalidInputError."""
+def source_names(names: Iterable[str]) -> tuple[str, ...]:
+    """The names, if each can be one of a source. Raises InvalidInputError."""
     for each in names:
         if not is_source_name(each):
             raise InvalidInputError("user", "--source", each, "must be of a-z, 0-9 and -, at most 63")
-    return tuple(f"source:{each}" for each in names)
+    return tuple(names)
+
+
+def _check_number(role: str, known: Sequence[str]) -> None:
+    """Raises InvalidInputError if so many users could take the consumers that processes need."""
+    for roles, most in MOST_USERS.items():
+        if role in roles and sum(each in roles for each in known) >= most:
+            text = f"{most} users of the roles {', '.join(roles)} could take the consumers of processes, of which a "
+            text += "server gives 1,000 to a stream: raise its default_max_consumers, then --many"
+            raise InvalidInputError("user", "ROLE", role, text)
 
 
 def _has_sources(role: str) -> bool:
@@ -183,22 +176,6 @@ def _user_name(role: str, name: str) -> str:
 
 def _end(days: int | None, now: float) -> float | None:
     return None if days is None else now + days * DAY
-
-
-def _existing(directory: Path) -> OperatorFolder:
-    folder = OperatorFolder.open(directory)
-    if not folder.found:
-        raise FilesError(f"{directory}: has no keys: tas bus init {directory} makes them")
-    make_private(directory)
-    return folder
-
-
-def _write(steps: Sequence[Step]) -> None:
-    write_all(steps)
-    for step in steps:
-        if step.changes:
-            done = "removed" if step.content is None else "created" if step.before is None else "replaced"
-            echo(f"{done}: {step.path}")
 
 
 def _name() -> click.Argument:
@@ -222,11 +199,10 @@ user = click.Command(
         _sources("as for init, for a process"),
         _days(),
         click.Option(["--renew"], is_flag=True, help="Replace the credentials of this user."),
+        click.Option(["--many"], is_flag=True, help="Also beyond 50 people, or 300 subscribers (docs/bus.md#people)."),
     ],
     help=f"{_user.__doc__}\n\n    ROLE is one of: {', '.join(sorted(ROLES))}.",
 )
-
-revoke = click.Command("revoke", callback=_revoke, params=[_directory(), _name()], help=_revoke.__doc__)
 
 secrets = click.Command(
     "secrets",

@@ -14,7 +14,7 @@ SYNC_MEND = (
 MONITOR_MEND = (
     "set `http: HOST:8222` in the configuration of each nats-server, and give --bus-monitor http://HOST:8222 for each"
 )
-CHECKS_ONLINE = ("bus.version", "bus.sync", "bus.streams", "bus.replicas", "bus.copies")
+CHECKS_ONLINE = ("bus.version", "bus.sync", "bus.streams", "bus.replicas", "bus.copies", "bus.consumers", "bus.limits")
 
 
 class WrongStream(NamedTuple):
@@ -46,6 +46,9 @@ class BusFacts(msgspec.Struct, frozen=True, kw_only=True):
         stuck: The streams without a leader, or with most copies late: most servers with their copies do not run.
         late: By server, the streams whose copy on this server is offline or not up to date.
         sync: Whether each server syncs each write before it acknowledges the write.
+        closed: Whether we are a user with credentials: then others may have fewer rights.
+        consumers: By stream, how many consumers it has, and how many it may have.
+        weak: By stream, the settings of an earlier version with which one user can harm others.
     """
 
     address: str
@@ -61,6 +64,9 @@ class BusFacts(msgspec.Struct, frozen=True, kw_only=True):
     stuck: Sequence[str] = ()
     late: Mapping[str, Sequence[str]] = {}
     sync: bool | Missing = Missing("the server does not say")
+    closed: bool = False
+    consumers: Mapping[str, tuple[int, int]] = {}
+    weak: Mapping[str, Sequence[str]] = {}
 
 
 WITHOUT: Mapping[str, str] = {
@@ -83,6 +89,8 @@ def check_bus(facts: BusFacts | Missing) -> Iterator[Finding]:
     yield from _streams(facts)
     yield _replicas(facts)
     yield _copies(facts)
+    yield _consumers(facts)
+    yield _limits(facts)
 
 
 def version_of(text: str) -> tuple[int, ...] | None:
@@ -181,3 +189,29 @@ def _copies(facts: BusFacts) -> Finding:
         mend = "start the server again, and wait until it has caught up; this shows the copies of each stream"
         return finding("bus.copies", Severity.WARNING, what, mend, run=command(*nats, "report"))
     return ok("bus.copies", "each copy of each stream is up to date")
+
+
+def _consumers(facts: BusFacts) -> Finding:
+    crowded = {name: each for name, each in facts.consumers.items() if 2 * each[0] >= each[1]}
+    if not crowded:
+        return ok("bus.consumers", "each stream has places for more consumers")
+    full = {name: each for name, each in crowded.items() if each[0] == each[1]}
+    shown = some(f"{name} has {count} of at most {most} consumers" for name, (count, most) in (full or crowded).items())
+    if facts.closed:
+        mend, run = "stop and revoke the user who makes them; this removes those that nobody uses", "tas bus mend DIR"
+    else:
+        mend = "delete those that no program uses: nats consumer rm; this shows them"
+        run = command("nats", "--server", facts.address, "consumer", "report", min(full or crowded))
+    if full:
+        return finding("bus.consumers", Severity.ERROR, f"{shown}: nobody can begin to read there", mend, run=run)
+    return finding("bus.consumers", Severity.WARNING, shown, mend, run=run)
+
+
+def _limits(facts: BusFacts) -> Finding:
+    if not facts.weak:
+        return ok("bus.limits", "no setting of a stream lets one user harm others")
+    fields = {field for each in facts.weak.values() for field in each}
+    what = f"streams of an earlier version: {some(facts.weak)} have other settings than new ones: {some(fields, 5)}"
+    mend, run = "with --dry-run it prints what would change", "tas bus mend DIR" if facts.closed else "tas bus mend"
+    # On an open bus everybody may do everything, whatever the settings are.
+    return finding("bus.limits", Severity.WARNING if facts.closed else Severity.HINT, what, mend, run=run)

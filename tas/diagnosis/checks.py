@@ -9,6 +9,8 @@ CHECKS: Mapping[str, str] = {
     "bus.streams": "a worker does not use a stream with other settings",
     "bus.replicas": "with one copy, the loss of one server stops all workers",
     "bus.copies": "a stream takes no write while most of its copies are lost, and the next loss may be that",
+    "bus.consumers": "without a place for its consumer no process can begin to read the stream",
+    "bus.limits": "with such a setting one user can delete or displace what belongs to others, or fill the server",
     "policies.served": "without the CRD nobody can create a policy",
     "policies.crd": "the API server drops a field that its CRD does not know, and refuses a value",
     "policies.any": "without a policy nothing is filtered, scored or labelled",

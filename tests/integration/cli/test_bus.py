@@ -1,25 +1,31 @@
 """`tas bus`: an operator, its users, and what a server says of them."""
 
 import stat
+import time
 from base64 import b64decode
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from bus.buckets import SAMPLES
+from bus.buckets import LEASES, NODES, SAMPLES, Bucket
 from bus.connection import Bus
+from bus.errors import CrowdedError
+from bus.mending import consumers_of
 from bus.rights.access import Access
 from bus.rights.credentials import credentials_text
 from bus.rights.jwt import user_jwt
 from bus.rights.nkeys import Nkey, NkeyKind
-from bus.rights.roles import ROLES, Limits
-from cli.rights.folder import OperatorFolder
+from bus.rights.roles import MOST_USERS, PLACES, ROLES, Limits
+from cli.configure.files import write_all
+from cli.rights.folder import NewUser, OperatorFolder
 from tests.e2e.processes import free_ports
 from tests.integration.bus.operated import OperatedServer, operated
-from tests.integration.cli.tas import Tas
+from tests.integration.cli.tas import HEALTH, Tas
 from tests.integration.servers import eventually
 
 
@@ -96,6 +102,26 @@ async def test_mistakes_name_the_file_or_the_value_and_change_nothing(tas: Tas, 
         assert unsafe not in done.err
     (folder / "cluster.password").write_bytes(before["cluster.password"])
     assert contents(folder) == before
+
+
+async def test_so_many_users_that_their_consumers_could_take_all_places_are_made_only_on_purpose(
+    tas: Tas, tmp_path: Path
+) -> None:
+    most = dict(MOST_USERS)
+    people, subscribers = most.values()
+    assert people * (PLACES + 1) + subscribers <= 750
+    folder = tmp_path / "operator"
+    await init(tas, folder)  # makes one of each of the first two roles
+    known = OperatorFolder.open(folder)
+    more = [NewUser("reader", f"r{number}") for number in range(people - 2)]
+    write_all(known.user_steps(more, now=time.time()))
+    for role in ("reader", "operator"):
+        refused = await tas("bus", "user", str(folder), role, "one-more")
+        assert (refused.code, "50 users of the roles reader, operator could take" in refused.err) == (1, True)
+    for role, more_flags in (("subscriber", ()), ("node", ("--source", "x")), ("reader", ("--many",))):
+        assert (await tas("bus", "user", str(folder), role, f"a-{role}", *more_flags)).code == 0
+    assert (await tas("bus", "user", str(folder), "reader", "r1", "--renew")).code == 0
+    assert len([each for each in OperatorFolder.open(folder).users() if each.claims.name == "r1"]) == 1
 
 
 async def test_secrets_have_the_users_and_no_key_of_the_operator(tas: Tas, tmp_path: Path) -> None:
@@ -241,3 +267,98 @@ async def test_check_compares_a_server_and_a_revoked_user_is_refused_after_a_rel
                 await eventually(lambda: bus.connected and bus.link is not second)
                 await bus.publish(SAMPLES, "tas.samples.a_b.machine", b"{}")
                 assert not thief.connected
+
+
+async def test_a_stream_full_of_consumers_is_named_and_revoke_and_mend_make_room(tas: Tas, tmp_path: Path) -> None:
+    """Consumers of a reader, and those that a reader of an earlier version could make, on a stream of that version."""
+    folder = tmp_path / "operator"
+    await init(tas, folder)
+    assert (await tas("bus", "user", str(folder), "reader", "bob")).code == 0
+    admin = tmp_path / "admin.creds"
+    admin.write_text(OperatorFolder.open(folder).keys.mender("admin", now=0, expires=time.time() + 3600))
+    bob = tmp_path / "bob.creds"
+    bob.write_bytes((folder / "users" / "bob.creds").read_bytes())
+    before = {"allow_rollup_hdrs": True, "duplicate_window": 120 * 10**9, "consumer_limits": {}, "max_consumers": 6}
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(operated(tmp_path, auth(folder)))
+
+        async def connect(file: Path, **options: Any) -> Bus:
+            access = Access(credentials=file)
+            bus = await stack.enter_async_context(Bus.connect(server.url, name="test", access=access, **options))
+            await bus.wait_connected()
+            return bus
+
+        keeper = await connect(folder / "users" / "tas-keeper.creds")
+        await eventually(lambda: keeper.problem is None)
+        owner = await connect(admin, streams=())
+
+        async def config_of(of: Bucket) -> dict[str, Any]:
+            config: dict[str, Any] = (await owner.api(f"STREAM.INFO.{of.stream}"))["config"]
+            return config
+
+        async def names() -> set[str]:
+            return {each.name for each in await consumers_of(owner) if each.stream == NODES.stream}
+
+        await owner.api(f"STREAM.UPDATE.{NODES.stream}", await config_of(NODES) | before)
+        marked = {"subject_delete_marker_ttl": 60 * 10**9}
+        await owner.api(f"STREAM.UPDATE.{LEASES.stream}", await config_of(LEASES) | marked)
+        thief = await connect(bob, streams=())
+        earlier = await connect(folder / "users" / "tas-extender.creds", streams=())
+        lasting = {"ack_policy": "explicit", "metadata": {"x": "x" * 10000}}
+        for maker, name in ((thief, "bob"), (thief, "bob_8"), *((earlier, f"junk{each}") for each in range(4))):
+            await maker.write_durable(NODES.stream, name, lasting, action="create")
+        with pytest.raises(CrowdedError):
+            await earlier.entries(NODES)
+
+        reader = ("--bus", server.url, "--bus-credentials", str(folder / "users" / "tas-reader.creds"))
+        for command in ("status", "doctor"):
+            printed = (await tas(command, *reader, "--json")).json
+            findings = {each["check"]: each for each in (printed if command == "doctor" else printed["findings"])}
+            assert findings["bus.consumers"]["severity"] == "error", command
+            assert "KV_NODES has 6 of at most 6 consumers" in findings["bus.consumers"]["what"]
+            assert findings["bus.consumers"]["run"] == "tas bus mend DIR"
+            assert findings["bus.limits"]["severity"] == "warning"
+            assert "KV_LEASES, KV_NODES" in findings["bus.limits"]["what"]
+        process = ("--bus", server.url, "--bus-credentials", str(folder / "users" / "tas-evaluate.creds"))
+        evaluate = await stack.enter_async_context(tas.running("run", "evaluate", *process, *HEALTH))
+
+        async def says_why() -> bool:
+            status, text = await evaluate.health("/readyz")
+            named = "KV_NODES" in text and "maximum consumers limit reached" in text and "tas bus mend DIR" in text
+            return status == 503 and named
+
+        await eventually(says_why)
+
+        # Who is revoked has no consumer left, though the credentials count until a reload; then others find a place.
+        done = await tas("bus", "revoke", str(folder), "bob", "--bus", server.url)
+        assert done.code == 0
+        assert "KV_NODES: 6 consumers removed: bob, bob_8, junk0 and 3 more" in done.out
+
+        async def is_silent() -> bool:
+            return not await says_why()
+
+        await eventually(is_silent)
+        await thief.write_durable(NODES.stream, "bob_3", lasting, action="create")
+        await earlier.write_durable(NODES.stream, "junk", lasting, action="create")
+        server.configuration = auth(folder)
+        server.reload()
+        await eventually(lambda: "does not accept" in thief.last_error)
+        of_evaluate = await names() - {"bob_3", "junk"}
+        assert of_evaluate, "it reads"
+
+        done = await tas("bus", "mend", str(folder), "--dry-run", "--bus", server.url)
+        assert (done.code, "KV_NODES: 2 consumers would be removed: bob_3, junk" in done.out) == (0, True)
+        assert "KV_NODES: would be changed: allow_rollup_hdrs True to False" in done.out
+        assert {"bob_3", "junk"} < await names()
+        done = await tas("bus", "mend", str(folder), "--bus", server.url)
+        assert (done.code, done.err) == (0, "")
+        assert not {"bob_3", "junk"} & await names()
+        mended, leases = await config_of(NODES), await config_of(LEASES)
+        assert (mended["allow_rollup_hdrs"], mended["duplicate_window"]) == (False, 10**8)
+        assert mended["consumer_limits"] == {"inactive_threshold": 600 * 10**9}
+        assert mended["max_consumers"] == 6, "what an operator has set stays"
+        assert (leases["allow_rollup_hdrs"], leases.get("subject_delete_marker_ttl")) == (False, None)
+        done = await tas("bus", "mend", str(folder), "--bus", server.url)
+        assert (done.code, done.out) == (0, "")
+        findings = {each["check"]: each for each in (await tas("status", *reader, "--json")).json["findings"]}
+        assert not {"bus.limits", "bus.consumers"} & findings.keys()

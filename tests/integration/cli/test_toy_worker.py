@@ -13,7 +13,7 @@ from bus.rights.access import Access
 from bus.rights.roles import ROLES, Rights, Role
 from cli.workers.registry import WORKERS, WorkerSpec
 from tests.contract.test_workers import missing
-from tests.integration.bus.test_closed import Closed
+from tests.integration.bus.closed import Closed
 from tests.integration.cli.tas import Tas
 from tests.integration.servers import eventually
 

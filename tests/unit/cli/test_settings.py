@@ -21,6 +21,8 @@ COMMANDS = (
     *RUN,
     "up",
     "bus check",
+    "bus mend",
+    "bus revoke",
     "bus url",
     "demo",
     "doctor",

@@ -14,7 +14,7 @@ THREE = {"SAMPLES": 3}
 
 def test_a_good_bus_has_no_finding() -> None:
     assert bad(check_bus(GOOD)) == {}
-    assert len(severities(check_bus(GOOD))) == 6
+    assert len(severities(check_bus(GOOD))) == 8
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,11 @@ def test_a_good_bus_has_no_finding() -> None:
         ({"absent": ["TABLES"]}, {"bus.streams": Severity.WARNING}),
         ({"absent": ["KV_WORKERS", "TABLES"]}, {"bus.streams": Severity.WARNING}),
         ({"absent": ["KV_WORKERS", "KV_PODS"]}, {"bus.streams": Severity.ERROR}),
+        ({"consumers": {"SAMPLES": (499, 1000)}}, {}),
+        ({"consumers": {"SAMPLES": (500, 1000), "EVENTS": (1, 1000)}}, {"bus.consumers": Severity.WARNING}),
+        ({"consumers": {"SAMPLES": (1000, 1000)}}, {"bus.consumers": Severity.ERROR}),
+        ({"weak": {"SAMPLES": ["duplicate_window"]}}, {"bus.limits": Severity.HINT}),
+        ({"weak": {"SAMPLES": ["duplicate_window"]}, "closed": True}, {"bus.limits": Severity.WARNING}),
         ({"cluster": "c"}, {"bus.replicas": Severity.WARNING}),
         ({"cluster": "c", "copies": {"SAMPLES": 2}}, {"bus.replicas": Severity.WARNING}),
         ({"cluster": "c", "copies": {"SAMPLES": 3}}, {}),
@@ -89,3 +94,12 @@ def test_a_stream_without_a_majority_is_shown_by_a_command_that_works_then() -> 
     found = one(check_bus(lost), "bus.copies")
     assert found.what.startswith("without a majority: EVENTS, SAMPLES: most servers of c ")
     assert found.run == "nats --server nats://h:4222 stream info SAMPLES"
+
+
+def test_a_stream_without_places_is_named_with_the_command_that_makes_some() -> None:
+    counts = {"KV_NODES": (1000, 1000), "EVENTS": (700, 1000)}
+    found = one(check_bus(msgspec.structs.replace(GOOD, consumers=counts, closed=True)), "bus.consumers")
+    assert found.what == "KV_NODES has 1000 of at most 1000 consumers: nobody can begin to read there"
+    assert found.run == "tas bus mend DIR"
+    found = one(check_bus(msgspec.structs.replace(GOOD, consumers=counts)), "bus.consumers")
+    assert found.run == "nats --server nats://h:4222 consumer report KV_NODES"

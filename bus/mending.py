@@ -1,0 +1,129 @@
+"""Settings of streams of before, and consumers that nobody uses: what an operator may mend, with `tas bus mend`."""
+
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from bus.buckets import (
+    ALL,
+    INACTIVE_SECONDS,
+    NANOSECONDS,
+    SAMPLES,
+    SAMPLES_CONSUMER,
+    TABLES,
+    TABLES_CONSUMER,
+    Bucket,
+    Stream,
+    weaknesses,
+)
+from bus.connection import Bus
+from bus.errors import STREAM_NOT_FOUND, UnavailableError
+from bus.rights.roles import user_of
+
+OURS = frozenset({(SAMPLES.stream, SAMPLES_CONSUMER), (TABLES.stream, TABLES_CONSUMER)})
+"""The durable consumers of processes with known names."""
+
+
+class Consumer(NamedTuple):
+    """A consumer on a server.
+
+    Attributes:
+        lasts: Whether it outlives by far who has made it.
+        used: Whether somebody waits for its messages now.
+    """
+
+    stream: str
+    name: str
+    lasts: bool
+    used: bool
+
+    def is_left(self, users: Collection[str], gone: Collection[str]) -> bool:
+        """Whether it is to be removed. `users` are those who may have consumers of their name, `gone` the revoked ones.
+
+        One that lasts, is of no user, and that nobody waits for: anybody could make it before names were limited.
+        """
+        if (self.stream, self.name) in OURS:
+            return False
+        user = user_of(self.name)
+        return user in gone or (user not in users and self.lasts and not self.used)
+
+
+class _Config(msgspec.Struct):
+    durable_name: str = ""
+    inactive_threshold: int = 0
+
+
+class _Info(msgspec.Struct):
+    name: str
+    config: _Config
+    num_waiting: int = 0
+    push_bound: bool = False
+
+
+class _Page(msgspec.Struct):
+    total: int = 0
+    consumers: list[_Info] | None = None
+
+
+async def changes_of(bus: Bus) -> dict[Stream | Bucket, dict[str, tuple[Any, Any]]]:
+    """The `weaknesses` of each stream that has some. Raises BusError."""
+    found: dict[Stream | Bucket, dict[str, tuple[Any, Any]]] = {}
+    for of in ALL:
+        if (config := await _config(bus, of)) is not None and (weak := weaknesses(of, config)):
+            found[of] = weak
+    return found
+
+
+async def change(bus: Bus, of: Stream | Bucket) -> None:
+    """Gives a stream the settings of a new one that it lacks, and changes nothing else. Raises BusError."""
+    config = await _config(bus, of)
+    if config is not None and (weak := weaknesses(of, config)):
+        await bus.api(f"STREAM.UPDATE.{of.stream}", config | {field: new for field, (_, new) in weak.items()})
+
+
+async def consumers_of(bus: Bus) -> list[Consumer]:
+    """All consumers of the streams of the product. Raises BusError."""
+    found: list[Consumer] = []
+    for of in ALL:
+        infos: dict[str, _Info] = {}
+        while True:
+            try:
+                answer = await bus.api(f"CONSUMER.LIST.{of.stream}", {"offset": len(infos)})
+            except UnavailableError as error:
+                if error.code != STREAM_NOT_FOUND:
+                    raise
+                break
+            page = msgspec.convert(answer, _Page)
+            infos |= {each.name: each for each in page.consumers or ()}
+            if not page.consumers or len(infos) >= page.total:
+                break
+        found += [_consumer(of, each) for each in infos.values()]
+    return found
+
+
+async def remove(bus: Bus, consumers: Sequence[Consumer]) -> None:
+    """Deletes consumers. Raises BusError."""
+    for each in consumers:
+        await bus.api(f"CONSUMER.DELETE.{each.stream}.{each.name}")
+
+
+def _consumer(of: Stream | Bucket, info: _Info) -> Consumer:
+    threshold = info.config.inactive_threshold
+    return Consumer(
+        stream=of.stream,
+        name=info.name,
+        lasts=bool(info.config.durable_name) or not 0 < threshold <= INACTIVE_SECONDS * NANOSECONDS,
+        used=info.num_waiting > 0 or info.push_bound,
+    )
+
+
+async def _config(bus: Bus, of: Stream | Bucket) -> dict[str, Any] | None:
+    """The configuration of a stream; None if it does not exist. Raises BusError."""
+    try:
+        config: dict[str, Any] = (await bus.api(f"STREAM.INFO.{of.stream}"))["config"]
+    except UnavailableError as error:
+        if error.code != STREAM_NOT_FOUND:
+            raise
+        return None
+    return config

@@ -1,0 +1,125 @@
+"""`tas bus mend`: the settings of new streams for those of before, and no consumer that nobody uses."""
+
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import click
+
+from bus.connection import Bus
+from bus.errors import BusError, RefusedError
+from bus.mending import Consumer, change, changes_of, consumers_of, remove
+from bus.rights.access import Access
+from cli.configure.files import FilesError
+from cli.discovery import bus_access, bus_url
+from cli.loop import run_to_end
+from cli.options import settings_command
+from cli.output import echo
+from cli.rights.connecting import asked
+from cli.rights.folder import OperatorFolder, existing
+from cli.settings import Settings
+from tas.diagnosis.finding import some
+from tas.errors import printable
+from workers.process.errors import StartError
+from workers.process.log_form import LogFormat, LogLevel
+from workers.process.logs import configure_logging
+
+MENDER = "tas-mend"
+"""The user that mends. Its credentials are deleted at once."""
+
+MEND_SECONDS = 300.0
+"""How long these credentials count."""
+
+MANY = 300
+"""From so many consumers of one stream on, those that stay are named."""
+
+
+@settings_command(
+    "mend",
+    settings_as="bus mend",
+    params=[
+        click.Argument(
+            ["directory"], metavar="[DIR]", type=click.Path(path_type=Path, file_okay=False), required=False
+        ),
+        click.Option(["--dry-run"], is_flag=True, help="Print what would change, and change nothing."),
+    ],
+)
+def mend(settings: Settings, *, directory: Path | None, dry_run: bool) -> int:
+    """Give existing streams the settings of new ones, and remove consumers that nobody uses.
+
+    Settings: those that keep one user from harming others. No message is deleted, except dead letters beyond the last
+    100 of a subscription. Consumers: only with DIR, the folder of the operator of a closed bus. Those of revoked users
+    are removed, and those that last, are of no user in DIR, and that nobody waits for now. A subscription that does not
+    run, of a program without a user in DIR, is such a one: look at --dry-run first. With DIR a user does this whose
+    credentials nothing keeps; otherwise, on an open bus, who calls.
+    """
+    configure_logging(LogFormat.CONSOLE, LogLevel.ERROR)
+    try:
+        folder = None if directory is None else existing(directory)
+        return run_to_end(_mended(settings, folder, dry_run=dry_run))
+    except (BusError, FilesError, StartError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+async def _mended(settings: Settings, folder: OperatorFolder | None, *, dry_run: bool) -> int:
+    address = bus_url(settings)
+    access = bus_access(settings, address)
+    question = partial(_mend, folder=folder, dry_run=dry_run)
+    return await (asked(address, access, question) if folder is None else as_mender(address, access, folder, question))
+
+
+async def as_mender(
+    address: str, access: Access, folder: OperatorFolder, question: Callable[[Bus], Awaitable[int]]
+) -> int:
+    """The answer to `question` on a connection that may change streams and remove consumers. Raises BusError."""
+    with tempfile.TemporaryDirectory() as private:
+        file = Path(private) / f"{MENDER}.creds"
+        file.touch(0o600)
+        now = time.time()
+        file.write_text(folder.keys.mender(MENDER, now=now, expires=now + MEND_SECONDS))
+        return await asked(address, replace(access, find_token=None, token=None, credentials=file), question)
+
+
+async def _mend(bus: Bus, *, folder: OperatorFolder | None, dry_run: bool) -> int:
+    would = "would be " if dry_run else ""
+    if folder is not None:
+        await remove_left(bus, folder, dry_run=dry_run)
+    refused = 0
+    for of, fields in (await changes_of(bus)).items():
+        try:
+            if not dry_run:
+                await change(bus, of)
+        except RefusedError as error:
+            echo(f"{of.stream}: {error}", err=True)
+            refused = 1
+            continue
+        text = ", ".join(f"{field} {before!r} to {after!r}" for field, (before, after) in fields.items())
+        echo(printable(f"{of.stream}: {would}changed: {text}"))
+    return refused
+
+
+async def remove_left(bus: Bus, folder: OperatorFolder, *, dry_run: bool = False) -> int:
+    """Removes what is left of revoked users and of nobody, and prints which. Returns 0. Raises BusError."""
+    gone = {name for name, keys in folder.issued.items() if set(keys) <= folder.revoked.keys()}
+    users = {*folder.issued, *(each.claims.name for each in folder.users())} - gone
+    found = await consumers_of(bus)
+    left = [each for each in found if each.is_left(users, gone)]
+    if not dry_run:
+        await remove(bus, left)
+    would = "would be " if dry_run else ""
+    for stream, names in _by_stream(left).items():
+        echo(printable(f"{stream}: {len(names)} consumers {would}removed: {some(names)}"))
+    for stream, names in _by_stream(set(found) - set(left)).items():
+        if (count := len(names)) >= MANY:
+            echo(printable(f"{stream}: {count} consumers stay: {some(names)}"))
+    return 0
+
+
+def _by_stream(consumers: Iterable[Consumer]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for each in sorted(consumers):
+        found.setdefault(each.stream, []).append(each.name)
+    return found
