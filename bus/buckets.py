@@ -182,8 +182,11 @@ WINDOWS = Bucket(name="WINDOWS", ttl=True, max_bytes=1 << 30)
 A key expires when its series gets no values any more. At the limit writes are refused: then a restart costs accuracy.
 """
 
-WORKERS = Bucket(name="WORKERS", ttl=True, optional=True)
-"""Which processes run. A key expires when its process no longer writes it."""
+WORKERS = Bucket(name="WORKERS", ttl=True, max_bytes=64 << 20, optional=True)
+"""Which processes run. A key expires when its process no longer writes it.
+
+Every process may write here, so there is a limit: 10,000 processes need half of it.
+"""
 
 ALL: tuple[Stream | Bucket, ...] = (
     SAMPLES,

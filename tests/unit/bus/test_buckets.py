@@ -15,6 +15,7 @@ from bus.buckets import (
     VERDICT_LOG,
     VERDICTS,
     WINDOWS,
+    WORKERS,
     Bucket,
     Stream,
     configuration,
@@ -50,9 +51,9 @@ def test_a_subject_of_another_bucket_is_no_key_of_this_one() -> None:
 
 
 def test_only_streams_and_buckets_with_history_have_a_size_limit() -> None:
-    """And WINDOWS, in which a lost record costs only accuracy."""
+    """And WINDOWS and WORKERS, in which a lost record costs only accuracy, or a look at the processes."""
     limited = {of.name for of in ALL if of.max_bytes}
-    assert limited == {of.name for of in ALL if isinstance(of, Stream) or of.history > 1 or of is WINDOWS}
+    assert limited == {of.name for of in ALL if isinstance(of, Stream) or of.history > 1 or of in (WINDOWS, WORKERS)}
 
 
 def test_only_a_bucket_whose_expired_keys_are_watched_has_delete_markers() -> None:
