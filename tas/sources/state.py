@@ -4,17 +4,19 @@ The health of every kind of source follows from these samples alone. An answer, 
 fresh sample of a metric that policies use is no success.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from heapq import nsmallest
+from itertools import groupby
 from math import inf, nan
+from operator import attrgetter
 from typing import TypeVar
 
 import msgspec
 
 from tas.errors import line_of
 from tas.samples.freshness import stale_time
-from tas.sources.result import Refusal, RefusalReason, Sample, SourceResult, SuspectReason
+from tas.sources.result import Refusal, RefusalReason, SourceResult, SuspectReason
 
 MIN_WRITE_INTERVAL_SECONDS = 1.0
 """The shortest time between two writes of a state, however often its significant fields change."""
@@ -41,6 +43,10 @@ UNATTENDED_SECONDS = 2 * MAX_WRITE_INTERVAL_SECONDS
 
 
 _R = TypeVar("_R", bound=StrEnum)
+
+_KIND = attrgetter("metric", "measured", "ends")
+"""What samples have in common that are counted together."""
+
 USUAL_SECONDS = 60.0
 """The interval of a source that writes to us, until it is known: the default `scrape_interval` of Prometheus."""
 
@@ -251,10 +257,10 @@ class _FreshNodes:
         """How many of the nodes have a sample whose series has ended."""
         return len(self._ended)
 
-    def add(self, node: str, until: float, *, ended: bool) -> None:
-        self._until[node] = until
+    def add(self, nodes: Sequence[str], until: float, *, ended: bool) -> None:
+        self._until.update(dict.fromkeys(nodes, until))
         self._earliest = min(self._earliest, until)
-        (self._ended.add if ended else self._ended.discard)(node)
+        (self._ended.update if ended else self._ended.difference_update)(nodes)
         self.last_has_ended = ended
 
     def count(self, now: float) -> int:
@@ -396,8 +402,9 @@ class SourceTracker:
             self._fresh.clear()
             self._missing.clear()
         has_fresh = False
-        for sample in result.samples:
-            has_fresh = self._add_sample(sample, now) or has_fresh
+        for (metric, measured, ends), alike in groupby(result.samples, _KIND):  # of a poll, often a whole metric
+            nodes = [sample.node for sample in alike]
+            has_fresh = self._add_samples(metric, nodes, measured, ends, now) or has_fresh
         for metric, reason in result.missing.items():
             if metric in self._metrics:
                 self._missing[metric] = line_of(reason)
@@ -416,18 +423,19 @@ class SourceTracker:
         is_complete = not result.refusals and all(not each.missing for each in self._states_of_metrics(now).values())
         return PollResult.ALL if is_complete else PollResult.SOME
 
-    def _add_sample(self, sample: Sample, now: float) -> bool:
-        """Counts a sample of a metric of policies; returns whether the sample is fresh."""
-        stale_after = self._metrics.get(sample.metric)
+    def _add_samples(
+        self, metric: str, nodes: Sequence[str], measured: float | None, ends: float | None, now: float
+    ) -> bool:
+        """Counts the samples of nodes, if policies use the metric; returns whether they are fresh."""
+        stale_after = self._metrics.get(metric)
         if stale_after is None:
             return False
-        measured = now if sample.measured is None else min(sample.measured, now)
-        self._newest = max(self._newest, measured)
-        until = stale_time(measured, stale_after, sample.ends)
-        self._missing.pop(sample.metric, None)
-        nodes = self._fresh.setdefault(sample.metric, _FreshNodes())
-        nodes.add(sample.node, until, ended=sample.ends is not None)
-        return until > now and sample.ends is None
+        at = now if measured is None else min(measured, now)
+        self._newest = max(self._newest, at)
+        until = stale_time(at, stale_after, ends)
+        self._missing.pop(metric, None)
+        self._fresh.setdefault(metric, _FreshNodes()).add(nodes, until, ended=ends is not None)
+        return until > now and ends is None
 
     def record_failure(self, problem: str, *, now: float) -> None:
         """Counts a poll that failed as a whole."""
