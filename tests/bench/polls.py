@@ -35,6 +35,9 @@ LATE_SECONDS = 30.0
 ASK_SECONDS = 0.01
 """The wait between two requests of filter."""
 
+PENDING_SECONDS = 0.2
+"""The wait between two requests of the metrics of the product."""
+
 MEBIBYTE = float(1 << 20)
 POLICY = cluster.policy_name(0)
 
@@ -168,6 +171,7 @@ class _Poll:
         if case.period is not None:
             await self._until_rejected(set(self._names), SETTLE_SECONDS)
             await self._until_rejected(set(), SETTLE_SECONDS)
+            await self._until_none_pending()
         seconds = max(5.0, 2 * (case.period or 1.0))
         await self._cores(seconds)  # what the start left to do
         meter = CpuMeter(f"{case.series}, {case.nodes:,} nodes", self._pids)
@@ -182,7 +186,8 @@ class _Poll:
         results.rows.append(self._row("tas run all, resident", resident[:1], unit="MiB", budget=budgets.memory))
         results.rows.append(self._row("nats-server, resident", resident[1:], unit="MiB"))
         if case.period is not None and not case.crossing:
-            late = [await self._late(case.period) for _ in range(self._stand.some(12, 6))]
+            count = self._stand.some(12, 6)
+            late = [await self._late(number, count, case.period) for number in range(count)]
             results.rows.append(self._row("a change to filter, median", [median(late)], unit="s", budget=budgets.usual))
             longest = self._row("a change to filter, longest", [max(late)], unit="s", budget=budgets.longest)
             results.rows.append(longest)
@@ -227,10 +232,14 @@ class _Poll:
 
     # Changes
 
-    async def _late(self, period: float) -> float:
-        """Seconds from a changed value at the source until filter rejects the node."""
+    async def _late(self, number: int, count: int, period: float) -> float:
+        """Seconds from a changed value at the source until filter rejects the node.
+
+        Of `count` changes each comes in another part of the period, so that they wait for the next poll as long as all
+        changes do on average: by chance alone, the median of 12 would differ by a seventh of the period.
+        """
         node = self._chance.choice(self._names)
-        await asyncio.sleep(self._chance.uniform(0, period))  # in step with no poll
+        await asyncio.sleep(period * (number + self._chance.random()) / count)  # after a poll
         late = await self._until_rejected({node}, LATE_SECONDS)
         await self._until_rejected(set(), LATE_SECONDS)
         return late
@@ -274,6 +283,17 @@ class _Poll:
             if taken > within:
                 raise TimeoutError(f"filter is wrong about {wrong:,} nodes after {within:g} s")
             await asyncio.sleep(ASK_SECONDS)
+
+    async def _until_none_pending(self) -> None:
+        """Waits until all verdicts that have changed are stored: with 50 policies, 50 of each node.
+
+        Raises TimeoutError.
+        """
+        ends = time.monotonic() + SETTLE_SECONDS
+        while pending := self._served.samples()["tas_verdict_nodes_pending{}"]:
+            if time.monotonic() > ends:
+                raise TimeoutError(f"verdicts of {pending:,.0f} nodes are not stored after {SETTLE_SECONDS:g} s")
+            await asyncio.sleep(PENDING_SECONDS)
 
     async def _until_stored(self, verdicts: float) -> None:
         """Waits for so many written verdicts since the start. Raises TimeoutError."""
