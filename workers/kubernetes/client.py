@@ -30,7 +30,8 @@ from workers.kubernetes.errors import (
 )
 from workers.kubernetes.metrics import RequestMetrics
 from workers.kubernetes.resources import PODS, VERSIONS, Metadata, Object, Resource
-from workers.process.http_body import BoundedResponse, TooLargeError, body_start, failed_request, whole_body
+from workers.process.http_body import TooLargeError, body_start, failed_request, whole_body
+from workers.process.http_protocol import BoundedConnector
 
 CALL_SECONDS = 10.0
 """Time limit of a request; of a list, of each page."""
@@ -186,13 +187,12 @@ class KubernetesClient:
         credentials = await Credentials.load(kubeconfig)
         session = aiohttp.ClientSession(
             # Before Python 3.12.8 a TLS connection that is closed during a watch may stay open: aiohttp then ends it.
-            connector=aiohttp.TCPConnector(
+            connector=BoundedConnector(
                 ssl=credentials.tls if credentials.tls is not None else True,
                 enable_cleanup_closed=NEEDS_CLEANUP_CLOSED,
             ),
             headers={"User-Agent": f"tas-on-nats/{worker}"},
             trust_env=not credentials.is_loopback,
-            response_class=BoundedResponse,
         )
         async with session:
             yield cls(session, credentials, worker=worker, metrics=metrics or RequestMetrics(None))

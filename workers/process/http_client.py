@@ -10,7 +10,7 @@ import aiohttp
 import msgspec
 
 from tas.values.http_config import Authorization, BasicAuth, HttpConfig, TlsConfig
-from workers.process.http_body import BoundedResponse
+from workers.process.http_protocol import BoundedConnector
 from workers.process.resolver import LoneResolver
 
 CONNECT_SECONDS = 3.0
@@ -81,11 +81,10 @@ class HttpClient:
         if settings.secret:
             headers["Authorization"] = settings.secret
         return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=tls, resolver=LoneResolver()),
+            connector=BoundedConnector(ssl=tls, resolver=LoneResolver()),
             headers=headers,
             timeout=aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS),
             trust_env=self._trust_env,
-            response_class=BoundedResponse,
         )
 
     def _read_settings(self, config: HttpConfig) -> _Settings:

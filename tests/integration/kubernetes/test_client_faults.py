@@ -37,6 +37,7 @@ from workers.kubernetes.errors import (
 )
 from workers.kubernetes.reflector import Consumer, Reflector
 from workers.kubernetes.resources import FULL_NODES, LABELLED_NODES, NODES, PODS, Object, Resource
+from workers.process.http_protocol import MAX_INFORMATIONAL
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 NODE = {"metadata": {"name": "n", "uid": "u", "resourceVersion": "7"}}
@@ -654,3 +655,19 @@ async def test_a_name_from_elsewhere_stays_one_part_of_the_path(tmp_path: Path) 
             with pytest.raises(RejectedError, match="no object has the name"):
                 await client.get(NODES, name)
     assert asked == ["/api/v1/nodes/a%2Fb%3Fc%23d%20%252F", "/api/v1/namespaces/..%2Fkube-system/pods/web"]
+
+
+async def test_a_backend_of_the_api_server_cannot_hold_a_request_by_answers_before_the_answer(tmp_path: Path) -> None:
+    """The API server hands on what an adapter of the custom metrics API sends, `100 Continue` included (RFC 9110)."""
+    before = 0
+
+    async def continuing(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n" * before)
+        return web.json_response(NODE)
+
+    async with served(continuing, tmp_path) as client:
+        assert (await client.get(NODES, "n")).metadata.name == "n"
+        before = MAX_INFORMATIONAL + 1
+        with pytest.raises(UnavailableError, match="more than 8 informational answers before the final one"):
+            await client.get(NODES, "n")
