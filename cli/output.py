@@ -17,6 +17,11 @@ def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
     click.echo(lines_of(str(text)), err=err, nl=nl)
 
 
+def echo_line(text: object, *, err: bool = False) -> None:
+    """Prints a text as one line: a text from elsewhere cannot add a line that looks like one of ours."""
+    click.echo(printable(str(text)), err=err)
+
+
 def echo_coloured(head: str, text: str, *, colour: str) -> None:
     """Prints a line whose head is coloured on a terminal."""
     click.echo(click.style(lines_of(head), fg=colour) + lines_of(text))

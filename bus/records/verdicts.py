@@ -6,7 +6,9 @@ from operator import attrgetter
 import msgspec
 
 from bus.records.codec import compressed, encode, json_within, reader
+from tas.errors import InvalidInputError
 from tas.policy.policy import PolicyKey
+from tas.values.quantity import QuantityError, parse_quantity
 from tas.verdict.verdict import (
     VERDICT_STRATEGIES,
     NodeVerdict,
@@ -91,6 +93,8 @@ def decode_verdict(data: bytes) -> NodeVerdict:
     is read again before a patch. So the last ones are remembered.
     """
     written = _read(verdict_json(data))
+    for policy in written.policies:
+        _check_values(policy)
     return NodeVerdict(
         node_uid=written.node_uid,
         nodes_revision=written.nodes_revision,
@@ -110,6 +114,18 @@ def decode_verdict(data: bytes) -> NodeVerdict:
             for policy in written.policies
         },
     )
+
+
+def _check_values(policy: _PolicyVerdict) -> None:
+    """Raises InvalidInputError if a value is no quantity: it is shown as one."""
+    for kind, of_kind in _STRATEGIES:
+        value = "" if (strategy := of_kind(policy.strategies)) is None else strategy.value
+        if value:
+            try:
+                parse_quantity(value)
+            except QuantityError as error:
+                field = f"policies[{policy.namespace}/{policy.name}].strategies.{kind.value}.value"
+                raise InvalidInputError(SUBJECT, field, value, str(error)) from error
 
 
 def verdict_json(data: bytes) -> bytes:

@@ -2,11 +2,9 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from rich.text import Text
-
-from cli.output import counted, echo
+from cli.output import counted, echo, echo_line
 from cli.queries.query import age_text
-from cli.queries.tables import new_table, print_table
+from cli.queries.tables import cell_of, new_table, print_table
 from cli.settings import flag
 from tas.devices.hold import Phase
 from tas.devices.names import ALLOW, RESOURCE_PREFIX
@@ -38,12 +36,12 @@ def print_cards(nodes: Sequence[CardsExplanation], now: float, *, empty: str = "
             table.add_row(
                 node.node,
                 card.card,
-                _lines(resource.removeprefix(RESOURCE_PREFIX) for resource in card.resources),
-                _lines(f"{amount_text(use.used)} of {amount_text(use.capacity)}" for use in uses),
-                _lines(map(bar, uses)),
-                _lines(amount_text(use.free) for use in uses),
-                _lines(_pods(card, now)),
-                Text("\n".join(state_texts(card)) or "-", style=_style(card)),
+                cell_of(resource.removeprefix(RESOURCE_PREFIX) for resource in card.resources),
+                cell_of(f"{amount_text(use.used)} of {amount_text(use.capacity)}" for use in uses),
+                cell_of(map(bar, uses)),
+                cell_of(amount_text(use.free) for use in uses),
+                cell_of(_pods(card, now)),
+                cell_of(state_texts(card), style=_style(card)),
             )
         for resource, use in node.resources.items():
             used = f"{amount_text(use.used)} of {amount_text(use.capacity)}"
@@ -53,9 +51,9 @@ def print_cards(nodes: Sequence[CardsExplanation], now: float, *, empty: str = "
     # Below the table, where they have the whole width.
     for node in nodes:
         if not node.hold_known:
-            echo(f"{node.node}: {UNKNOWN_HOLD}, so no pod gets one (tas run inventory)")
+            echo_line(f"{node.node}: {UNKNOWN_HOLD}, so no pod gets one (tas run inventory)")
         for problem in node.problems:
-            echo(f"{node.node}: {problem}")
+            echo_line(f"{node.node}: {problem}")
 
 
 def card_rows(nodes: Iterable[CardsExplanation]) -> dict[str, str]:
@@ -82,13 +80,13 @@ def print_pod_cards(cards: PodCards) -> None:
         setting = "allowlist" if name == ALLOW else "denylist"
         echo(f"the annotation {name} does not count: {flag(setting)} is off, as by default in tas run gpu")
     if cards.refusal:
-        echo(f"GPU cards: no node can ever fulfil what the pod asks: {cards.refusal}")
+        echo_line(f"GPU cards: no node can ever fulfil what the pod asks: {cards.refusal}")
         return
     table = new_table("NODE", "GPU CARDS", "TILES", "WHY NOT")
     for node in cards.nodes[:SHOWN_NODES]:
         found = ("has " if node.held else "") + (node.cards or ("none needed" if not node.reason else "-"))
         reasons = [node.reason, *(f"{card}: {reason}" for card, reason in node.refused.items())]
-        table.add_row(node.node, found, node.tiles or "-", Text("\n".join(filter(None, reasons)) or "-"))
+        table.add_row(node.node, found, node.tiles or "-", cell_of(filter(None, reasons)))
     print_table(table, empty="no node has GPU cards")
     if len(cards.nodes) > SHOWN_NODES:
         echo(f"{counted(len(cards.nodes) - SHOWN_NODES, 'more node')}: --json has them all")
@@ -155,7 +153,3 @@ def pod_text(pod: CardPod, now: float) -> str:
         notes.append("adopted")
     tiles = f" {'+'.join(pod.tiles)}" if pod.tiles else ""
     return f"{pod.pod} {pod.container}{tiles}" + (f" ({', '.join(notes)})" if notes else "")
-
-
-def _lines(texts: Iterable[str]) -> Text:
-    return Text("\n".join(texts) or "-")

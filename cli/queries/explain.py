@@ -13,7 +13,7 @@ from bus.processes import waiting_nodes
 from cli.as_json import JSON_OPTION, print_json
 from cli.groups import LazyCommand, LazyGroup
 from cli.options import settings_command
-from cli.output import echo
+from cli.output import echo, echo_line
 from cli.queries.allocation_tables import print_allocation
 from cli.queries.card_tables import print_cards
 from cli.queries.cards import devices_of_node
@@ -137,7 +137,7 @@ async def _waiting(bus: Bus, node: str, labels: Mapping[str, str]) -> dict[str, 
 def _print_reasons(reasons: Mapping[str, Sequence[str]]) -> None:
     for what, each in reasons.items():
         for reason in each:
-            echo(f"{what}: {reason}")
+            echo_line(f"{what}: {reason}")
 
 
 async def _explain_policy(bus: Bus, key: PolicyKey, default_stale_after: float, *, as_json: bool) -> int:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from rich.table import Table
 from rich.text import Text
 
-from cli.output import counted, echo
+from cli.output import counted, echo, echo_line
 from cli.queries.query import age_text, value_text
 from cli.queries.tables import new_table, print_table
 from cli.settings import flag
@@ -117,7 +117,7 @@ def print_pod(explanation: PodExplanation, now: float) -> None:
     """Prints the answer for a pod now, best node first."""
     echo(f"pod {explanation.namespace}/{explanation.pod}, policy {explanation.policy}: {explanation.outcome}")
     if explanation.error:
-        echo(f"filter would answer the error: {explanation.error}")
+        echo_line(f"filter would answer the error: {explanation.error}")
     table = new_table("NODE", "FILTER", "SCORE", *_RULE_COLUMNS[:-1])
     best_first = sorted(explanation.candidates, key=lambda each: (not each.passes, -(each.score or 0), each.node))
     relevant = (StrategyType.DONTSCHEDULE, StrategyType.SCHEDULEONMETRIC)

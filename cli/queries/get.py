@@ -25,18 +25,10 @@ from bus.processes import refused_of_sources, waiting_nodes
 from bus.records.policies import PolicyRecord
 from cli.as_json import JSON_OPTION, print_json
 from cli.options import settings_command
-from cli.output import counted, echo
+from cli.output import counted, echo, echo_line
 from cli.queries.cards import gpus
-from cli.queries.query import (
-    StoredSources,
-    age_text,
-    ask,
-    readable,
-    stored_nodes,
-    stored_sources,
-    value_text,
-)
-from cli.queries.tables import new_table, print_table
+from cli.queries.query import StoredSources, age_text, ask, readable, stored_nodes, stored_sources, value_text
+from cli.queries.tables import cell_of, new_table, print_table
 from cli.settings import Settings
 from tas.policy.directory import FileProblem, FileProblems
 from tas.policy.manifest import policy_spec
@@ -54,6 +46,9 @@ from tas.verdict.verdict import DesiredKind, DesiredLabel, NodeVerdict, PolicyVe
 
 PUBLISHES = "publishes"
 """In place of the state of a source that is none of `collect`."""
+
+MAX_VALUES = 2000
+"""So many values of a node are shown: more of one cannot be stored by `materialize`."""
 
 MAX_CONTRADICTIONS = 20
 """So many contradictions between sources are shown."""
@@ -115,10 +110,12 @@ async def _nodes(bus: Bus, *, as_json: bool) -> int:
     table = new_table("NODE", "METRIC", "VALUE", "AGE", "SOURCE")
     for name in names:
         rows = _sample_rows(samples.get(name, ()), now)
-        for sample in rows:
+        for sample in rows[:MAX_VALUES]:
             table.add_row(
                 name, sample["metric"], value_text(sample["value"]), age_text(sample["age_seconds"]), sample["source"]
             )
+        if len(rows) > MAX_VALUES:
+            table.add_row(name, f"and {counted(len(rows) - MAX_VALUES, 'more value')}: --json has them all")
         if not rows:
             table.add_row(name, "-", "-", "-", "-")
     print_table(table, empty="no nodes: no source has published a sample (tas publish), and no cluster is watched")
@@ -136,9 +133,8 @@ async def _verdicts(bus: Bus, *, as_json: bool) -> int:
         documents.append({"node": entry.key} | entry.document())
         for policy, of_policy in sorted(verdict.policies.items()):
             for kind, strategy in sorted(of_policy.strategies.items()):
-                desired_labels = Text(
-                    "\n".join(f"{label}: {_desired(of_label.desired)}" for label, of_label in strategy.labels.items())
-                    or "-"
+                desired_labels = cell_of(
+                    f"{label}: {_desired(of_label.desired)}" for label, of_label in strategy.labels.items()
                 )
                 since = age_text(now - strategy.changed)
                 state = strategy.state.value
@@ -257,7 +253,7 @@ def _print_policies(records: Sequence[PolicyRecord], of_policies: _Problems, pro
     # Below the table, where they have the whole width.
     for problem in problems.listed:
         subject = "" if problem.subject == "file" else f"{problem.subject}: "
-        echo(
+        echo_line(
             f"{problem.origin}: {subject}{problem.field} = {problem.value}: {problem.reason}; "
             f"in force: {problem.in_force}"
         )
@@ -345,10 +341,13 @@ def _policy_rows(record: PolicyRecord, problems: Collection[Problem], *, last_go
         row = {"POLICY": str(record.policy.key)}
         if kind:
             row |= {"STRATEGY": kind, "RULES": str(record.policy.strategies[StrategyType(kind)])}
-        row["OPTIONS"] = "\n".join([*(whole if number == 0 else []), *_options(options)])
         row["FILE"] = record.origin
-        row["PROBLEMS"] = "\n".join(texts) if number == 0 else " "
-        yield {column: Text(text) for column, text in row.items() if text}
+        listed = {"OPTIONS": [*(whole if number == 0 else []), *_options(options)], "PROBLEMS": texts}
+        if number > 0:
+            listed["PROBLEMS"] = [" "]
+        yield {column: Text(text) for column, text in row.items() if text} | {
+            column: cell_of(lines) for column, lines in listed.items() if lines
+        }
 
 
 def _options(fields: Mapping[str, Any]) -> list[str]:
@@ -381,14 +380,14 @@ async def _sources(bus: Bus, default_stale_after: float, *, as_json: bool) -> in
             state.holder,
             "-" if state.period is None else f"{state.period:g}s",
             "never" if state.last_success is None else f"{age_text(now - state.last_success)} ago",
-            Text("\n".join(_metrics(state)) or "-"),
-            Text("\n".join([*_problems(state, now), *(_refused_text(one, now) for one in of_samples)]) or "-"),
+            cell_of(_metrics(state)),
+            cell_of([*_problems(state, now), *(_refused_text(one, now) for one in of_samples)]),
         )
     known = {entry.key for entry in stored.entries}
     for source, of_samples in refused.items():
         if source not in known:
             documents.append({"source": source, "state": PUBLISHES, "refusedSamples": msgspec.to_builtins(of_samples)})
-            problems = Text("\n".join(_refused_text(one, now) for one in of_samples))
+            problems = cell_of(_refused_text(one, now) for one in of_samples)
             table.add_row(source, PUBLISHES, "-", "-", "-", "-", problems)
     if as_json:
         print_json(documents)
@@ -398,7 +397,7 @@ async def _sources(bus: Bus, default_stale_after: float, *, as_json: bool) -> in
             empty="no sources: no replica of collect has a source. Programs that publish samples: tas get nodes",
         )
         for each in found[:MAX_CONTRADICTIONS]:
-            echo(f"contradiction: {each}")
+            echo_line(f"contradiction: {each}")
         if len(found) > MAX_CONTRADICTIONS:
             echo(f"and {counted(len(found) - MAX_CONTRADICTIONS, 'more contradiction')}")
     return 0

@@ -25,7 +25,7 @@ from bus.records.nodes import NodeFacts, StoredSamples
 from bus.rights.access import Access, is_refused
 from cli.discovery import bus_access, bus_url
 from cli.loop import run_to_end
-from cli.output import echo
+from cli.output import echo_line
 from cli.settings import Settings, flag, variable
 from tas.errors import InvalidInputError
 from tas.samples.sample import NodeSamples
@@ -231,7 +231,7 @@ class _LeftOut:
         line = f"left out: {bucket.name}/{key}: {error}"
         if line not in self._shown:
             self._shown.add(line)
-            echo(line, err=True)
+            echo_line(line, err=True)
 
 
 async def readable(bus: Bus, kind: RecordKind[K, V]) -> dict[K, V]:

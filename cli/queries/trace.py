@@ -22,9 +22,9 @@ from bus.subjects import samples_subject
 from bus.tables import last_tables, received_row
 from cli.as_json import JSON_OPTION, print_json
 from cli.options import settings_command
-from cli.output import echo
+from cli.output import echo, echo_line
 from cli.queries.query import age_text, ask, readable, stored_sources
-from cli.queries.tables import new_table, print_table
+from cli.queries.tables import cell_of, new_table, print_table
 from cli.settings import Settings
 from tas.errors import InvalidInputError, shortened
 from tas.explain.trace import Evidence, PolicyVersion, StageResult, Trace
@@ -149,21 +149,21 @@ def _show_refused(problems: Iterable[str], shown: set[str]) -> None:
     for problem in problems:
         if problem not in shown:
             shown.add(problem)
-            echo(f"refused: {problem}", err=True)
+            echo_line(f"refused: {problem}", err=True)
 
 
 def _print(found: Trace, now: float) -> None:
     table = new_table("STAGE", "", "SINCE", "DETAIL")
     for result in found.stages:
         mark = Text("passed", style="green") if result.passed else Text("stopped", style="bold red")
-        table.add_row(result.stage.value, mark, _since(result, now), "\n".join(result.details))
+        table.add_row(result.stage.value, mark, _since(result, now), cell_of(result.details))
     print_table(table)
     last = found.stages[-1]
     if found.stopped_at is None:
         echo(f"{found.metric} of {found.node} passed all stages")
     else:
         since = "" if last.since is None else f", since {_since(last, now)}"
-        echo(f"{found.metric} of {found.node} stopped at {found.stopped_at.value}{since}: {last.details[-1]}")
+        echo_line(f"{found.metric} of {found.node} stopped at {found.stopped_at.value}{since}: {last.details[-1]}")
 
 
 def _since(result: StageResult, now: float) -> str:

@@ -22,6 +22,7 @@ from rich.text import Text
 
 from cli.output import counted
 from tas.enforcing.labels import is_in_our_form
+from tas.errors import printable
 from tas.explain.explain import explain_node
 from tas.policy.directory import FileProblems
 from tas.policy.policy import PolicyKey, StrategyType
@@ -156,6 +157,8 @@ class LiveView:
             head.stylize("bold blue")
             lines += [*gap, head, *cut(rows, share)]
         for line in lines:
+            if not line.plain.isprintable():
+                line.plain = printable(line.plain)  # a name with a line end is one row, too
             line.truncate(width, overflow="ellipsis")
         return Text("\n", no_wrap=True, overflow="crop").join(lines[:height])
 
@@ -323,7 +326,7 @@ class LiveView:
             self._line(each)
 
     def _line(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
     async def _read_answers(self) -> None:
         timeout = aiohttp.ClientTimeout(total=ANSWERS_INTERVAL_SECONDS)

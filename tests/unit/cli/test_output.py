@@ -63,7 +63,7 @@ def test_a_table_in_a_pipe_has_nothing_behind_its_texts_and_cuts_nothing(capsys:
     table.add_row("two", f"{'long ' * 100}end\nand \x1b[2J")
     print_table(table)
     lines = capsys.readouterr().out.splitlines()
-    assert lines == ["NAME  PROBLEMS", "one   -", f"two   {'long ' * 100}end", "      and \\x1b[2J"]
+    assert lines == ["NAME  PROBLEMS", "one   -", f"two   {'long ' * 100}end\\nand \\x1b[2J"]
 
 
 def test_an_explained_pod_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:

@@ -122,6 +122,27 @@ def test_cards_have_a_section_if_there_are_any(width: int, height: int) -> None:
     assert not any(line.startswith("cards") for line in rendered(live(width, height, BROKEN)))
 
 
+def test_a_text_with_a_line_end_is_one_row_wherever_it_is_shown() -> None:
+    """`tas up` and `tas top` show names and reasons of others."""
+    forged = "x\nFORGED  all is well"
+    problem = FileProblem(origin=forged, subject=forged, field=forged, value=forged, reason=forged)
+    shown = live(
+        160,
+        60,
+        logged("10:00:00", "warning", forged, field=forged),
+        file_problems=FileProblems(listed=(problem,)),
+        frozen=[forged],
+        cards={forged: forged},
+    )
+    shown._answers_error = forged
+    lines = rendered(shown)
+    assert sum("FORGED" in line for line in lines) >= 5
+    assert not [line for line in lines if line.lstrip().startswith("FORGED")]
+    shown._console.file.seek(0)
+    shown._line(forged)
+    assert cast("io.StringIO", shown._console.file).getvalue().splitlines()[-1].startswith("x\\nFORGED")
+
+
 def test_a_node_that_is_only_in_a_table_is_shown_like_the_others() -> None:
     shown, now = live(160, 50), time.time()
     columns = {"load1": Column((parse_quantity("3"),), Reading(now, now, 1))}
