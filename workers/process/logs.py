@@ -140,13 +140,16 @@ def _lines_of(traceback: object) -> str:
 class ThrottledLog:
     """Log lines that `Throttle` admits, each with `suppressed`: how many were suppressed since the last.
 
-    The key is the event and `about`; lines beyond `keys` different keys share one entry. All lines have `fields`.
+    The key is the event and `about`; lines beyond `keys` different keys share one entry, and once a minute
+    `log_lines_left_out` says how many of them were not written. All lines have `fields`.
     """
 
-    def __init__(self, log: structlog.stdlib.BoundLogger, *, keys: int = 256, **fields: object) -> None:
+    def __init__(
+        self, log: structlog.stdlib.BoundLogger, *, seconds: float = 10.0, keys: int = 256, **fields: object
+    ) -> None:
         self._log = log
         self._fields = fields
-        self._throttle = Throttle(keys=keys)
+        self._throttle = Throttle(seconds=seconds, keys=keys)
 
     def info(self, event: str, about: Hashable = None, /, **fields: object) -> None:
         """Logs at level info, unless suppressed."""
@@ -161,9 +164,12 @@ class ThrottledLog:
         self._line(self._log.error, event, about, fields)
 
     def _line(self, log: Callable[..., object], event: str, about: Hashable, fields: Mapping[str, object]) -> None:
-        suppressed = self._throttle.admit((event, about), time.monotonic())
+        now = time.monotonic()
+        suppressed = self._throttle.admit((event, about), now)
         if suppressed is not None:
             log(event, **self._fields, **fields, suppressed=suppressed)
+        if left_out := self._throttle.left_out(now):
+            self._log.warning("log_lines_left_out", **self._fields, about=event, count=left_out)
 
 
 class GroupedLog:

@@ -17,8 +17,13 @@ from workers.process.http_client import HttpClient, HttpConfigError, read_secret
 MAX_ANSWER = 4 << 10
 """How many bytes are read of an answer; they are only for messages."""
 
-MAX_RETRY_AFTER = 600.0
-"""The longest wait that a `Retry-After` can ask for, in seconds."""
+MAX_RETRY_AFTER = 120.0
+"""The longest wait that a `Retry-After` can ask for, in seconds: twice that of a sink that fails without it.
+
+With ten minutes, a sink that accepts one event after each wait would stay below the alert `TasSinkBehind` for ever."""
+
+MAX_DIGITS = 100
+"""A longer number in a `Retry-After` is no number of seconds."""
 
 _ABOUT_THE_BODY = frozenset({400, 413, 415, 422})
 
@@ -136,4 +141,4 @@ class Poster:
 
 def _seconds(text: str) -> float:
     """The seconds of a header `Retry-After`; 0 for a date or anything else."""
-    return min(float(text), MAX_RETRY_AFTER) if text.isascii() and text.isdigit() and len(text) < 10 else 0.0
+    return min(float(text), MAX_RETRY_AFTER) if text.isascii() and text.isdigit() and len(text) < MAX_DIGITS else 0.0

@@ -24,7 +24,7 @@ from tas.notifying.notices import notice_of
 from tas.notifying.outbox import BACKOFF
 from workers.process.logs import ThrottledLog
 from workers.publishing.poster import Poster
-from workers.publishing.sinks.base import SinkMetrics
+from workers.publishing.sinks.base import LOG_SECONDS, SinkMetrics
 
 log = structlog.get_logger("notify")
 
@@ -68,7 +68,7 @@ class AlertmanagerSink:
             )
             for url in config.urls
         ]
-        self._log = ThrottledLog(log, sink=name)
+        self._log = ThrottledLog(log, seconds=LOG_SECONDS, sink=name)
         self._epoch = ""
         metrics.lag.labels(name).set_function(lambda: max(sender.failing_seconds for sender in self._senders))
         metrics.alerts.labels(name).set_function(lambda: float(self._book.firing))
@@ -128,7 +128,7 @@ class _Sender:
         self._config = config
         self._metrics = metrics
         self._failing_since: float | None = None
-        self._log = ThrottledLog(log, sink=name)
+        self._log = ThrottledLog(log, seconds=LOG_SECONDS, sink=name)
 
     @property
     def failing_seconds(self) -> float:

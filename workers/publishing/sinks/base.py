@@ -20,6 +20,9 @@ from workers.process.logs import ThrottledLog
 
 log = structlog.get_logger("notify")
 
+LOG_SECONDS = 60.0
+"""How often a sink that fails says the same in the log."""
+
 
 class Sink(Protocol):
     """A place to which events go. A sink that fails affects no other sink, and nothing upstream."""
@@ -116,7 +119,7 @@ class Inbox:
         self._gathers = gathers
         self._messages: dict[int, Message] = {}
         self._not_wanted: list[Message] = []
-        self._log = ThrottledLog(log, sink=name)
+        self._log = ThrottledLog(log, seconds=LOG_SECONDS, sink=name)
         self._deliveries = Deliveries(
             bus,
             EVENTS,

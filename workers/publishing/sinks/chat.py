@@ -16,7 +16,7 @@ from tas.values.backoff import Backoff
 from tas.values.duration import parse_duration
 from workers.process.logs import ThrottledLog
 from workers.publishing.poster import Poster
-from workers.publishing.sinks.base import Inbox, SinkMetrics
+from workers.publishing.sinks.base import LOG_SECONDS, Inbox, SinkMetrics
 
 log = structlog.get_logger("notify")
 
@@ -50,7 +50,7 @@ class ChatSink:
         self._poster = Poster(
             config, sink=name, folder=folder, requests=metrics.requests, url=config.url, url_file=config.url_file
         )
-        self._log = ThrottledLog(log, sink=name)
+        self._log = ThrottledLog(log, seconds=LOG_SECONDS, sink=name)
 
     async def run(self) -> None:
         """Sends until cancelled."""

@@ -22,7 +22,7 @@ from tas.values.backoff import Backoff
 from workers.process.http_client import HttpConfigError, read_secret
 from workers.process.logs import ThrottledLog
 from workers.publishing.poster import Answer, Poster
-from workers.publishing.sinks.base import Inbox, SinkMetrics
+from workers.publishing.sinks.base import LOG_SECONDS, Inbox, SinkMetrics
 
 log = structlog.get_logger("notify")
 
@@ -55,7 +55,7 @@ class CloudEventsSink:
         self._metrics = metrics
         self._backoff = backoff
         self._poster = Poster(config, sink=name, folder=folder, requests=metrics.requests, url=config.url)
-        self._log = ThrottledLog(log, sink=name)
+        self._log = ThrottledLog(log, seconds=LOG_SECONDS, sink=name)
 
     async def run(self) -> None:
         """Sends until cancelled."""

@@ -32,7 +32,7 @@ from workers.kubernetes.errors import (
 )
 from workers.kubernetes.resources import SERIES_EVENTS
 from workers.process.logs import ThrottledLog
-from workers.publishing.sinks.base import Inbox, SinkMetrics
+from workers.publishing.sinks.base import LOG_SECONDS, Inbox, SinkMetrics
 
 log = structlog.get_logger("notify")
 
@@ -72,7 +72,7 @@ class KubernetesEventsSink:
         self._client = client
         self._config = config
         self._metrics = metrics
-        self._log = ThrottledLog(log, sink=name)
+        self._log = ThrottledLog(log, seconds=LOG_SECONDS, sink=name)
 
     async def run(self) -> None:
         """Writes until cancelled."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 from bus.buckets import DEAD_LETTERS, EVENTS, NANOSECONDS
 from bus.client import Msg
@@ -150,6 +151,16 @@ class TestCloudEvents:
         assert first.headers["content-type"].startswith("application/cloudevents+json")
         assert first.json["specversion"] == "1.0"
         assert len({each.headers["webhook-id"] for each in receiver.accepted}) == 41
+
+    async def test_a_sink_that_fails_says_so_in_one_line_a_minute(self, world: World, receiver: Receiver) -> None:
+        """However many events wait, and however often they are tried; the line says how often."""
+        await world.publish(*(started(f"node-{n}") for n in range(20)))
+        receiver.behaviour = answering(503)
+        with capture_logs() as lines:
+            async with world.running(world.cloudevents(receiver.url)):
+                await eventually(lambda: len(receiver.requests) >= 20)
+        failed = [line for line in lines if line["log_level"] != "info"]
+        assert [(line["event"], line["sink"]) for line in failed] == [("sink_failed", "hook")]
 
     async def test_a_sink_that_fails_in_every_way_gets_every_event_when_it_works_again(
         self, world: World, receiver: Receiver

@@ -25,6 +25,20 @@ def test_keys_beyond_the_limit_share_one_entry() -> None:
     assert throttle.admit("after the old ones are forgotten", 10.0) == 0
 
 
+def test_once_a_minute_it_is_told_how_many_of_too_many_keys_were_suppressed() -> None:
+    throttle = Throttle(seconds=10.0, keys=256)
+    for key in range(256):
+        assert throttle.admit(key, 0.0) == 0
+    assert throttle.left_out(0.0) == 0
+    assert throttle.admit("takes the shared entry", 0.0) == 0
+    assert throttle.admit("honest", 1.0) is None
+    assert throttle.left_out(1.0) == 1
+    assert [throttle.admit(key, 2.0) for key in (1, "honest", "forged")] == [None, None, None]
+    assert throttle.left_out(60.0) == 0
+    assert throttle.left_out(61.0) == 2
+    assert throttle.left_out(1000.0) == 0
+
+
 def test_suppressed_events_of_the_shared_entry_are_counted() -> None:
     throttle = Throttle(seconds=10.0, keys=1)
     throttle.admit("a", 0.0)

@@ -141,6 +141,19 @@ def test_a_throttled_log_writes_one_line_for_each_event_and_key() -> None:
     ]
 
 
+def test_a_throttled_log_says_that_it_left_out_lines_of_too_many_keys() -> None:
+    """An author's pods name 300 policies that do not exist, and then comes an honest mistake."""
+    with capture_logs() as lines:
+        throttled = ThrottledLog(structlog.get_logger("x"))
+        for number in range(300):
+            throttled.warning("policy_not_found", number, policy=f"forged-{number}")
+        throttled.warning("policy_not_found", "honest", policy="honest")
+    assert [line["event"] for line in lines].count("policy_not_found") == 257
+    assert [line for line in lines if line["event"] == "log_lines_left_out"] == [
+        {"event": "log_lines_left_out", "log_level": "warning", "about": "policy_not_found", "count": 1}
+    ]
+
+
 async def test_objects_that_fail_for_one_cause_are_two_lines() -> None:
     with capture_logs() as logs:
         grouped = GroupedLog(structlog.get_logger("x"), kind="node", seconds=0.01)
