@@ -13,6 +13,9 @@ from tas.values.names import is_label_key
 KIND = "KubeSchedulerConfiguration"
 SUBJECT = "scheduler configuration"
 
+MAX_INT64 = 2**63 - 1
+"""The largest weight that a scheduler can read."""
+
 
 def with_extenders(
     document: object, minor: int, entries: Sequence[Object], kubeconfig: str | None
@@ -125,8 +128,14 @@ def _check(document: Object) -> list[str]:
 def _check_entry(entry: Object, place: str) -> None:
     if "enableHttps" in entry:
         raise InvalidInputError(SUBJECT, f"{place}.enableHttps", entry["enableHttps"], "is spelled enableHTTPS")
+    for field in ("urlPrefix", "filterVerb", "preemptVerb", "prioritizeVerb", "bindVerb"):
+        text = entry.get(field, "")
+        if not isinstance(text, str) or not text.isprintable() or " " in text:
+            raise InvalidInputError(SUBJECT, f"{place}.{field}", text, "must be a text without spaces and line ends")
     weight = entry.get("weight", 0)
-    if entry.get("prioritizeVerb") and not (isinstance(weight, int) and weight > 0):
+    if not isinstance(weight, int) or abs(weight) > MAX_INT64:
+        raise InvalidInputError(SUBJECT, f"{place}.weight", weight, f"must be an integer up to {MAX_INT64}")
+    if entry.get("prioritizeVerb") and weight < 1:
         raise InvalidInputError(SUBJECT, f"{place}.weight", weight, "must be at least 1 with a prioritizeVerb")
     for name in _resources(entry):
         if not _is_extended_resource(name):

@@ -53,6 +53,9 @@ from tas.values.names import (
 from tas.values.quantity import MAX_QUANTITY, NANO, Quantity, QuantityError, format_quantity, parse_quantity
 from tas.values.window import near_window
 
+MAX_STRATEGIES = 100
+"""The most strategies of a policy, those of unknown names included: each of these is compared with the known ones."""
+
 MAX_PROBLEMS = 100
 """The most problems that are reported one by one; further ones are only counted, to limit the size of the message."""
 
@@ -242,6 +245,10 @@ class _Problems:
             self._further += 1
             self._further_refused = self._further_refused or refused
 
+    def suggestion(self, name: object, known: Iterable[str]) -> str:
+        """The name that may be meant, for a reason; empty if the problem will not be listed: to find one takes long."""
+        return _suggestion(name, known) if len(self._reported) < MAX_PROBLEMS else ""
+
     def found(self) -> tuple[Problem, ...]:
         if not self._further:
             return tuple(self._reported)
@@ -275,7 +282,7 @@ class _Scope:
         """Reports unknown fields: mostly typing errors, which the API server drops silently."""
         for key in found:
             if not isinstance(key, str) or key not in known:
-                reason = f"unknown field, ignored{_suggestion(key, known)}"
+                reason = f"unknown field, ignored{self.problems.suggestion(key, known)}"
                 self.problems.add(field_path(self.path, key), found[key], reason, refused=False)
 
     def choice(self, field: str, value: object, choices: Iterable[Choice]) -> Choice | None:
@@ -390,12 +397,15 @@ def _strategies(key: PolicyKey, found: object, scope: _Scope) -> dict[StrategyTy
         return {}
     if not found:
         scope.note("strategies", found, "a policy without strategies does nothing")
+    if len(found) > MAX_STRATEGIES:
+        scope.refuse("strategies", f"{len(found)} strategies", f"must be at most {MAX_STRATEGIES}")
+        return {}
     path = scope.at("strategies")
     strategies: dict[StrategyType, Strategy] = {}
     for name, value in found.items():
         kind = next((kind for kind in StrategyType if isinstance(name, str) and name == kind.value), None)
         if kind is None:
-            reason = f"no strategy of this name, ignored{_suggestion(name, list(StrategyType))}"
+            reason = f"no strategy of this name, ignored{scope.problems.suggestion(name, list(StrategyType))}"
             scope.problems.add(field_path(path, name), value, reason, refused=False)
         else:
             below = _Scope(scope.problems, field_path(path, kind.value), _STRATEGY_EFFECT)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tas.errors import InvalidInputError
+from tas.policy import manifest
 from tas.policy.manifest import MAX_PROBLEMS, UNREADABLE, parse_manifest, parse_policy, policy_spec
 from tas.policy.policy import (
     API_VERSION,
@@ -834,6 +835,31 @@ class TestAnything:
         assert "9901" in problems[-1].reason
         assert len("".join(map(str, problems))) < 50_000
         assert policy.strategies[DONTSCHEDULE].rules == (UNREADABLE,)
+
+    @pytest.mark.parametrize("where", ["strategies", "spec"])
+    def test_names_are_compared_with_known_ones_for_listed_problems_only(
+        self, where: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A comparison takes 40 µs, and a policy may have 60,000 names."""
+        compared = 0
+        found = manifest.get_close_matches
+
+        def counted(*arguments: Any, **options: Any) -> list[str]:
+            nonlocal compared
+            compared += 1
+            return found(*arguments, **options)
+
+        monkeypatch.setattr(manifest, "get_close_matches", counted)
+        many = {f"dontschedulee{number}": {} for number in range(60_000)}
+        policy, problems = parse_policy(KEY, {"strategies": many} if where == "strategies" else many)
+        if where == "strategies":
+            assert [(each.field, each.value) for each in problems] == [("spec.strategies", "'60000 strategies'")]
+            assert problems[0].reason.startswith("must be at most 100")
+            assert compared == 0
+            assert policy.suspend
+        else:
+            assert compared == MAX_PROBLEMS
+            assert problems[-1].reason.startswith("59901 more problems")
 
     def test_the_further_problems_are_refused_if_one_of_them_is(self) -> None:
         spec: dict[str, Any] = {f"unknown{number}": 1 for number in range(MAX_PROBLEMS)}
