@@ -144,6 +144,7 @@ def _forget_certificates(document: object) -> None:
 
 def _tls(configuration: "Configuration") -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
+    context.options |= ssl.OP_NO_RENEGOTIATION  # with TLS 1.2 a server may ask for handshakes without end
     if configuration.cert_file:
         context.load_cert_chain(configuration.cert_file, keyfile=configuration.key_file)
     if not configuration.verify_ssl:

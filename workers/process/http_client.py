@@ -62,7 +62,8 @@ class HttpClient:
         try:
             settings = await asyncio.to_thread(self._read_settings, config)
             if self._session is None or settings != self._settings:
-                tls = True if settings.tls is None else await asyncio.to_thread(self._tls, settings.tls)
+                is_tls = settings.tls is not None or self.url.startswith("https:")
+                tls = await asyncio.to_thread(self._tls, settings.tls or TlsConfig()) if is_tls else True
                 await self.close()
                 self._session = self._new_session(settings, tls)
                 self._settings = settings
@@ -119,6 +120,7 @@ class HttpClient:
         cafile = None if config.ca_file is None else str(self._folder / config.ca_file)
         context = ssl.create_default_context(cafile=cafile)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_RENEGOTIATION  # with TLS 1.2 a server may ask for handshakes without end
         if config.cert_file is not None:
             context.load_cert_chain(self._folder / config.cert_file, self._folder / (config.key_file or ""))
         if config.insecure_skip_verify:
