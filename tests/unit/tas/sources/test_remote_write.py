@@ -23,6 +23,9 @@ from tests.fuzz.hostile import WRITE_MESSAGES
 from tests.sources.writing import STALE, Series, body, compressed, series
 from tests.unit.growth import Work, is_within
 
+LONG_WORK = {"empty-series", "nameless", "nameless-labels", "no-node", "one-node", "others", "twice"}
+"""Requests with most work for their size: each takes half a second to two."""
+
 NOW = 1767225600.0
 MS = 1767225600_000
 
@@ -471,7 +474,9 @@ class TestMemory:
         assert len(result.samples) == 67
         assert invalid == InvalidSeries(13, "more than 200000 samples in a request: send fewer at once")
 
-    @pytest.mark.parametrize("name", WRITE_MESSAGES)
+    @pytest.mark.parametrize(
+        "name", [pytest.param(name, marks=[pytest.mark.ci] if name in LONG_WORK else []) for name in WRITE_MESSAGES]
+    )
     def test_a_hostile_request_takes_bounded_time_and_memory(self, name: str) -> None:
         def prepare(shape: str, size: int) -> Work:
             request = compressed(WRITE_MESSAGES[shape](size))
