@@ -1,7 +1,7 @@
-"""Fixtures: a server with its own store and port, a connection to it, a user. Tests share nothing."""
+"""Fixtures: a server, a connection to it, a user. What one test stores, no other test sees."""
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +9,7 @@ import pytest
 from bus.connection import Bus
 from tests.forks import begin_imports
 from tests.integration.cli.tas import Tas
+from tests.integration.kept import Keeper, keeper
 from tests.integration.servers import Server
 
 # The servers of tests have little to do, and a second processor only waits for it: a tenth of their processor time.
@@ -21,9 +22,23 @@ def _imports_begin() -> None:
     begin_imports()
 
 
+@pytest.fixture(scope="session")
+def _keeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keeper]:
+    with keeper(tmp_path_factory.mktemp("servers")) as kept:
+        yield kept
+
+
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[Server]:
-    """A running server; a test may pause, kill and restart it."""
+async def server(_keeper: Keeper) -> AsyncIterator[Server]:
+    """A running server; a test may pause, kill and restart it. One that does not leaves it to the next test."""
+    server = await _keeper.take()
+    yield server
+    await _keeper.give_back(server)
+
+
+@pytest.fixture
+async def new_server(tmp_path: Path) -> AsyncIterator[Server]:
+    """A server without streams, in the folder `store`."""
     server = Server(tmp_path / "store")
     await server.start()
     yield server

@@ -1,11 +1,13 @@
 """A real nats-server for one test, and its faults; calls and conditions that are repeated."""
 
 import asyncio
+import functools
 import os
 import shutil
 import signal
+import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,11 +24,29 @@ QUICKEST_POLL, SLOWEST_POLL = 0.005, 0.05
 """Seconds between the polls of a short and of a long wait."""
 
 
+@functools.cache
+def _loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.SelectorEventLoop()
+    threading.Thread(target=loop.run_forever, name="servers of tests", daemon=True).start()
+    return loop
+
+
+async def elsewhere(call: Coroutine[Any, Any, T]) -> T:
+    """The result of `call` in a loop of its own: what it starts may live longer than the loop of the test."""
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, _loop()))
+
+
 class Server:
-    """A server whose address and store stay the same over restarts."""
+    """A server whose address and store stay the same over restarts.
+
+    Attributes:
+        store: The folder with all its files.
+        is_disturbed: Whether it has been stopped, paused or restarted, or somebody reads its log.
+    """
 
     def __init__(self, store: Path) -> None:
-        self._store = store
+        self.store = store
+        self.is_disturbed = False
         (self._port,) = free_ports(1)  # no other test gets it while the server does not run
         self._running: EmbeddedServer | None = None
         self._ending = AsyncExitStack()
@@ -37,7 +57,8 @@ class Server:
 
     @property
     def log(self) -> Path:
-        return self._store / "nats-server.log"
+        self.is_disturbed = True
+        return self.store / "nats-server.log"
 
     @property
     def pid(self) -> int:
@@ -45,20 +66,21 @@ class Server:
         return self._running.pid
 
     async def start(self, **options: Any) -> None:
-        self._running = await self._ending.enter_async_context(
-            EmbeddedServer.start(self._store, port=self._port, **{"store_bytes": STORE_BYTES, **options})
-        )
+        settings = {"store_bytes": STORE_BYTES, **options}
+        starting = EmbeddedServer.start(self.store, port=self._port, **settings)
+        self._running = await elsewhere(self._ending.enter_async_context(starting))
 
     async def stop(self) -> None:
         """Ends it in an orderly way: clients are notified."""
-        await self._ending.aclose()
+        self.is_disturbed = True
+        await elsewhere(self._ending.aclose())
         self._running = None
 
     async def kill(self) -> None:
         """Ends it by SIGKILL."""
         self._signal(signal.SIGKILL)
         assert self._running is not None
-        await self._running.wait()
+        await elsewhere(self._running.wait())
         await self.stop()
 
     def pause(self) -> None:
@@ -84,9 +106,10 @@ class Server:
     def wipe(self) -> None:
         """Deletes its store, while it does not run."""
         assert self._running is None, "the server runs"
-        shutil.rmtree(self._store)
+        shutil.rmtree(self.store)
 
     def _signal(self, number: int) -> None:
+        self.is_disturbed = True
         os.kill(self.pid, number)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from tests.integration.bus.limits import late_pulse, long_limits
 from tests.integration.lateness import Lateness
+from tests.integration.servers import Server
 from tests.integration.watched import meanwhile
 
 __all__ = ["late_pulse", "long_limits"]
@@ -17,3 +18,9 @@ async def lateness() -> AsyncIterator[Lateness]:
     lateness = Lateness()
     async with meanwhile(lateness.run()):
         yield lateness
+
+
+@pytest.fixture
+def server(new_server: Server) -> Server:
+    """The first connection of a test creates the streams: here that is a subject."""
+    return new_server
