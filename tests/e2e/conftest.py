@@ -142,10 +142,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Gives these tests more time than others: they start processes."""
+    """Gives these tests more time than others: they start processes. Leaves most scenarios to `make nightly`."""
     for item in items:
-        if item.path.is_relative_to(FOLDER) and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(TEST_SECONDS))
+        if item.path.is_relative_to(FOLDER):
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(TEST_SECONDS))
+            if is_scenario(item) and item.get_closest_marker("real_api") is None:
+                item.add_marker(pytest.mark.nightly)
+
+
+def is_scenario(item: pytest.Item) -> bool:
+    """Whether the test is one of `tests.kubernetes`, which `make test` runs with the sandbox."""
+    return isinstance(item, pytest.Function) and item.function.__module__.startswith("tests.kubernetes.")
 
 
 @pytest.hookimpl(tryfirst=True)

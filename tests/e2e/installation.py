@@ -208,7 +208,7 @@ class Installation:
             )
 
         try:
-            await eventually(is_found, every=0.1)
+            await eventually(is_found, every=1.0)  # each costs as much as a start of the product
         except AssertionError as error:
             raise AssertionError({check: [each["what"] for each in found] for check, found in last.items()}) from error
         return last

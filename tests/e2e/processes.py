@@ -28,17 +28,21 @@ BLOCK = 100
 def until(probe: Callable[[], T | None], what: str, *, timeout: float = 120.0) -> T:
     """Calls `probe` until its answer is true, and returns the answer.
 
+    The next call is after a tenth of the wait so far: most calls are requests to the API server, and cost processor
+    time that other tests need.
+
     Raises:
         TimeoutError: With `what` and the last answer, after `timeout` seconds.
     """
-    deadline = time.monotonic() + timeout
+    began = time.monotonic()
     while True:
         answer = probe()
         if answer:
             return answer
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > timeout:
             raise TimeoutError(f"{what}: not within {timeout:g} s, last answer {answer!r}")
-        time.sleep(0.02)
+        time.sleep(min(max(waited / 10, 0.02), 0.3))
 
 
 def free_ports(count: int) -> list[int]:

@@ -11,12 +11,15 @@ from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
+from bus.trying import Tries
 from sandbox.faults import Call
+from tas.values.backoff import Backoff
 from tests.integration.removal.api import ADMIN, LABELS, Api, manifest, replacing
 from tests.integration.removal.judge import Judge
 from tests.integration.removal.model import Key, Spec
@@ -36,6 +39,9 @@ EARLY_SECONDS = 0.2
 
 TURN = "tests/turn"
 """An annotation that every write of the test changes, and no other."""
+
+CONNECTING = Tries((aiohttp.ClientConnectionError,), within=60.0, wait=Backoff(first=0.1, longest=1.0))
+"""A busy API server ends a connection whose handshake takes too long."""
 
 STOPS_SECONDS = (0.2, 1.2)
 NODE_PATHS = "/api/v1/nodes"
@@ -140,7 +146,8 @@ class RealApi:
         """Follows a watch. Runs until cancelled."""
         query = {"watch": "1", "resourceVersion": version}
         timeout = aiohttp.ClientTimeout(total=None)
-        async with session.get(server + KINDS[kind], params=query, timeout=timeout) as response:
+        watch = partial(session.get, server + KINDS[kind], params=query, timeout=timeout)
+        async with await CONNECTING.of(watch) as response:
             async for line in response.content:
                 event = json.loads(line)
                 self._take(kind, event["object"], gone=event["type"] == "DELETED")

@@ -9,7 +9,7 @@ from tests.contract.test_alerts import RULES, TESTS, panels
 
 def promtool(prometheus_binary: Path, *arguments: str | Path) -> str:
     command = [prometheus_binary.with_name("promtool"), *arguments]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout
 

@@ -17,6 +17,7 @@ from manifests import CHART, FILES, FOLDER, NAMESPACE, manifest, rendered
 
 from tests.certificates import Authority
 from tests.contract.test_alerts import rules
+from tests.forks import ForkedProcess
 
 from .api import Object
 from .cluster import Cluster
@@ -287,9 +288,8 @@ class Installed:
         env = environment(self.folder) | {key: placed(value) for key, value in variables.items()}
         if account := spec.get("serviceAccountName"):
             env["TAS_KUBECONFIG"] = str(self.cluster.account(NAMESPACE, account))
-        process = stack.enter_context(
-            running(f"pod-{name}", [*TAS, *map(placed, container["args"])], folder=self.folder, env=env)
-        )
+        command = ["-m", "cli", *map(placed, container["args"])]
+        process = stack.enter_context(running(f"pod-{name}", command, folder=self.folder, env=env, kind=ForkedProcess))
         return process, health, name
 
 

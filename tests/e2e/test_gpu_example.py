@@ -13,6 +13,7 @@ from bus.connection import Bus
 from bus.kinds import NODE_HOLDS
 from tas.devices.hold import Phase
 from tas.devices.names import CONTAINER_CARDS, EVICTION_LABEL, EVICTION_VALUE, TIMESTAMP
+from tests.forks import ForkedProcess
 from tests.integration.servers import Server, answered, eventually
 from workers.process.manifests import read_yaml
 
@@ -21,7 +22,7 @@ from .chain import ROOT, descheduler, evictions
 from .cluster import Cluster
 from .processes import Process, free_ports, until
 from .processes import running as running_process
-from .product import TAS, environment, is_ready, product
+from .product import environment, is_ready, product
 
 EXAMPLE = ROOT / "deploy" / "examples" / "gpu"
 NAMESPACE = "gpu-demo"
@@ -248,8 +249,9 @@ def worker(
     kubeconfig = kubeconfig or cluster.account("telemetry-aware-scheduling", f"tas-{name}")
     (health,) = free_ports(1)
     flags = ("--kubeconfig", str(kubeconfig), "--health-listen", f"127.0.0.1:{health}", *flags)
-    command = [*TAS, "run", name, "--bus", server.url, *flags]
-    with running_process(f"tas-{name}-{replica}", command, folder=cluster.folder, env=environment(folder)) as process:
+    command = ["-m", "cli", "run", name, "--bus", server.url, *flags]
+    label, env = f"tas-{name}-{replica}", environment(folder)
+    with running_process(label, command, folder=cluster.folder, env=env, kind=ForkedProcess) as process:
         cluster.processes.append(process)
         until(lambda: is_ready(process, health), f"{name} is ready")
         yield process

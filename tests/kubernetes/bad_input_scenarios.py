@@ -94,6 +94,7 @@ class BadInputScenarios:
             status = await enforced.wait_for_status(key, Violating=(FALSE, "SomeUnknown"), MetricsSeen=(TRUE, "Fresh"))
             assert (status["violating"], status["violatingNodes"], fields_of(status)) == (0, [], [])
 
+    @pytest.mark.real_api
     @pytest.mark.usefixtures("quick_refusals")
     async def test_the_reason_of_a_refused_label_is_in_the_status_until_the_label_is_set(
         self, refusing: Refusing, enforced: Enforced
@@ -150,6 +151,7 @@ class BadInputScenarios:
             await enforced.wait_for_labels(node, {f"{PREFIX}{name}/card": None})
             assert await enforced.values(node, name) == [None, VIOLATING, None]
 
+    @pytest.mark.real_api
     async def test_facts_D37_C4_beside_an_unknown_strategy_the_others_work_until_the_policy_is_deleted(
         self, enforced: Enforced
     ) -> None:
@@ -385,6 +387,7 @@ class BadInputScenarios:
             assert fields_of(status) == ["spec.strategies.labeling.rules"]
             assert await enforced.values(node, f"{PREFIX}{name}/d") == [None]
 
+    @pytest.mark.real_api
     async def test_facts_D53_deleting_a_policy_costs_one_patch_for_each_node_that_it_labelled(
         self, enforced: Enforced
     ) -> None:
@@ -432,6 +435,7 @@ class BadInputScenarios:
                 await enforced.wait_for_labels(node, ours | {f"{PREFIX}{name}/stray": None})
             assert await enforced.labels(node) == ours | theirs | {HOSTNAME: node}
 
+    @pytest.mark.real_api
     async def test_a_node_that_is_deleted_while_its_labels_change_is_not_recreated_and_affects_no_other_node(
         self, enforced: Enforced
     ) -> None:

@@ -69,6 +69,7 @@ def watches_ended(client: KubernetesClient) -> float:
     )
 
 
+@pytest.mark.real_api
 class ClientScenarios:
     """For subclasses with the fixtures of `tests.kubernetes.fixtures`, and `namespace`."""
 

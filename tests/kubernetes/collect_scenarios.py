@@ -52,6 +52,7 @@ async def metrics_world(bus: Bus) -> World:
     return world
 
 
+@pytest.mark.real_api
 class CollectScenarios:
     """For subclasses with the fixtures `client`, `bus` and `adapter`."""
 

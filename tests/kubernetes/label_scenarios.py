@@ -81,6 +81,7 @@ class LabelScenarios:
 
     # Set, absent, hold
 
+    @pytest.mark.real_api
     async def test_a_label_is_set_when_its_rule_is_violated_and_removed_when_a_fresh_sample_meets_it(
         self, world: World, labels: Running
     ) -> None:
@@ -159,6 +160,7 @@ class LabelScenarios:
         await world.evaluate(node)
         await eventually(has(world, node, name, None))
 
+    @pytest.mark.real_api
     async def test_facts_S5_one_patch_sets_the_label_of_one_policy_and_removes_that_of_another(
         self, world: World, labels: Running
     ) -> None:
@@ -250,6 +252,7 @@ class LabelScenarios:
             assert worker.count("tas_label_values_foreign") == 1
         assert (await world.labels(node))[other] == "hdd"
 
+    @pytest.mark.real_api
     async def test_a_label_of_ours_that_a_user_removes_or_changes_is_restored(
         self, world: World, labels: Running
     ) -> None:
@@ -288,6 +291,7 @@ class LabelScenarios:
             await eventually(has(world, node, name, value))
         assert theirs.items() <= (await world.labels(node)).items()
 
+    @pytest.mark.real_api
     async def test_facts_D46_a_label_that_the_api_server_refuses_is_skipped_and_the_others_are_set(
         self, world: World, client: KubernetesClient
     ) -> None:
@@ -372,6 +376,7 @@ class LabelScenarios:
 
     # Created and deleted nodes
 
+    @pytest.mark.real_api
     async def test_a_verdict_creates_no_node(self, world: World, labels: Running) -> None:
         node, name = await world.node(), world.name()
         metadata = (await world.admin.get(f"/api/v1/nodes/{node}"))["metadata"]
@@ -383,6 +388,7 @@ class LabelScenarios:
         found = await world.admin.get("/api/v1/nodes")
         assert node not in {each["metadata"]["name"] for each in found["items"]}
 
+    @pytest.mark.real_api
     async def test_the_verdict_of_an_earlier_node_of_the_name_does_not_apply_to_a_later_node(
         self, world: World, labels: Running
     ) -> None:
@@ -400,6 +406,7 @@ class LabelScenarios:
 
     # Deleted policies
 
+    @pytest.mark.real_api
     async def test_facts_S6_the_labels_of_a_deleted_policy_are_removed_and_other_values_stay(
         self, world: World, labels: Running
     ) -> None:
@@ -418,6 +425,7 @@ class LabelScenarios:
         assert (await world.labels(other))[name] == "null"
         assert labels.count("tas_label_changes_total", change="orphan_removed") == 2
 
+    @pytest.mark.real_api
     async def test_while_policies_are_not_served_their_orphans_stay(self, world: World, labels: Running) -> None:
         node, name = await world.node(), world.name()
         namespace = await world.namespace()
@@ -483,6 +491,7 @@ class LabelScenarios:
         await world.evaluate(node)
         await eventually(has(world, node, name, None))
 
+    @pytest.mark.real_api
     async def test_facts_D39_the_oldest_policy_in_force_of_a_name_owns_the_label(
         self, world: World, labels: Running
     ) -> None:
@@ -561,6 +570,7 @@ class LabelScenarios:
 
     # Wakes
 
+    @pytest.mark.real_api
     async def test_a_recovery_wakes_waiting_pods_until_no_pod_waits(self, world: World, labels: Running) -> None:
         node, name, namespace = await world.node(), world.name(), await world.namespace()
         await self.rejected(world, labels, node, namespace, name)

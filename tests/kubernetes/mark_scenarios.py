@@ -140,6 +140,7 @@ async def is_bare(world: World, node: str, policy: str) -> bool:
     return not await has_taint(world, node, policy) and await condition(world, node, PREFIX + policy) is None
 
 
+@pytest.mark.real_api
 class MarkScenarios:
     """For subclasses with the fixtures `kubeconfig`, `server`, `bus`, `world` and `marks`."""
 

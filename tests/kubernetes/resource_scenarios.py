@@ -67,6 +67,7 @@ async def reset(world: World, node: str, field: str, value: str | None) -> None:
 class ResourceScenarios:
     """For subclasses with the fixtures `kubeconfig`, `server`, `bus`, `world` and `resources`."""
 
+    @pytest.mark.real_api
     async def test_a_node_gets_the_resource_and_keeps_the_others(
         self, world: World, resources: CollectorRegistry
     ) -> None:
@@ -118,6 +119,7 @@ class ResourceScenarios:
             await wait_for_resource(world, node, "1k")
         assert time.monotonic() - began >= 2 * PATCH_SECONDS
 
+    @pytest.mark.real_api
     async def test_a_recreated_node_gets_the_resource_again_and_each_is_announced_once(
         self, world: World, bus: Bus, resources: CollectorRegistry, kubeconfig: Path, server: Server
     ) -> None:

@@ -97,6 +97,7 @@ async def wait_for_status(
 class StatusScenarios:
     """For subclasses with the fixtures `kubeconfig`, `server`, `bus`, `world` and `status`."""
 
+    @pytest.mark.real_api
     async def test_a_status_has_the_state_of_the_policy(self, world: World, status: Checking) -> None:
         one, two = await world.node("one"), await world.node("two")
         key = await world.policy(
@@ -132,6 +133,7 @@ class StatusScenarios:
         assert problem["value"] == f"{mark.label}=NoSchedule"
         assert problem["reason"] == "the API server refuses the taint on 1 node (a): why"
 
+    @pytest.mark.real_api
     async def test_an_edit_is_reported_with_its_generation(self, world: World, status: Checking) -> None:
         namespace, name = await world.namespace(), world.name()
         key = await world.policy(namespace, name, deschedule())
@@ -187,6 +189,7 @@ class StatusScenarios:
         assert (problem["field"], problem["value"]) == ("spec.strategies.deschedule", f"{name}=violating")
         assert f"nodes without the label for at least 0.1 s: 1 ({node})" in problem["reason"]
 
+    @pytest.mark.real_api
     async def test_an_unchanged_status_is_not_patched(self, world: World, status: Checking) -> None:
         node = await world.node()
         key = await world.policy(await world.namespace(), world.name(), deschedule())

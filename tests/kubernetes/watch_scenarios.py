@@ -143,6 +143,7 @@ async def watched(bus: Bus, admin: Admin) -> AsyncIterator[Watched]:
 class WatchScenarios:
     """For subclasses with the fixtures `server`, `bus`, `namespace` and those of `tests.kubernetes`."""
 
+    @pytest.mark.real_api
     async def test_existing_objects_are_written_before_synced(
         self, admin: Admin, bus: Bus, namespace: str, node: str
     ) -> None:
@@ -177,6 +178,7 @@ class WatchScenarios:
                 )
                 assert synced.count >= 1
 
+    @pytest.mark.real_api
     async def test_created_changed_and_deleted_policies_are_followed(
         self, admin: Admin, watched: Watched, namespace: str
     ) -> None:
@@ -190,6 +192,7 @@ class WatchScenarios:
         again = await admin.create_policy(namespace, "one", strategies=strategies(3))
         await watched.has_policy(namespace, "one", lambda record: record.uid == again["metadata"]["uid"])
 
+    @pytest.mark.real_api
     async def test_a_deleted_crd_deletes_its_policies_and_later_policies_are_followed(
         self, admin: Admin, watched: Watched, namespace: str
     ) -> None:
@@ -203,6 +206,7 @@ class WatchScenarios:
         await watched.ready()
         assert await watched.policy(namespace, "one") is None
 
+    @pytest.mark.real_api
     async def test_an_edit_of_an_annotation_writes_no_record(
         self, admin: Admin, watched: Watched, namespace: str, node: str
     ) -> None:
@@ -224,6 +228,7 @@ class WatchScenarios:
         await watched.has_pod(namespace, "web-2")
         assert await watched.last_sequences() == [sequence + 1 for sequence in before]
 
+    @pytest.mark.real_api
     async def test_created_changed_deleted_and_recreated_nodes_are_followed(
         self, admin: Admin, watched: Watched, node: str
     ) -> None:
@@ -239,6 +244,7 @@ class WatchScenarios:
         await admin.create_node(node)
         await watched.has_facts(node, lambda facts: facts.uid != first.uid)
 
+    @pytest.mark.real_api
     async def test_a_pod_waits_since_its_policy_kept_it_away_until_it_is_bound_or_loses_its_label(
         self, admin: Admin, watched: Watched, namespace: str, node: str
     ) -> None:
@@ -371,6 +377,7 @@ class WatchScenarios:
             for operation, count in writes().items():
                 assert count - before[operation] <= len(names) + 1
 
+    @pytest.mark.real_api
     async def test_a_policy_with_problems_is_written_with_its_problems(
         self, admin: Admin, watched: Watched, namespace: str
     ) -> None:
