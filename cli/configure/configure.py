@@ -86,8 +86,9 @@ def _configure(
     **given: Any,
 ) -> int:
     seconds = _check_flags(dry_run=dry_run, stdout=stdout, as_json=as_json, wait=wait, keep=keep, backup_dir=backup_dir)
-    made = planned(**given)
-    if backup_dir != NO_BACKUP:
+    looking = dry_run or stdout
+    made = planned(looking=looking, **given)
+    if backup_dir != NO_BACKUP and not looking:
         _check_backup_dir(Path(backup_dir), Path(given["manifest"]))
     if stdout:
         print_notices(made.notices)

@@ -8,7 +8,7 @@ import click
 from cli.configure.errors import errors_shown
 from cli.configure.files import Step, stored, write_all
 from cli.configure.flags import Command, extender_options, extenders_of
-from cli.configure.planning import CONFIG_NAME, folder_options, template_option, text_of
+from cli.configure.planning import CONFIG_NAME, folder_options, plugin_option, template_option, text_of
 from cli.output import echo
 from tas.configuring.kubeadm import PATCH
 from tas.configuring.plan import Options, check_paths, for_kubeadm
@@ -23,6 +23,7 @@ from workers.process.manifests import read_yaml_tree
                  help="The ClusterConfiguration of the cluster, which is extended."),
     template_option(),
     *folder_options(),
+    plugin_option(),
     *extender_options(),
 ])  # fmt: skip
 @errors_shown
@@ -35,6 +36,7 @@ def kubeadm(
     config_dir: str,
     cert_dir: str,
     extenders: tuple[str, ...],
+    allowed_plugins: tuple[str, ...],
     **about_extenders: Any,
 ) -> int:
     """Write the same configuration for kubeadm, so that it survives `kubeadm upgrade`.
@@ -51,6 +53,7 @@ def kubeadm(
         certificates=cert_dir.rstrip("/"),
         template=None if template is None else text_of(Path(template)),
         minor=minor,
+        allowed=frozenset(allowed_plugins),
     )
     check_paths(options, "/etc/kubernetes/manifests/kube-scheduler.yaml")
     folder = Path(to).absolute()

@@ -1,6 +1,7 @@
 """From the flags of `tas configure` and the files of this node to a plan."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,10 +11,12 @@ import click
 
 from cli.configure.certificates import checked
 from cli.configure.errors import ConfigureError
-from cli.configure.files import Step, Stored, stored, why_not_writable
+from cli.configure.files import FilesError, Step, Stored, stored, why_not_writable
 from cli.configure.flags import OriginalOption, extender_options, extenders_of
 from tas.configuring.plan import Options, Plan, check_paths, configuration, current_config, plan
+from tas.configuring.static_pod import Scheduler
 from tas.configuring.versions import minor_of_version
+from tas.errors import InvalidInputError
 from workers.process.manifests import ManifestError, read_yaml_tree
 from workers.process.tls_files import TlsFiles
 
@@ -23,11 +26,16 @@ POLICY_CONFIG_NAME = "scheduler-extender-policy.yaml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A plan, the files that it changes in the order of the writes, and notices."""
+    """A plan, and the files that it changes in the order of the writes.
+
+    Attributes:
+        copies: Other files with a scheduler in the folder of the manifest: the kubelet runs each of them.
+    """
 
     plan: Plan
     steps: Sequence[Step]
     notices: Sequence[str]
+    copies: Sequence[Path] = ()
 
     @property
     def pending(self) -> list[Step]:
@@ -40,6 +48,14 @@ def template_option() -> click.Option:
     return OriginalOption(
         "f", "template", metavar="FILE",
         help="A configuration whose extenders are added; all of it, if the scheduler has none.",
+    )  # fmt: skip
+
+
+def plugin_option() -> click.Option:
+    """The flag for a scheduler that is no stock one."""
+    return click.Option(
+        ["--allow-plugin", "allowed_plugins"], metavar="NAME", multiple=True,
+        help="A plugin that the scheduler has beside those of a stock one: else a configuration with it is refused.",
     )  # fmt: skip
 
 
@@ -90,6 +106,7 @@ def plan_options() -> list[click.Option]:
             ["--policy-configmap"], is_flag=True,
             help="A Policy in a ConfigMap, for Kubernetes 1.19 to 1.22, in place of a configuration.",
         ),
+        plugin_option(),
         *extender_options(),
         OriginalOption("tas-depl", "tas_depl", metavar="FILE", hidden=True),
         OriginalOption("gas-depl", "gas_depl", metavar="FILE", hidden=True),
@@ -98,6 +115,7 @@ def plan_options() -> list[click.Option]:
 
 def planned(
     *,
+    looking: bool,
     manifest: str,
     template: str | None,
     replace: bool,
@@ -110,11 +128,15 @@ def planned(
     kube_version: str | None,
     policy_configmap: bool,
     extenders: tuple[str, ...],
+    allowed_plugins: tuple[str, ...],
     tas_depl: str | None,
     gas_depl: str | None,
     **about_extenders: Any,
 ) -> Planned:
-    """What the flags say, compared with the files. Writes nothing."""
+    """What the flags say, compared with the files. Writes nothing.
+
+    `looking`: nobody will write it, so that it does not matter what must not be written.
+    """
     if policy_configmap and (template is not None or replace):
         raise click.UsageError("--policy-configmap contradicts -f and --replace")
     pod = Path(manifest).absolute()
@@ -127,6 +149,7 @@ def planned(
         template=None if template is None or not Path(template).exists() else text_of(Path(template)),
         minor=None if kube_version is None else minor_of_version(kube_version),
         policy=policy_configmap,
+        allowed=frozenset(allowed_plugins),
     )
     check_paths(options, str(pod))
     _check_folders(pod, config_dir, cert_dir)
@@ -141,14 +164,20 @@ def planned(
     notices: list[str] = []
     if made.certificates:
         files = TlsFiles(cert=Path(cert), key=Path(key), cacert=Path(cacert))
-        certificates, notices = checked(files, datetime.now(UTC), allow_ca_key=allow_ca_key)
+        certificates, notices = checked(files, datetime.now(UTC), allow_ca_key=allow_ca_key, looking=looking)
     result = plan(text, made, certificates, options, read_yaml_tree)
     if tas_depl or gas_depl:
         notices.append("-tas-depl and -gas-depl have no effect: deployments tolerate both taints of the control plane")
+    steps = _steps(pod, text, result, certificates, options)
+    if not looking:
+        _check_writable(steps)
+    copies = _copies(pod)
+    notices += [f"{each}: has a scheduler, too: the kubelet runs each file of this folder" for each in copies]
     return Planned(
         plan=result,
-        steps=_steps(pod, text, result, certificates, options),
+        steps=steps,
         notices=[*notices, *result.notices],
+        copies=copies,
     )
 
 
@@ -157,7 +186,7 @@ def _steps(
 ) -> list[Step]:
     """The files in the order of the writes: certificates, configuration, manifest.
 
-    Raises ConfigureError if one of them cannot be written, or if the manifest is no longer the one of the plan.
+    Raises ConfigureError if the manifest is no longer the one of the plan.
     """
     folder = Path(options.certificates)
     steps = [
@@ -176,9 +205,23 @@ def _steps(
         raise ConfigureError(f"{manifest}: has changed meanwhile; every file is as before")
     # The manifest is last: its change restarts the scheduler, which then finds the other files.
     steps.append(Step(path=manifest, before=before, content=result.manifest.encode()))
+    return steps
+
+
+def _copies(manifest: Path) -> list[Path]:
+    """The other files of this folder in which the kubelet finds a scheduler (facts.md c42)."""
+    found = []
+    for path in sorted(manifest.parent.iterdir()):
+        if path.name != manifest.name and not path.name.startswith(".") and path.is_file():
+            with suppress(InvalidInputError, ConfigureError, FilesError):
+                Scheduler(read_yaml_tree(text_of(path)).value)
+                found.append(path)
+    return found
+
+
+def _check_writable(steps: Sequence[Step]) -> None:
     if unwritable := [reason for step in steps if step.changes and (reason := why_not_writable(step.path))]:
         raise ConfigureError("; ".join(dict.fromkeys(unwritable)))
-    return steps
 
 
 def _check_folders(manifest: Path, *folders: str) -> None:

@@ -32,9 +32,10 @@ def verify(*, livez: str, cluster_dns: str | None, files_only: bool, as_json: bo
 
     Exit codes: 0 as configured; 1 cannot be compared; 3 differences, for example after `kubeadm upgrade`.
     """
-    made = planned(**given)
+    made = planned(looking=True, **given)
     differences = [f"{step.path}: {'missing' if step.before is None else 'differs'}" for step in made.pending]
     differences += [f"{given['manifest']}: has not: {change}" for change in made.plan.changes]
+    differences += [f"{path}: is a second scheduler, which the kubelet runs, too: delete it" for path in made.copies]
     notices = list(made.notices)
     if not files_only:
         if (problem := look(livez).problem) is not None:

@@ -5,20 +5,25 @@ The rules of kube-scheduler for entries are facts.md c6 to c10.
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from tas.configuring.extenders import Object
+from tas.configuring.decoding import objects
+from tas.configuring.extenders import Object, is_api_proxy, service_of
+from tas.configuring.published import NEWEST
+from tas.configuring.validating import problems
 from tas.configuring.versions import GROUP, api_version, reads
 from tas.errors import InvalidInputError
-from tas.values.names import is_label_key
 
 KIND = "KubeSchedulerConfiguration"
+_OLD_SERVICES = {("tas-service", "default"): "telemetry-aware-scheduling/tas-service"}
+"""The Service of the original's file for TAS and GAS, and where the Service is in its guides and ours."""
 SUBJECT = "scheduler configuration"
-
-MAX_INT64 = 2**63 - 1
-"""The largest weight that a scheduler can read."""
 
 
 def with_extenders(
-    document: object, minor: int, entries: Sequence[Object], kubeconfig: str | None
+    document: object,
+    minor: int,
+    entries: Sequence[Object],
+    kubeconfig: str | None,
+    allowed: frozenset[str] = frozenset(),
 ) -> tuple[Object, list[str]]:
     """A scheduler configuration in which each extender occurs once, and notices for people.
 
@@ -27,6 +32,7 @@ def with_extenders(
         minor: The minor version of the scheduler.
         entries: Entries of `extenders`, added or updated in place. All other entries and fields stay.
         kubeconfig: The credentials of the scheduler, if the configuration names none.
+        allowed: Names of plugins that the scheduler has beside those of a stock one.
 
     Raises:
         InvalidInputError: if the document is no configuration, or the scheduler would refuse the result.
@@ -51,8 +57,19 @@ def with_extenders(
         joined = _joined(joined, entry)
     if joined:
         new["extenders"] = joined
-    notices += _check(new)
+    notices += _checked(new, minor, allowed)
     return new, notices
+
+
+def with_version(template: object, minor: int) -> tuple[object, list[str]]:
+    """A template with the `apiVersion` that the scheduler needs, if the template has none; and notices for people."""
+    if not isinstance(template, dict) or template.get("apiVersion") or template.get("kind", KIND) != KIND:
+        return template, []
+    preferred = api_version(minor)
+    # In this order for people who read the file.
+    return {"apiVersion": preferred, "kind": KIND} | template | {"apiVersion": preferred}, [
+        f"-f: has no apiVersion: {preferred}, which kube-scheduler 1.{minor} reads"
+    ]
 
 
 def of_template(document: object) -> tuple[list[Object], list[str]]:
@@ -64,6 +81,21 @@ def of_template(document: object) -> tuple[list[Object], list[str]]:
     ignored = sorted(template.keys() - {"apiVersion", "kind", "clientConnection", "extenders"})
     notices = [f"-f: only its extenders are taken, not {', '.join(ignored)}: for these give --replace"]
     return entries_of(template), notices if ignored else []
+
+
+def plugins_of(document: Object) -> frozenset[str]:
+    """The names of all plugins that a configuration enables, at whatever extension point."""
+    return frozenset(
+        str(each.get("name"))
+        for _, profile in objects(document, "profiles")
+        for plugin_set in _values(profile.get("plugins"))
+        if isinstance(plugin_set, dict)
+        for _, each in objects(plugin_set, "enabled")
+    )
+
+
+def _values(value: object) -> list[object]:
+    return list(value.values()) if isinstance(value, dict) else []
 
 
 def entries_of(document: Object) -> list[Object]:
@@ -97,49 +129,39 @@ def _agent_of(entry: Object) -> str:
     return next((name for path, _, name in verbs if path in ("predicates", "priorities")), "")
 
 
-def _check(document: Object) -> list[str]:
-    """Notices; raises InvalidInputError for what kube-scheduler refuses."""
-    version = str(document["apiVersion"]).rpartition("/")[2]
-    for field in ("healthzBindAddress", "metricsBindAddress"):
-        if field in document and version in ("v1", "v1beta3"):
-            raise InvalidInputError(SUBJECT, field, document[field], f"does not exist in {version}: delete it")
-    notices: list[str] = []
-    binder: str | None = None
-    owners: dict[str, str] = {}
-    for at, value in enumerate(_list(document, "extenders")):
-        place = f"extenders[{at}]"
-        entry = _as_object(value, place)
-        _check_entry(entry, place)
-        if entry.get("bindVerb"):
-            if binder is not None:
-                reason = f"{binder} has a bindVerb already: only one extender can bind"
-                raise InvalidInputError(SUBJECT, f"{place}.bindVerb", entry["bindVerb"], reason)
-            binder = place
-        for name in _resources(entry):
-            if owners.setdefault(name, place) != place:
-                reason = f"{owners[name]} has this resource already"
-                raise InvalidInputError(SUBJECT, f"{place}.managedResources", name, reason)
-        tls = _as_object(entry.get("tlsConfig") or {}, f"{place}.tlsConfig")
-        if entry.get("enableHTTPS") and not (tls.get("caFile") or tls.get("caData")):
-            notices.append(f"{place} has no caFile: the scheduler accepts any server there")
+def _checked(document: Object, minor: int, allowed: frozenset[str]) -> list[str]:
+    """Notices; raises InvalidInputError for the first field with which kube-scheduler would not start."""
+    notices = []
+    for problem in problems(document, minor, allowed):
+        if not problem.unknown or minor <= NEWEST:
+            raise InvalidInputError(SUBJECT, problem.place, problem.value, problem.reason)
+        notices.append(f"{problem.place}: not known here of 1.{minor}, newer than 1.{NEWEST}: try the file first")
+    for at, entry in enumerate(entries_of(document)):
+        _check_texts(entry, f"extenders[{at}]")
+        notices += [f"extenders[{at}] {each}" for each in _doubts(entry)]
     return notices
 
 
-def _check_entry(entry: Object, place: str) -> None:
-    if "enableHttps" in entry:
-        raise InvalidInputError(SUBJECT, f"{place}.enableHttps", entry["enableHttps"], "is spelled enableHTTPS")
+def _check_texts(entry: Object, place: str) -> None:
+    """An address that no client can use: Go takes it, and each call fails."""
     for field in ("urlPrefix", "filterVerb", "preemptVerb", "prioritizeVerb", "bindVerb"):
-        text = entry.get(field, "")
-        if not isinstance(text, str) or not text.isprintable() or " " in text:
+        text = str(entry.get(field) or "")
+        if not text.isprintable() or " " in text:
             raise InvalidInputError(SUBJECT, f"{place}.{field}", text, "must be a text without spaces and line ends")
-    weight = entry.get("weight", 0)
-    if not isinstance(weight, int) or abs(weight) > MAX_INT64:
-        raise InvalidInputError(SUBJECT, f"{place}.weight", weight, f"must be an integer up to {MAX_INT64}")
-    if entry.get("prioritizeVerb") and weight < 1:
-        raise InvalidInputError(SUBJECT, f"{place}.weight", weight, "must be at least 1 with a prioritizeVerb")
-    for name in _resources(entry):
-        if not _is_extended_resource(name):
-            raise InvalidInputError(SUBJECT, f"{place}.managedResources", name, "is no extended resource")
+
+
+def _doubts(entry: Object) -> Iterator[str]:
+    """What is doubtful about an entry with which the scheduler starts."""
+    tls, url = _mapping(entry, "tlsConfig"), str(entry.get("urlPrefix", ""))
+    if entry.get("enableHTTPS") and not (tls.get("caFile") or tls.get("caData")):
+        yield "has no caFile: the scheduler accepts any server there"
+    if entry.get("bindVerb") and entry.get("ignorable"):
+        yield "has ignorable: true beside bindVerb: the scheduler itself binds a pod that bind has refused"
+    if is_api_proxy(url):
+        yield f"has the urlPrefix {url}, a proxy of an API server: no client certificate passes it"
+    if (service := service_of(url)) in _OLD_SERVICES:
+        assert service is not None
+        yield f"has the Service {'/'.join(reversed(service))}; that of deploy/ is {_OLD_SERVICES[service]}"
 
 
 def _checked_kind(document: object) -> Object:
@@ -156,11 +178,6 @@ def _resources(entry: Mapping[str, object]) -> Iterator[str]:
     for resource in managed if isinstance(managed, list) else []:
         if isinstance(resource, dict) and isinstance(resource.get("name"), str):
             yield resource["name"]
-
-
-def _is_extended_resource(name: str) -> bool:
-    domain, slash, _ = name.partition("/")
-    return bool(slash) and is_label_key(name) and "kubernetes.io" not in domain and not name.startswith("requests.")
 
 
 def _mapping(parent: Object, key: str) -> Object:

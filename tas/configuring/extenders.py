@@ -66,6 +66,9 @@ class Extender:
     def __post_init__(self) -> None:
         if _URL.fullmatch(self.url) is None:
             raise InvalidInputError("options", f"--{self.kind}-url", self.url, "must be http(s)://HOST:PORT")
+        if is_api_proxy(self.url):
+            reason = "is a proxy of an API server: no client certificate passes it. Give the Service itself"
+            raise InvalidInputError("options", f"--{self.kind}-url", self.url, reason)
         if self.weight < 1:
             raise InvalidInputError("options", "--weight", self.weight, "must be at least 1 (facts.md c7)")
         if self.http_timeout is not None and parse_duration(self.http_timeout) <= 0:
@@ -104,6 +107,17 @@ class Extender:
                 "caFile": f"{folder}/ca.crt",
             }
         return entry
+
+
+def is_api_proxy(url: str) -> bool:
+    """Whether a URL leads through an API server."""
+    return re.search(r"/api/v1/namespaces/[^/]+/(services|pods)/[^/]+/proxy(/|$)", url) is not None
+
+
+def service_of(url: object) -> tuple[str, str] | None:
+    """The name and the namespace of the Service of a URL `name.namespace.svc...`; None: it has another host."""
+    found = re.match(r"https?://([a-z0-9-]+)\.([a-z0-9-]+)\.svc[.:/]", str(url))
+    return None if found is None else (found[1], found[2])
 
 
 def needs_cluster_dns(entry: Object) -> bool:

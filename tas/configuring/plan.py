@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tas.configuring.configuration import SUBJECT, entries_of, of_template, with_extenders
+from tas.configuring.configuration import SUBJECT, entries_of, of_template, with_extenders, with_version
 from tas.configuring.editing import EditError, Read, edited, rendered
 from tas.configuring.extenders import COMMENTS, Extender, Object, needs_certificates, needs_cluster_dns
 from tas.configuring.kubeadm import SUBJECT as CLUSTER
@@ -32,6 +32,7 @@ class Options:
         template: The text of a configuration whose extenders are added, too.
         minor: The minor version of the scheduler; None: that of its image.
         policy: Whether the scheduler reads a Policy from a ConfigMap, as up to Kubernetes 1.22.
+        allowed: Names of plugins that the scheduler has beside those of a stock one.
     """
 
     extenders: tuple[Extender, ...]
@@ -40,6 +41,7 @@ class Options:
     template: str | None = None
     minor: int | None = None
     policy: bool = False
+    allowed: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,15 +229,18 @@ def _wanted(options: Options, made: Configuration, certificates: Sequence[bytes]
 def _configuration(config: str | None, minor: int, options: Options, kubeconfig: str, read: Read) -> Configuration:
     ours = [extender.entry() for extender in options.extenders]
     of_file: list[Object] = []
+    template: object = None
+    ignored: list[str] = []
     notices: list[str] = []
     if options.template is not None:
-        of_file, notices = of_template(read(options.template).value)
+        template, notices = with_version(read(options.template).value, minor)
+        of_file, ignored = of_template(template)
     if config is None:
-        added, notices, config = ours, [], options.template
+        before, added, config = template, ours, options.template
     else:
-        added = [*of_file, *ours]
-    before = None if config is None else read(config).value
-    document, more = with_extenders(before, minor, added, kubeconfig)
+        before, added = read(config).value, [*of_file, *ours]
+        notices = ignored
+    document, more = with_extenders(before, minor, added, kubeconfig, options.allowed)
     return Configuration(
         minor=minor,
         text=rendered(document, COMMENTS) if config is None else _edited(SUBJECT, config, document, read),

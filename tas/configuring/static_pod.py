@@ -125,15 +125,17 @@ class Scheduler:
         return value
 
     def host_path(self, path: str) -> str | None:
-        """The path on the machine of a path in the container; None if it is not mounted."""
-        best: tuple[int, str] | None = None
-        for mount in self._mounts():
-            inside = str(mount.get("mountPath", "")).rstrip("/")
-            outside = self._host_path_of_volume(mount.get("name"))
-            if outside is not None and (path == inside or path.startswith(f"{inside}/")):
-                found = (len(inside), outside.rstrip("/") + path[len(inside) :])
-                best = max(best or found, found)
-        return best[1] if best else None
+        """The path on the machine of a path in the container; None if it is on no `hostPath`.
+
+        Of mounts inside of each other the innermost counts, of whatever kind its volume is.
+        """
+        mounts = {str(mount.get("mountPath", "")).rstrip("/"): mount for mount in self._mounts()}
+        around = [inside for inside in mounts if path == inside or path.startswith(f"{inside}/")]
+        if not around:
+            return None
+        inside = max(around, key=len)
+        outside = self._outside(mounts[inside])
+        return None if outside is None else outside.rstrip("/") + path[len(inside) :]
 
     def configured(self, wanted: Wanted) -> tuple[Object, list[str], list[str]]:
         """The pod as wanted, the changes, and notices for people. Without changes, the pod is as before."""
@@ -181,6 +183,7 @@ class Scheduler:
 
     def _new_mounts(self, wanted: Wanted, changes: list[str], notices: list[str]) -> tuple[list[Object], list[Object]]:
         mounts, volumes = self._mounts(), self._volumes()
+        self._check_own_volumes()
         formers = self._formers()
         names = formers | {CONFIG_VOLUME, CERTIFICATES_VOLUME}
         mounts = [mount for mount in mounts if mount["name"] not in names]
@@ -197,7 +200,7 @@ class Scheduler:
         for name, inside, outside, kind in ours:
             clash = next((each for each in mounts if _clean(each.get("mountPath")) == _clean(inside)), None)
             if clash is not None:
-                if _clean(self._host_path_of_volume(clash["name"])) == _clean(outside):
+                if _clean(self._outside(clash)) == _clean(outside):
                     notices.append(f"{inside} is mounted already, by the volume {clash['name']}")
                     continue
                 reason = f"the volume {clash['name']} is mounted there"
@@ -220,21 +223,44 @@ class Scheduler:
         found: set[str] = set()
         for mount in self._mounts():
             path = str(mount.get("mountPath"))
-            outside = self._host_path_of_volume(mount["name"])
+            outside = self._outside(mount)
             is_config = mount["name"] == "schedulerconfig" and path == outside == config
             is_certificates = mount["name"] == "certdir" and _clean(path) == CERTIFICATES and outside is not None
             if is_config or is_certificates:
                 found.add(str(mount["name"]))
+        return (found & _ORIGINALS) - self._shared()
+
+    def _shared(self) -> set[object]:
+        """The volumes that other containers mount."""
         others = [*self._containers[: self._at], *self._containers[self._at + 1 :]]
         others += [_object(each, "spec.initContainers") for each in _items(self._spec, "initContainers", "spec")]
-        shared = {mount["name"] for each in others for mount in _named(each, "volumeMounts", "spec.containers")}
-        return {name for name in found & _ORIGINALS if name not in shared}
+        return {mount["name"] for each in others for mount in _named(each, "volumeMounts", "spec.containers")}
+
+    def _check_own_volumes(self) -> None:
+        """Raises InvalidInputError if somebody else has a volume with one of our names."""
+        reason = "is the name of a volume that tas configure writes, and this one has another use: rename it"
+        shared = self._shared()
+        for volume in self._volumes():
+            name = volume["name"]
+            mounts = [mount for mount in self._mounts() if mount["name"] == name]
+            places = [_clean(mount.get("mountPath")) for mount in mounts]
+            ours = {CONFIG_VOLUME: _clean(self._host_path_of_volume(name)), CERTIFICATES_VOLUME: CERTIFICATES}
+            is_ours = name not in shared and all(place == ours.get(str(name)) for place in places)
+            if name in ours and (self._host_path_of_volume(name) is None or not is_ours):
+                raise InvalidInputError(SUBJECT, "spec.volumes", name, reason)
 
     def _mounts(self) -> list[Object]:
         return _named(self._container, "volumeMounts", f"{self._place}.volumeMounts")
 
     def _volumes(self) -> list[Object]:
         return _named(self._spec, "volumes", "spec.volumes")
+
+    def _outside(self, mount: Object) -> str | None:
+        """The path on the machine of what is mounted; None: it is on no `hostPath`, or depends on a variable."""
+        outside = self._host_path_of_volume(mount.get("name"))
+        if outside is None or mount.get("subPathExpr"):
+            return None
+        return posixpath.join(outside, str(mount["subPath"])) if mount.get("subPath") else outside
 
     def _host_path_of_volume(self, name: object) -> str | None:
         for volume in self._volumes():

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from tas.configuring.configuration import with_extenders
+from tas.configuring.configuration import plugins_of, with_extenders
 from tas.configuring.control_planes import SchedulerState, differences
 from tas.configuring.extenders import DEFAULT_WEIGHT, TELEMETRY_RESOURCE, Object
 from tas.diagnosis.descheduler import OFFER, NodeState
@@ -59,6 +59,10 @@ def managed_by(entry: Object) -> frozenset[str]:
     )
 
 
+EMPTY_NODES = 33
+"""The first minor version whose scores for resources know nothing of nodes that an extender sent back: facts.md c73."""
+
+
 def check_scheduler(facts: SchedulerFacts) -> Iterator[Finding]:
     """The findings about the scheduler."""
     yield _alike(facts.control_planes)
@@ -74,7 +78,7 @@ def check_scheduler(facts: SchedulerFacts) -> Iterator[Finding]:
         return
     yield _verifies(entry)
     yield _weight(entry)
-    yield _names(entry)
+    yield _names(entry, facts.minor)
     yield _outage(entry)
     yield _resource(entry, facts.nodes)
 
@@ -113,7 +117,8 @@ def _alike(states: Sequence[SchedulerState] | Missing) -> Finding:
 def _valid(facts: SchedulerFacts) -> Finding:
     document = facts.configuration if isinstance(facts.configuration, dict) else {}
     try:
-        new, notices = with_extenders(document, facts.minor or NEWEST, (), None)
+        # It runs with its plugins: which it has beside those of a stock one is not known here.
+        new, notices = with_extenders(document, facts.minor or NEWEST, (), None, plugins_of(document))
     except InvalidInputError as error:
         mend = f"correct the field in {facts.origin}"
         return finding("scheduler.valid", Severity.ERROR, f"{facts.origin}: {error}", mend)
@@ -156,9 +161,11 @@ def _weight(entry: Object) -> Finding:
     return ok("scheduler.weight", f"the weight is {weight}")
 
 
-def _names(entry: Object) -> Finding:
+def _names(entry: Object, minor: int | None) -> Finding:
     if not entry.get("nodeCacheCapable"):
         what = "nodeCacheCapable is not true: each request has whole nodes"
+        if minor is None or minor >= EMPTY_NODES:
+            what += f", and from 1.{EMPTY_NODES} on the scheduler's own scores for resources see every node as empty"
         return finding("scheduler.names", Severity.WARNING, what, ON_EACH, run=CONFIGURE)
     return ok("scheduler.names", "requests have names of nodes only")
 

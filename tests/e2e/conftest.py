@@ -3,7 +3,7 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
@@ -71,11 +71,17 @@ def cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def prometheus_binary() -> Path:
-    """The binary of a real Prometheus."""
+def programs() -> Mapping[str, Path]:
+    """The path of each binary by its name, for tests without a cluster."""
     found = find_binaries()
     assert found is not None, "tests with this fixture are skipped without binaries"
-    return found["prometheus"]
+    return found
+
+
+@pytest.fixture(scope="session")
+def prometheus_binary(programs: Mapping[str, Path]) -> Path:
+    """The binary of a real Prometheus."""
+    return programs["prometheus"]
 
 
 @pytest.fixture(scope="session")
@@ -159,7 +165,7 @@ def is_scenario(item: pytest.Item) -> bool:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skips tests without their binaries, all with one line of the summary."""
-    needs = {"cluster", "prometheus_binary"}
+    needs = {"cluster", "programs"}
     if isinstance(item, pytest.Function) and needs & set(item.fixturenames) and find_binaries() is None:
         pytest.skip(binaries.MISSING)
 

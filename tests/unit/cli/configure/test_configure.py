@@ -5,6 +5,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -59,7 +60,9 @@ def test_facts_K15_a_dry_run_shows_a_diff_and_touches_nothing(node: Node, form: 
     result = node.configure(form)
     assert code(result) == 0
     assert f"+    - --config={node.config}" in result.stdout
-    assert "BEGIN CERTIFICATE" in result.stdout
+    (line,) = (each for each in result.stdout.splitlines() if each.startswith("+") and "system:kube-scheduler" in each)
+    assert re.fullmatch(r"\+.*system:kube-scheduler.*, expires \d{4}-\d\d-\d\d, sha256:[0-9a-f]{64}", line)
+    assert "BEGIN CERTIFICATE" not in result.stdout
     assert "PRIVATE KEY" not in result.stdout
     assert node.state() == before
     assert code(node.configure(form, "--exit-code")) == 3
@@ -432,6 +435,47 @@ def test_the_key_of_an_authority_is_copied_only_on_demand(node: Node) -> None:
     assert "can sign for the cluster" in result.stderr
 
 
+@pytest.mark.parametrize("look", ["-dry-run", "--stdout", "verify"])
+def test_looking_needs_no_right_to_write_no_folder_for_backups_and_no_allowance(node: Node, look: str) -> None:
+    node.pki(authority_pair("kubernetes"))
+    node.manifest.chmod(0o400)
+    (node.folder / "backups").rmdir()
+    before = node.state()
+    result = node.verify() if look == "verify" else node.configure(look)
+    assert code(result) == (3 if look == "verify" else 0), message(result)
+    assert result.stderr.startswith("note: --key ")
+    assert "so this is only shown. Give a certificate of the scheduler" in result.stderr.splitlines()[0]
+    assert node.state() == before
+    assert "--allow-ca-key" in message(node.configure("-b", "/dev/null"))
+
+
+@pytest.mark.parametrize("more", ["metadata: {name: x}\n", "extenders: [{urlPrefix: http://a, weigth: 1}]\n"])
+def test_facts_c72_what_the_scheduler_would_not_read_is_refused_before_the_first_write(node: Node, more: str) -> None:
+    template = node.folder / "template.yaml"
+    template.write_text(f"kind: KubeSchedulerConfiguration\napiVersion: kubescheduler.config.k8s.io/v1\n{more}")
+    before = node.state()
+    result = node.configure("-f", str(template))
+    assert code(result) == 1
+    assert "is no field that kube-scheduler 1.28 has here" in message(result)
+    assert node.state() == before
+
+
+def test_a_plugin_of_this_scheduler_is_allowed_by_its_name(node: Node) -> None:
+    template = node.folder / "template.yaml"
+    profile = "{schedulerName: a, plugins: {multiPoint: {enabled: [{name: Coscheduling}]}}}"
+    template.write_text(f"kind: KubeSchedulerConfiguration\nprofiles: [{profile}]\n")
+    before = node.state()
+    assert "give --allow-plugin Coscheduling" in message(node.configure("-f", str(template)))
+    assert node.state() == before
+    result = node.configure("-f", str(template), "--allow-plugin", "Coscheduling")
+    assert code(result) == 0
+    # And a template needs no version.
+    assert "has no apiVersion: kubescheduler.config.k8s.io/v1" in result.stderr
+    (written,) = read_yaml((node.config.parent / "template.yaml").read_bytes())
+    assert isinstance(written, dict)
+    assert written["apiVersion"] == "kubescheduler.config.k8s.io/v1"
+
+
 def authority_pair(name: str) -> Pair:
     from tests.certificates import private_pem
 
@@ -634,6 +678,23 @@ def test_facts_K39_verify_reports_what_an_upgrade_of_kubeadm_has_lost(node: Node
     for words in ("--config=", "volumeMounts", "volumes", "dnsPolicy"):
         assert words in result.stdout
     assert code(node.configure()) == 0
+    assert code(node.verify()) == 0
+
+
+def test_a_copy_of_the_manifest_in_its_folder_is_a_finding(node: Node) -> None:
+    """The kubelet runs it as a second scheduler. The hard cases: a file with a dot, and another pod."""
+    (node.manifest.parent / ".kube-scheduler.yaml.old").write_text(KUBEADM)
+    (node.manifest.parent / "other.yaml").write_text("kind: Pod\nspec: {containers: [{name: etcd}]}\n")
+    (node.manifest.parent / "notes.txt").write_text("{no yaml")
+    assert "has a scheduler" not in node.configure().stderr
+    copy = node.manifest.with_name("kube-scheduler.yaml.bak")
+    copy.write_text(KUBEADM)
+    found = [line for line in node.configure("-dry-run").stderr.splitlines() if "has a scheduler" in line]
+    assert found == [f"note: {copy}: has a scheduler, too: the kubelet runs each file of this folder"]
+    result = node.verify()
+    assert code(result) == 3
+    assert f"{copy}: is a second scheduler" in result.stdout
+    copy.unlink()
     assert code(node.verify()) == 0
 
 

@@ -305,6 +305,34 @@ class TestManifest:
         assert "tlsConfig" not in entry
 
 
+class TestVolumesOfOthers:
+    """Volumes with the names of ours: made by us, or by somebody else."""
+
+    @pytest.mark.parametrize(
+        ("volume", "mount"),
+        [
+            ("{name: tas-certs, secret: {secretName: s}}", "{name: tas-certs, mountPath: /host/certs}"),
+            ("{name: tas-certs, hostPath: {path: /mine}}", "{name: tas-certs, mountPath: /mine}"),
+            (
+                "{name: tas-scheduler-config, hostPath: {path: /mine}}",
+                "{name: tas-scheduler-config, mountPath: /there}",
+            ),
+            ("{name: tas-scheduler-config, emptyDir: {}}", "{name: tas-scheduler-config, mountPath: /mine}"),
+        ],
+    )
+    def test_are_refused_and_not_replaced(self, volume: str, mount: str) -> None:
+        text = manifest(more=f"    volumeMounts: [{mount}]\n", volumes=f"  volumes: [{volume}]\n")
+        error = refused(text)
+        assert (error.field, error.value) == ("spec.volumes", repr(volume.partition(": ")[2].partition(",")[0]))
+        assert "rename it" in error.reason
+
+    def test_that_another_container_mounts_are_refused(self) -> None:
+        text = planned(KUBEADM).manifest
+        other = "  - name: other\n    volumeMounts: [{name: tas-certs, mountPath: /c}]\n"
+        error = refused(text.replace("  hostNetwork:", f"{other}  hostNetwork:"))
+        assert (error.field, error.value) == ("spec.volumes", "'tas-certs'")
+
+
 class TestConfiguration:
     def test_a_new_configuration_has_the_credentials_of_the_command(self) -> None:
         made = planned(KUBEADM)
@@ -440,10 +468,10 @@ class TestConfiguration:
         [
             ("extenders: [{urlPrefix: http://o, prioritizeVerb: p}]", "extenders[0].weight"),
             ("extenders: [{urlPrefix: http://o, enableHttps: true}]", "extenders[0].enableHttps"),
-            ("extenders: [{managedResources: [{name: cpu}]}]", "extenders[0].managedResources"),
-            ("extenders: [{managedResources: [{name: kubernetes.io/x}]}]", "extenders[0].managedResources"),
+            ("extenders: [{managedResources: [{name: cpu}]}]", "extenders[0].managedResources[0].name"),
+            ("extenders: [{managedResources: [{name: kubernetes.io/x}]}]", "extenders[0].managedResources[0].name"),
             ("extenders: [{managedResources: [{name: a.b/c}]}, {managedResources: [{name: a.b/c}]}]",
-             "extenders[1].managedResources"),
+             "extenders[1].managedResources[0].name"),
             ("extenders: [{urlPrefix: http://o, weight: 99999999999999999999}]", "extenders[0].weight"),
             ("extenders: [{urlPrefix: http://o, weight: many}]", "extenders[0].weight"),
             ('extenders: [{urlPrefix: "http://o\\n- forged"}]', "extenders[0].urlPrefix"),
@@ -484,6 +512,47 @@ class TestConfiguration:
         assert current_config(manifest(), read_yaml_tree) is None
         with pytest.raises(InvalidInputError, match="give the configuration with -f"):
             current_config(manifest("--config=/elsewhere"), read_yaml_tree)
+
+    @pytest.mark.parametrize(
+        ("mount", "outside"),
+        [
+            ("{name: host, mountPath: /in/a.yaml, subPath: sub/b.yaml}", "/out/sub/b.yaml"),
+            ("{name: host, mountPath: /in, subPath: sub}", "/out/sub/a.yaml"),
+            ("{name: host, mountPath: /in}, {name: empty, mountPath: /in/a.yaml}", None),
+            ("{name: host, mountPath: /}, {name: empty, mountPath: /in}", None),
+            ("{name: host, mountPath: /in, subPathExpr: $(NODE)}", None),
+        ],
+    )
+    def test_the_configuration_is_never_taken_from_another_place(self, mount: str, outside: str | None) -> None:
+        """Else the settings of the scheduler would be lost without a word."""
+        volumes = "  volumes: [{name: host, hostPath: {path: /out}}, {name: empty, emptyDir: {}}]\n"
+        text = manifest("--config=/in/a.yaml", more=f"    volumeMounts: [{mount}]\n", volumes=volumes)
+        if outside is not None:
+            assert current_config(text, read_yaml_tree) == outside
+            return
+        with pytest.raises(InvalidInputError, match="no hostPath volume has this file: give the configuration with -f"):
+            current_config(text, read_yaml_tree)
+
+    @pytest.mark.parametrize(
+        ("fields", "notice"),
+        [
+            ({"bindVerb": "bind", "ignorable": True}, "has ignorable: true beside bindVerb"),
+            ({"urlPrefix": "https://tas-service.default.svc:9001"}, "is telemetry-aware-scheduling/tas-service"),
+            (
+                {"urlPrefix": "https://a:6443/api/v1/namespaces/t/services/https:tas:9001/proxy"},
+                "no client certificate",
+            ),
+        ],
+    )
+    def test_an_entry_that_cannot_do_what_it_should_is_a_notice(self, fields: dict[str, object], notice: str) -> None:
+        document = {"apiVersion": V1, "kind": "KubeSchedulerConfiguration", "extenders": [fields]}
+        (found,) = planned(KUBEADM, rendered(document)).notices
+        assert found.startswith("extenders[0] has ")
+        assert notice in found
+
+    def test_a_proxy_of_the_api_server_is_no_address_of_an_extender(self) -> None:
+        with pytest.raises(InvalidInputError, match="no client certificate passes"):
+            telemetry(url="https://a:6443/api/v1/namespaces/t/services/https:tas-service:9001/proxy/scheduler")
 
 
 class TestPolicy:

@@ -10,6 +10,7 @@ from tas.configuring.extenders import Extender, ExtenderKind
 from tas.diagnosis.descheduler import NodeState
 from tas.diagnosis.finding import Missing, Severity
 from tas.diagnosis.scheduler import SchedulerFacts, check_scheduler
+from tests.unit.tas.configuring.corpus import names, plugins
 from tests.unit.tas.diagnosis.found import bad, one, severities
 
 ENTRY = Extender(kind=ExtenderKind.TELEMETRY, url="https://tas:9001", resources=("telemetry/scheduling",)).entry()
@@ -57,6 +58,11 @@ def test_what_tas_configure_writes_has_no_finding() -> None:
         (entry(weight=1), {"scheduler.weight": Severity.HINT}),
         (entry(prioritizeVerb=None), {"scheduler.weight": Severity.WARNING}),
         (entry(nodeCacheCapable=None), {"scheduler.names": Severity.WARNING}),
+        # It runs, so that it has this plugin.
+        (
+            {"configuration": configuration(ENTRY) | plugins(filter=names("Coscheduling"))},
+            {},
+        ),
         (entry(ignorable=False), {}),
         (entry(managedResources=None), {}),
         (entry(managedResources=None, ignorable=None), {"scheduler.outage": Severity.WARNING}),
@@ -105,3 +111,9 @@ def test_the_password_of_a_url_is_not_shown() -> None:
     facts = msgspec.structs.replace(GOOD, **entry(urlPrefix="https://me:secret@tas:9001/scheduler"))
     found = one(check_scheduler(facts), "scheduler.configured")
     assert found.what == "file has the extender https://tas:9001/scheduler"
+
+
+@pytest.mark.parametrize(("minor", "empty"), [(32, False), (33, True), (None, True)])
+def test_facts_c73_from_1_33_on_whole_nodes_look_empty_to_the_scheduler(minor: int | None, *, empty: bool) -> None:
+    facts = msgspec.structs.replace(GOOD, **entry(nodeCacheCapable=False), minor=minor)
+    assert ("see every node as empty" in one(check_scheduler(facts), "scheduler.names").what) is empty

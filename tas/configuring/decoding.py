@@ -1,0 +1,150 @@
+"""A KubeSchedulerConfiguration as kube-scheduler decodes it: strictly, by the published types of its version.
+
+A scheduler exits if a field has another type than published, or is not published at all (facts.md c72).
+"""
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from tas.configuring.published import FIELDS, NEWEST, POINTS
+from tas.configuring.versions import GROUP
+
+Object = Mapping[str, object]
+Types = Mapping[str, Mapping[str, str]]
+
+_RANGES = {"int32": 1 << 31, "int64": 1 << 63}
+_DURATION = re.compile(r"[-+]?(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Something with which a kube-scheduler does not start.
+
+    Attributes:
+        place: The field, `profiles[0].plugins`.
+        unknown: Whether a version newer than the newest published one may know the field or the plugin.
+    """
+
+    place: str
+    value: object
+    reason: str
+    unknown: bool = False
+
+
+def covers(span: str, minor: int) -> bool:
+    """Whether a minor version is in a range of `published`: `22-27`, or `25-`."""
+    first, _, last = span.partition("-")
+    return int(first) <= minor <= int(last or max(minor, NEWEST))
+
+
+def points_of(plugin: str, minor: int) -> set[str] | None:
+    """The extension points of a plugin of a stock kube-scheduler; None: it does not have this plugin."""
+    spans = POINTS.get(plugin, {"": "1-1"})
+    if not covers(spans[""], minor):
+        return None
+    return {point for point, span in spans.items() if point and covers(span, minor)}
+
+
+def decoded(document: Object, form: str, minor: int) -> Iterator[Problem]:
+    """What a kube-scheduler of this minor version does not decode.
+
+    Args:
+        document: As in JSON.
+        form: The version in its `apiVersion`, for example `v1`.
+        minor: The minor version of the scheduler, which reads this form.
+    """
+    types = FIELDS[form]
+    yield from _value(types, minor, "KubeSchedulerConfiguration", document, "")
+    for at, profile in objects(document, "profiles"):
+        for index, each in objects(profile, "pluginConfig"):
+            name = f"{each.get('name')}Args"
+            if name in types and any(covers(kind.split()[1], minor) for kind in types[name].values()):
+                place, args = f"profiles[{at}].pluginConfig[{index}].args", each.get("args")
+                yield from _value(types, minor, name, args, place)
+                for field, wanted in (("kind", name), ("apiVersion", f"{GROUP}/{form}")):
+                    if isinstance(args, Mapping) and (args.get(field) or wanted) != wanted:
+                        yield Problem(place=f"{place}.{field}", value=args[field], reason=f"must be {wanted}")
+
+
+def objects(parent: Object, key: str) -> Iterator[tuple[int, Object]]:
+    """The mappings in a list of a mapping, each with its position; what has another type is left out."""
+    value = parent.get(key)
+    for at, each in enumerate(value if isinstance(value, list) else []):
+        if isinstance(each, Mapping):
+            yield at, each
+
+
+def number(parent: Object, key: str, default: int) -> float:
+    """A number of a mapping; `default` without one."""
+    value = parent.get(key)
+    return value if isinstance(value, (int, float)) else default
+
+
+def _value(types: Types, minor: int, kind: str, value: object, place: str) -> Iterator[Problem]:
+    """Problems of a value of a kind of `FIELDS`. As in Go, null is the same as no value."""
+    if value is None or kind == "any":
+        return
+    if kind in types:
+        yield from _fields(types, minor, kind, value, place)
+    elif kind[0] == "[":
+        if not isinstance(value, list):
+            yield Problem(place=place, value=value, reason="must be a list")
+            return
+        for at, each in enumerate(value):
+            yield from _value(types, minor, kind[1:-1], each, f"{place}[{at}]")
+    elif kind[0] == "{":
+        if not isinstance(value, Mapping):
+            yield Problem(place=place, value=value, reason="must be a mapping")
+            return
+        for key, each in value.items():
+            yield from _value(types, minor, kind[1:-1], each, f"{place}[{key}]")
+    elif reason := _simple(kind, value):
+        yield Problem(place=place, value=value, reason=reason)
+
+
+def _fields(types: Types, minor: int, kind: str, value: object, place: str) -> Iterator[Problem]:
+    if not isinstance(value, Mapping):
+        yield Problem(place=place, value=value, reason="must be a mapping")
+        return
+    for field, each in value.items():
+        inner = f"{place}.{field}" if place else str(field)
+        known, _, span = types[kind].get(str(field), "").partition(" ")
+        if known and covers(span, minor):
+            yield from _value(types, minor, known, each, inner)
+            continue
+        same = (name for name in types[kind] if name.lower() == str(field).lower() and name != field)
+        spelled = next(same, None)
+        reason = f"is spelled {spelled}" if spelled else f"is no field that kube-scheduler 1.{minor} has here"
+        yield Problem(place=inner, value=each, reason=reason, unknown=spelled is None)
+
+
+def _simple(kind: str, value: object) -> str | None:
+    """Why a value is not one of a simple kind; None: it is."""
+    if kind in _TEXTS:
+        is_kind, reason = _TEXTS[kind]
+        return None if is_kind(value) else reason
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return "must be a number"
+    if kind in _RANGES and not (value == int(value) and -_RANGES[kind] <= value < _RANGES[kind]):
+        return f"must be a whole number of {kind[3:]} bits"
+    return None
+
+
+def _is_base64(text: str) -> bool:
+    try:
+        base64.b64decode(text.replace("\n", "").replace("\r", ""), validate=True)
+    except (binascii.Error, ValueError):
+        return False
+    return True
+
+
+_TEXTS: Mapping[str, tuple[Callable[[object], bool], str]] = {
+    "bool": (lambda value: isinstance(value, bool), "must be true or false"),
+    "string": (lambda value: isinstance(value, str), "must be a string"),
+    "duration": (lambda value: isinstance(value, str) and bool(_DURATION.fullmatch(value)), 'must be such as "30s"'),
+    "bytes": (lambda value: isinstance(value, str) and _is_base64(value), "must be base64"),
+}
+"""Whether a value is of a kind that is no number, and what is wrong else."""

@@ -1,0 +1,69 @@
+"""A configuration is accepted exactly if the real scheduler of its version starts with it."""
+
+from collections import Counter
+
+import pytest
+
+from tas.configuring.configuration import with_extenders
+from tas.configuring.published import NEWEST
+from tas.configuring.validating import problems
+from tas.errors import InvalidInputError
+from tests.unit.tas.configuring.corpus import FORMS, GROUP, documents, entry, names, plugins, starts
+
+V1 = {"apiVersion": f"{GROUP}/v1", "kind": "KubeSchedulerConfiguration"}
+COSCHEDULING = plugins(multiPoint=names("Coscheduling"))
+
+
+@pytest.mark.parametrize("minor", FORMS)
+def test_facts_c72_accepted_is_what_the_scheduler_starts_with(minor: int) -> None:
+    real = starts(minor)
+    found = {name: problems(document, minor) for name, document in documents(minor)}
+    wrong = {name: each for name, each in found.items() if real[name] is bool(each)}
+    assert wrong == {}
+    assert found.keys() == real.keys()
+    # Both kinds are many.
+    assert min(Counter(real.values()).values()) > 50
+
+
+@pytest.mark.parametrize(
+    ("fields", "place", "reason"),
+    [
+        ({"metadata": {}}, "metadata", "is no field"),
+        ({"Parallelism": 8}, "Parallelism", "is spelled parallelism"),
+        (entry(enableHttps=True), "extenders[0].enableHttps", "is spelled enableHTTPS"),
+        (COSCHEDULING, "profiles[0].plugins.multiPoint.enabled[0].name", "--allow-plugin Coscheduling"),
+        ({"leaderElection": {"resourceLock": "configmapsleases"}}, "leaderElection.resourceLock", "must be leases"),
+    ],
+)
+def test_a_problem_names_the_field_the_value_and_the_remedy(fields: dict[str, object], place: str, reason: str) -> None:
+    (problem,) = problems(V1 | fields, 36)
+    assert problem.place == place
+    assert reason in problem.reason
+
+
+def test_a_plugin_that_is_allowed_is_accepted_and_no_other() -> None:
+    both = plugins(filter=names("Coscheduling", "Other"))
+    (problem,) = problems(V1 | both, 36, frozenset({"Coscheduling"}))
+    assert problem.value == "Other"
+
+
+def test_a_plugin_that_is_allowed_may_be_the_only_one_that_sorts() -> None:
+    document = V1 | plugins(queueSort=names("Coscheduling", disabled=("*",)))
+    assert problems(document, 36, frozenset({"Coscheduling"})) == []
+
+
+@pytest.mark.parametrize("fields", [{"newField": 1}, plugins(filter=names("NewPlugin"))])
+def test_what_a_newer_version_may_have_is_a_notice(fields: dict[str, object]) -> None:
+    with pytest.raises(InvalidInputError, match=r"newField|NewPlugin"):
+        with_extenders(V1 | fields, NEWEST, (), None)
+    _, (notice,) = with_extenders(V1 | fields, NEWEST + 1, (), None)
+    assert "newField" in notice or "profiles[0].plugins.filter.enabled[0].name" in notice
+    with pytest.raises(InvalidInputError, match="parallelism"):
+        with_extenders(V1 | fields | {"parallelism": 0}, NEWEST + 1, (), None)
+
+
+def test_a_lock_that_the_next_version_has_not_is_refused_when_the_form_is_converted() -> None:
+    old = {"apiVersion": f"{GROUP}/v1beta3", "kind": V1["kind"], "leaderElection": {"resourceLock": "configmapsleases"}}
+    assert with_extenders(old, 26, (), None)[0] == old
+    with pytest.raises(InvalidInputError, match=r"leaderElection\.resourceLock = 'configmapsleases': must be leases"):
+        with_extenders(old, 29, (), None)
