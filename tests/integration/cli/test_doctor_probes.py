@@ -321,8 +321,8 @@ async def test_each_monitoring_port_that_is_given_is_asked(tas: Tas, tmp_path: P
         assert (refused.code, "'127.0.0.1:8222': must be a URL such as http://HOST:8222" in refused.err) == (2, True)
 
 
-async def test_a_bus_without_our_streams_is_seen(server: Server) -> None:
-    async with Bus.connect(server.url, name="t", streams=()) as bus:
+async def test_a_bus_without_our_streams_is_seen(new_server: Server) -> None:
+    async with Bus.connect(new_server.url, name="t", streams=()) as bus:
         await bus.wait_connected()
         found = await read_bus(bus, monitors=(), embedded=True)
         assert isinstance(found.bus, BusFacts)

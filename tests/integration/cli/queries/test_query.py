@@ -603,11 +603,12 @@ async def test_without_a_bus_a_command_fails_soon_and_names_the_address(
     assert "Traceback" not in done.err
 
 
-async def test_a_command_creates_nothing_on_a_server_of_another_program(tas: Tas, server: Server) -> None:
+async def test_a_command_creates_nothing_on_a_server_of_another_program(tas: Tas, new_server: Server) -> None:
+    tas.environment["TAS_BUS"] = new_server.url
     done = await tas("publish", "n", "m=1")
     assert done.code == 1
     assert "tas.samples.n.cli" in done.err
-    async with Bus.connect(server.url, name="test", streams=()) as bus:
+    async with Bus.connect(new_server.url, name="test", streams=()) as bus:
         await bus.wait_connected()
         assert (await bus.api("STREAM.NAMES"))["total"] == 0
 

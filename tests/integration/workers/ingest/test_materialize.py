@@ -376,11 +376,11 @@ async def test_a_source_has_a_share_of_the_metrics_of_a_node(materialized: Mater
     assert await materialized.value("node-1", "new") is None
 
 
-async def test_a_full_bucket_refuses_writes_and_recovers(server: Server) -> None:
+async def test_a_full_bucket_refuses_writes_and_recovers(new_server: Server) -> None:
     small = replace(NODES, max_bytes=1 << 20)
-    async with Bus.connect(server.url, name="creator", streams=(small,)) as creator:
+    async with Bus.connect(new_server.url, name="creator", streams=(small,)) as creator:
         await creator.wait_connected()
-    async with Bus.connect(server.url, name="test") as bus:
+    async with Bus.connect(new_server.url, name="test") as bus:
         await bus.wait_connected()
         async with materializing(bus) as materialized:
             await publish(bus, "node-1", load1=1)
