@@ -440,7 +440,7 @@ class TestOtherSinks:
     async def test_a_sink_that_hangs_or_has_a_bug_does_not_delay_another_sink(
         self, world: World, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("workers.publishing.notify.RESTART", QUICK)
+        monkeypatch.setattr("workers.publishing.notify.RESTART", Backoff(first=0.02, longest=10.0))
         monkeypatch.setattr("workers.publishing.sinks.cloudevents.CAPACITY", 10)
         monkeypatch.setattr("bus.deliveries.PROGRESS_SECONDS", 0.1)
         broken = BrokenSink()
