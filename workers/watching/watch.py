@@ -19,8 +19,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from bus.buckets import FORGET_SECONDS, NODES
 from bus.connection import Bus
+from bus.errors import BusError
 from bus.history import purge_tombstone
-from bus.kinds import NODE_FACTS, NODE_RELEASES, NODE_SAMPLES, POD_RECORDS, POLICY_RECORDS
+from bus.kinds import NODE_FACTS, NODE_RELEASES, NODE_SAMPLES, NODE_TABLES, POD_RECORDS, POLICY_RECORDS
 from bus.records.codec import encode, optional_time_of
 from bus.records.nodes import NodeFacts
 from bus.records.pods import PodRecord
@@ -35,6 +36,7 @@ from workers.kubernetes.resources import (
     PolicyObject,
     time_in,
 )
+from workers.process.logs import ThrottledLog
 from workers.process.runtime import json_response
 from workers.watching.mirror import Mirror
 from workers.watching.node_addresses import LIST_SECONDS, NodeAddresses
@@ -229,6 +231,24 @@ class WatchWorker:
             for mirror in (self._policies, self._nodes, self._pods):
                 tasks.create_task(mirror.run())
             tasks.create_task(self._addresses.run())
+            tasks.create_task(self._forget_tables())
+
+    async def _forget_tables(self) -> None:
+        """Purges the tombstones of tables that `materialize` has deleted. Runs until cancelled.
+
+        Each name of a source that ever was would leave up to 127. A source of that name may publish again.
+        """
+        throttled = ThrottledLog(log, bucket=NODES.name)
+        while True:
+            await asyncio.sleep(self._forget_seconds)
+            try:
+                for key in await NODE_TABLES.listed(self._bus):
+                    table = await NODE_TABLES.get(self._bus, key)
+                    is_deleted = table.revision > 0 and not table.present
+                    if is_deleted and time.time() >= table.created + self._forget_seconds:
+                        await purge_tombstone(self._bus, NODES, NODE_TABLES.key(key), revision=table.revision)
+            except BusError as error:
+                throttled.warning("tombstones_not_removed", error=str(error))
 
     async def _forget_samples(self, node: str) -> bool:
         """Purges the tombstone of the samples of a deleted node, and its release.

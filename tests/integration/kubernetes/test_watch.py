@@ -29,6 +29,7 @@ from tas.policy.policy import PolicyKey, StrategyType
 from tests.integration.bus.followers import raw_watch
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.tables import put_tables
+from tests.integration.workers.ingest.test_stored_tables import publish
 from tests.integration.workers.running import put, running, synced_on
 from tests.kubernetes.admin import Admin, AdminError
 from tests.kubernetes.watch_scenarios import Watched, WatchScenarios, strategies, watched, watching
@@ -453,6 +454,31 @@ async def test_rows_of_a_deleted_node_do_not_keep_its_deletion_and_are_found_wit
         assert await rows() == {"gone", "stays"}
         async with running(Materialize(bus, registry=CollectorRegistry())):  # it did not run until now
             await eventually(are_removed)
+
+
+async def test_deleted_tables_leave_no_entry_and_their_source_may_publish_again(
+    admin: Admin, bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the same `materialize`: what it knows of the table is the tombstone."""
+    monkeypatch.setattr("workers.ingest.stored_tables.GATHER_SECONDS", 0.0)
+
+    async def is_stored() -> bool:
+        await publish(bus, {"comes-and-goes": {"load": "1"}})
+        entry = await bus.get(NODES, "_table.poll.1-0")
+        return entry is not None and entry.value is not None
+
+    async def is_forgotten() -> bool:
+        return "_table.poll.1-0" not in await keys_of(bus, NODES)
+
+    async with replica(bus, admin, "watch", forget_seconds=0.5) as watched:
+        await watched.ready()
+        async with running(Materialize(bus, registry=CollectorRegistry())):
+            for _ in range(2):
+                await admin.create_node("comes-and-goes")
+                await watched.has_facts("comes-and-goes")
+                await eventually(is_stored)
+                await admin.delete_node("comes-and-goes")
+                await eventually(is_forgotten)
 
 
 async def test_deleted_pods_leave_no_entry(admin: Admin, bus: Bus, namespace: str) -> None:
