@@ -5,6 +5,7 @@ import faulthandler
 import io
 import os
 import sys
+from importlib.abc import MetaPathFinder
 
 import click
 
@@ -54,6 +55,18 @@ COMMANDS = {
 
 OF_EXTRA = frozenset({"rich"})
 """The packages that a command imports and that only the extra `try` installs."""
+
+
+class _LogsWithoutRich(MetaPathFinder):
+    """structlog imports rich where it is installed, for tracebacks that TAS does not print: a quarter of each start."""
+
+    def find_spec(self, fullname: str, _path: object, _target: object = None) -> None:
+        structlog = sys.modules.get("structlog")
+        if fullname == "rich" and structlog is not None and not hasattr(structlog, "get_logger"):
+            raise ModuleNotFoundError("not for logs", name=fullname)
+
+
+sys.meta_path.insert(0, _LogsWithoutRich())
 
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141

@@ -27,7 +27,7 @@ TERMINAL = frozenset({"click", "workers.process"})
 RECORDS = frozenset({"msgspec", "typing_extensions"})
 SETTINGS = TERMINAL | RECORDS | {"workers.ingest"}
 BUS = SETTINGS | {"asyncio", "nats", "orjson", "structlog", "uvloop"}
-TABLES = BUS | {"attr", "pygments", "rich"}  # which structlog makes rich load
+TABLES = BUS | {"rich"}
 EXPLAIN = TABLES | {"workers.following"}
 HTTP = frozenset(
     {"aiohappyeyeballs", "aiohttp", "aiosignal", "attr", "frozenlist", "idna", "multidict", "propcache", "yarl"}
@@ -64,50 +64,50 @@ STARTS = {
     "bus --help": Start(SETTINGS, 107),
     "bus url": Start(SETTINGS, 106),
     "bus init --help": Start(SETTINGS | {"cryptography"}, 180),
-    "bus check --help": Start(BUS | HTTP | {"cryptography", "workers.kubernetes", "yaml"}, 388),
+    "bus check --help": Start(BUS | HTTP | {"cryptography", "workers.kubernetes", "yaml"}, 390),
     "publish --help": Start(SETTINGS | {"orjson"}, 117),
-    "publish node-1 a=1": Start(BUS, 242),
-    "get nodes": Start(TABLES, 328),
-    "events": Start(BUS, 243),
-    "explain --help": Start(EXPLAIN, 361),
-    "explain node node-1": Start(EXPLAIN, 360),
-    "explain pod pod-1": Start(EXPLAIN | HTTP, 432),
-    "trace node-1 a": Start(TABLES, 325),
-    "pause": Start(BUS, 237),
-    "status": Start(BUS | HTTP | {"workers.kubernetes", "yaml"}, 400),
+    "publish node-1 a=1": Start(BUS, 244),
+    "get nodes": Start(TABLES, 296),
+    "events": Start(BUS, 245),
+    "explain --help": Start(EXPLAIN, 329),
+    "explain node node-1": Start(EXPLAIN, 328),
+    "explain pod pod-1": Start(EXPLAIN | HTTP, 413),
+    "trace node-1 a": Start(EXPLAIN, 297),
+    "pause": Start(BUS, 239),
+    "status": Start(BUS | HTTP | {"workers.kubernetes", "yaml"}, 385),
     "dismiss labels": Start(BUS, 242),
-    "support --help": Start(BUS | HTTP | {"cryptography", "prometheus_client", "workers.kubernetes", "yaml"}, 471),
-    "doctor --help": Start(BUS | HTTP | {"cryptography", "prometheus_client", "workers.kubernetes", "yaml"}, 464),
+    "support --help": Start(BUS | HTTP | {"cryptography", "prometheus_client", "workers.kubernetes", "yaml"}, 477),
+    "doctor --help": Start(BUS | HTTP | {"cryptography", "prometheus_client", "workers.kubernetes", "yaml"}, 470),
     "certs --help": Start(TERMINAL | {"cryptography", "orjson"}, 95),
-    "configure --help": Start(TERMINAL | RECORDS | {"cryptography", "orjson", "yaml"}, 160),
-    "top --help": Start(EXPLAIN | HTTP | {"prometheus_client"}, 467),
+    "configure --help": Start(TERMINAL | RECORDS | {"cryptography", "orjson", "yaml"}, 164),
+    "top --help": Start(EXPLAIN | HTTP | {"prometheus_client"}, 448),
 }
 
 WORKERS = {
     "materialize": Start(WORKER | {"workers.following"}, 382),
     "policies --policies DIR": Start(
-        WORKER | {"anyio", "watchfiles", "workers.following", "workers.watching", "yaml"}, 432
+        WORKER | {"anyio", "watchfiles", "workers.following", "workers.watching", "yaml"}, 435
     ),
-    "evaluate": Start(WORKER | {"workers.enforcing", "workers.following"}, 396),
-    "events": Start(WORKER | {"workers.following", "workers.publishing"}, 382),
-    "keeper": Start(WORKER, 363),
-    "machine --node node-1": Start(WORKER | {"psutil"}, 340),
-    "windows": Start(WORKER | {"fastdigest", "numpy", "workers.following"}, 483),
-    "extender --listen 127.0.0.1:0": Start(WORKER | {"workers.following", "workers.serving"}, 410),
-    "agents --listen 127.0.0.1:0": Start(WORKER | {"numpy", "workers.following", "workers.serving", "yaml"}, 543),
-    "collect --source prometheus=http://127.0.0.1:1": Start(WORKER | {"workers.following", "yaml"}, 420),
-    "collect --source metrics-server --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.following"}, 463),
-    "notify --sinks DIR/sinks": Start(WORKER | {"workers.publishing", "yaml"}, 412),
-    "watch --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.following", "workers.watching"}, 453),
-    "labels --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing", "workers.following"}, 463),
-    "marks --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing", "workers.following"}, 456),
-    "resources --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing"}, 448),
+    "evaluate": Start(WORKER | {"workers.enforcing", "workers.following"}, 398),
+    "events": Start(WORKER | {"workers.following", "workers.publishing"}, 384),
+    "keeper": Start(WORKER, 365),
+    "machine --node node-1": Start(WORKER | {"psutil"}, 342),
+    "windows": Start(WORKER | {"fastdigest", "numpy", "workers.following"}, 485),
+    "extender --listen 127.0.0.1:0": Start(WORKER | {"workers.following", "workers.serving"}, 412),
+    "agents --listen 127.0.0.1:0": Start(WORKER | {"numpy", "workers.following", "workers.serving", "yaml"}, 545),
+    "collect --source prometheus=http://127.0.0.1:1": Start(WORKER | {"workers.following", "yaml"}, 422),
+    "collect --source metrics-server --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.following"}, 465),
+    "notify --sinks DIR/sinks": Start(WORKER | {"workers.publishing", "yaml"}, 415),
+    "watch --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.following", "workers.watching"}, 456),
+    "labels --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing", "workers.following"}, 466),
+    "marks --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing", "workers.following"}, 459),
+    "resources --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing"}, 450),
     "inventory --kubeconfig DIR/kubeconfig": Start(
-        CLUSTER | {"workers.enforcing", "workers.following", "workers.watching"}, 481
+        CLUSTER | {"workers.enforcing", "workers.following", "workers.watching"}, 484
     ),
-    "evictions --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing", "workers.following"}, 448),
+    "evictions --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing", "workers.following"}, 451),
     "gpu --kubeconfig DIR/kubeconfig --listen 127.0.0.1:0": Start(
-        CLUSTER | {"workers.following", "workers.serving"}, 470
+        CLUSTER | {"workers.following", "workers.serving"}, 473
     ),
 }
 """Each worker with the flags that it demands, until it works without the bus that it waits for."""
@@ -126,12 +126,10 @@ SINKS = "sinks: {alerts: {type: alertmanager, urls: [http://127.0.0.1:1]}}"
 FORKED = """
 import importlib, json, os, sys
 
-deployed, *base = sys.argv[1:]
-if deployed == "deployed":
-    sys.modules["rich"] = None
-for name in base:
-    importlib.import_module(name)
 from cli import main
+
+for name in sys.argv[1:]:
+    importlib.import_module(name)
 
 for words in sys.stdin:
     if (pid := os.fork()) == 0:
@@ -156,12 +154,12 @@ class Base:
     """A process that has imported what several commands import first, and is forked for each of them.
 
     All that it has imported counts for each command, so a number of modules may become too high by it, never too low.
-    Only with `tables` it has rich, as where TAS is tried out: structlog loads it wherever it is installed.
+    rich is installed here, as where TAS is tried out.
     """
 
-    def __init__(self, folder: Path, *modules: str, tables: bool = False) -> None:
+    def __init__(self, folder: Path, *modules: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", FORKED, "tried" if tables else "deployed", *modules],
+            [sys.executable, "-c", FORKED, *modules],
             cwd=ROOT,
             env=environment(folder),
             stdin=subprocess.PIPE,
@@ -245,16 +243,10 @@ def base_of(start: Start) -> str:
     return "cli.settings" if start.packages >= SETTINGS else "cli"
 
 
-@pytest.mark.parametrize(
-    ("base", "tables"), sorted({(base_of(start), "rich" in start.packages) for start in STARTS.values()})
-)
-def test_a_command_imports_only_its_packages_and_few_modules(base: str, tables: bool, tmp_path: Path) -> None:
-    starts = {
-        command: start
-        for command, start in STARTS.items()
-        if (base_of(start), "rich" in start.packages) == (base, tables)
-    }
-    with Base(tmp_path, base, tables=tables) as process:
+@pytest.mark.parametrize("base", sorted({base_of(start) for start in STARTS.values()}))
+def test_a_command_imports_only_its_packages_and_few_modules(base: str, tmp_path: Path) -> None:
+    starts = {command: start for command, start in STARTS.items() if base_of(start) == base}
+    with Base(tmp_path, base) as process:
         found = {command: excess(process.imported(*command.split()), start) for command, start in starts.items()}
     assert {command: each for command, each in found.items() if each} == {}
 
