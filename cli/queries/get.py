@@ -27,9 +27,19 @@ from cli.as_json import JSON_OPTION, print_json
 from cli.options import settings_command
 from cli.output import counted, echo, echo_line
 from cli.queries.cards import gpus
-from cli.queries.query import StoredSources, age_text, ask, readable, stored_nodes, stored_sources, value_text
+from cli.queries.query import (
+    StoredNodes,
+    StoredSources,
+    age_text,
+    ask,
+    readable,
+    stored_nodes,
+    stored_sources,
+    value_text,
+)
 from cli.queries.tables import cell_of, new_table, print_table
 from cli.settings import Settings
+from tas.diagnosis.metrics import health_with, late_sources
 from tas.policy.directory import FileProblem, FileProblems
 from tas.policy.manifest import policy_spec
 from tas.policy.policy import PolicyKey, Problem, StrategyType
@@ -357,22 +367,26 @@ def _options(fields: Mapping[str, Any]) -> list[str]:
 
 async def _sources(bus: Bus, default_stale_after: float, *, as_json: bool) -> int:
     stored = await stored_sources(bus)
-    found = await _contradictions(bus, stored, default_stale_after)
+    nodes = await _nodes_of_sources(bus)
+    found = [] if nodes is None else await _contradictions(bus, stored, nodes, default_stale_after)
     refused: dict[str, list[RefusedSamples]] = {}
     for one in await refused_of_sources(bus):
         refused.setdefault(one.source, []).append(one)
     now = time.time()
+    late = {} if nodes is None else late_sources(stored.states, stored.held, nodes.samples, nodes.facts, now=now)
     table = new_table("SOURCE", "STATE", "HOLDER", "PERIOD", "LAST SUCCESS", "METRICS", "PROBLEMS")
     documents: list[dict[str, Any]] = []
     for entry in sorted(stored.entries, key=lambda each: each.key):
         state = entry.readable()
         if state is None:
             continue
-        state_name = health(state, is_held=entry.key in stored.held, now=now).value
+        state_name = health_with(late, entry.key, health(state, is_held=entry.key in stored.held, now=now)).value
+        late_here = [late[entry.key]] if entry.key in late else []
         others = [each for each in found if entry.key in (each.source, each.other_source)]
         document = {"source": entry.key, "state": state_name} | entry.document()
         of_samples = refused.get(entry.key, [])
         document |= {"refusedSamples": msgspec.to_builtins(of_samples)} if of_samples else {}
+        document |= {"late": late_here[0]} if late_here else {}
         documents.append(document | ({"contradictions": list(map(str, others))} if others else {}))
         table.add_row(
             entry.key,
@@ -381,7 +395,7 @@ async def _sources(bus: Bus, default_stale_after: float, *, as_json: bool) -> in
             "-" if state.period is None else f"{state.period:g}s",
             "never" if state.last_success is None else f"{age_text(now - state.last_success)} ago",
             cell_of(_metrics(state)),
-            cell_of([*_problems(state, now), *(_refused_text(one, now) for one in of_samples)]),
+            cell_of([*late_here, *_problems(state, now), *(_refused_text(one, now) for one in of_samples)]),
         )
     known = {entry.key for entry in stored.entries}
     for source, of_samples in refused.items():
@@ -403,16 +417,26 @@ async def _sources(bus: Bus, default_stale_after: float, *, as_json: bool) -> in
     return 0
 
 
-async def _contradictions(bus: Bus, sources: StoredSources, default_stale_after: float) -> list[Contradiction]:
+async def _nodes_of_sources(bus: Bus) -> StoredNodes | None:
+    """What sources have given of nodes; None without an answer, and then it says so."""
+    try:
+        return await stored_nodes(bus)
+    except BusError as error:
+        echo(f"whether sources contradict each other, or are late, is not known: {error}", err=True)
+        return None
+
+
+async def _contradictions(
+    bus: Bus, sources: StoredSources, nodes: StoredNodes, default_stale_after: float
+) -> list[Contradiction]:
     """Those between all sources on the bus, of the metrics of policies. Without an answer it says so, and has none."""
     try:
         policies = [record.policy for record in (await readable(bus, POLICY_RECORDS)).values()]
-        limits = stale_limits(policies, default_stale_after)
-        samples = (await stored_nodes(bus)).samples if limits else {}
     except BusError as error:
         echo(f"whether sources contradict each other is not known: {error}", err=True)
         return []
-    return contradictions(samples, limits, now=time.time(), bounds=tolerances_of(sources.states.values()))
+    limits = stale_limits(policies, default_stale_after)
+    return contradictions(nodes.samples, limits, now=time.time(), bounds=tolerances_of(sources.states.values()))
 
 
 def _metrics(state: SourceState) -> list[str]:

@@ -1,6 +1,7 @@
 """All checks together."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from math import inf
 
 import msgspec
 
@@ -11,7 +12,13 @@ from tas.diagnosis.extender import ExtenderFacts, Request, check_extender
 from tas.diagnosis.finding import Finding, Missing, Severity, finding, left, ok, unknown
 from tas.diagnosis.metrics import MetricFacts, check_metrics
 from tas.diagnosis.policies import PolicyFacts, check_policies
-from tas.diagnosis.processes import ProcessFacts, check_answers, check_processes, without_certificates
+from tas.diagnosis.processes import (
+    ProcessFacts,
+    check_answers,
+    check_processes,
+    newest_answer,
+    without_certificates,
+)
 from tas.diagnosis.rights import Reviewed, check_rights
 from tas.diagnosis.scheduler import SchedulerFacts, check_scheduler, entry_of, managed_by
 from tas.diagnosis.workloads import DaemonSetTemplate, Workload, WorkloadFacts, check_workloads
@@ -58,12 +65,28 @@ def diagnose(facts: Facts) -> list[Finding]:
     cluster = facts.cluster
     if cluster is not None:
         found += _cluster(cluster, facts.policies)
-    found += [*check_extender(facts.extender), *check_clocks(facts.clocks)]
+    found += [*_extender(facts), *check_clocks(facts.clocks)]
     if cluster is None:
         # Without a cluster there is no API server, no kubelet and no scheduler to ask.
         without: Collection[str] = ("clocks.api_server", "clocks.nodes", "proxy.scheduler", "proxy.here")
         found = [each for each in found if each.check not in without]
     return found
+
+
+ANOTHER_SECONDS = 10.0
+"""A process tells of a request on the bus up to some seconds later than on its health port."""
+
+
+def _extender(facts: Facts) -> Iterator[Finding]:
+    """The findings about the extender; of several only one is seen, and the scheduler may ask another one."""
+    asked = facts.extender.asked
+    newest = inf if isinstance(asked, Missing) else max((each.time for each in asked), default=-inf)
+    other = newest_answer(facts.processes)
+    for each in check_extender(facts.extender):
+        if each.check == "extender.asked" and other is not None and other.time > newest + ANOTHER_SECONDS:
+            yield from check_answers(facts.processes)
+        else:
+            yield each
 
 
 def _processes(facts: Facts) -> ProcessFacts | Missing:

@@ -8,7 +8,7 @@ import msgspec
 from tas.diagnosis.bus import BusFacts
 from tas.diagnosis.diagnosis import diagnose_bus
 from tas.diagnosis.finding import Finding, Missing, Severity
-from tas.diagnosis.metrics import MetricFacts, newest_times
+from tas.diagnosis.metrics import MetricFacts, health_with, late_sources, newest_times
 from tas.diagnosis.policies import PolicyFacts
 from tas.diagnosis.processes import ProcessFacts
 from tas.processes.process import LastAnswer, numbers, waiting_labels
@@ -193,10 +193,11 @@ def _asked(facts: ProcessFacts) -> float | None:
 
 def _sources(facts: MetricFacts) -> list[SourceRow]:
     times = newest_times(facts.samples)
+    late = late_sources(facts.sources, facts.held, facts.samples, facts.nodes, now=facts.now)
     rows = [
         SourceRow(
             source=name,
-            state=health(state, is_held=name in facts.held, now=facts.now).value,
+            state=health_with(late, name, health(state, is_held=name in facts.held, now=facts.now)).value,
             age=None if name not in times else facts.now - times[name].measured,
             period=state.period,
             holder=state.holder,

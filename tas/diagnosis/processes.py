@@ -10,7 +10,7 @@ from tas.diagnosis.finding import Finding, Missing, Severity, command, finding, 
 from tas.policy.policy import Policy, StrategyType
 from tas.processes.expected import TOGETHER_SECONDS, Expected, Lack, lacks
 from tas.processes.expected import unknown as not_known_yet
-from tas.processes.process import Running, numbers
+from tas.processes.process import LastAnswer, Running, numbers
 from tas.verdict.ownership import LABEL_STRATEGIES
 
 CHECKS_OF_PROCESSES = (
@@ -265,6 +265,14 @@ def _unasked(facts: ProcessFacts) -> Iterator[Finding]:
         )
         mend += "does a certificate expire, does a proxy or a NetworkPolicy stop it?"
         yield finding("workers.asked", Severity.ERROR, what, mend, run="tas doctor --kubeconfig FILE")
+
+
+def newest_answer(facts: ProcessFacts | Missing) -> LastAnswer | None:
+    """The answer to the newest request of a scheduler to any process; None if nothing is known of one."""
+    if isinstance(facts, Missing):
+        return None
+    answers = (answer for each in facts.running for answer in each.process.answers.values())
+    return max(answers, key=lambda each: each.time, default=None)
 
 
 def check_answers(facts: ProcessFacts | Missing) -> Iterator[Finding]:

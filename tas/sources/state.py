@@ -66,6 +66,8 @@ class Health(StrEnum):
     """Some metrics have none."""
     BEHIND = "behind"
     """Each metric has one, and the newest values come later than they should by a whole period."""
+    LATE = "late"
+    """Each metric has one, and the stored values are old, or those of some nodes (`tas.diagnosis.metrics`)."""
     WARMING = "warming"
     """Some metrics have none, but only since their windows are not covered yet: that passes by itself."""
     FAILING = "failing"

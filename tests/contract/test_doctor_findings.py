@@ -101,7 +101,9 @@ def reviewed(account: str) -> list[Finding]:
 
 def asked(**fields: object) -> list[Finding]:
     answer = Asked(time=NOW, status=200, error="", namespace="default", pod="web-1")
-    return changed("extender", asked=[msgspec.structs.replace(answer, **fields)])
+    extender = msgspec.structs.replace(GOOD.extender, asked=[msgspec.structs.replace(answer, **fields)])
+    # No other process has been asked later.
+    return diagnose(msgspec.structs.replace(GOOD, extender=extender, processes=Missing(HOSTILE)))
 
 
 OTHER = StoredPolicy(policy=policy("demo", "deschedule", namespace="other"), created=5.0)

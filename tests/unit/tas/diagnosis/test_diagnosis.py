@@ -139,3 +139,15 @@ def test_the_resource_of_pods_is_that_of_the_entry_of_the_scheduler(document: An
     cluster = msgspec.structs.replace(GOOD.cluster, scheduler=scheduler)
     findings = diagnose(msgspec.structs.replace(GOOD, cluster=cluster))
     assert severities(findings)["workloads.resource"] is severity
+
+
+def test_the_scheduler_asks_another_extender_than_the_one_that_doctor_asks() -> None:
+    """With two replicas doctor said that no scheduler had asked, and status that one had asked 5 s ago."""
+    extender = msgspec.structs.replace(GOOD.extender, asked=[])
+    assert "extender.asked" not in bad(diagnose(msgspec.structs.replace(GOOD, extender=extender)))
+    silent = msgspec.structs.replace(
+        GOOD.processes,  # type: ignore[type-var]  # which are not Missing
+        running=[Running("all", "h-1-a", msgspec.structs.replace(PROCESS, answers={}), NOW)],
+    )
+    found = bad(diagnose(msgspec.structs.replace(GOOD, extender=extender, processes=silent)))
+    assert found["extender.asked"] is Severity.WARNING

@@ -4,13 +4,13 @@ import msgspec
 import pytest
 
 from tas.diagnosis.finding import Missing, Severity, exit_code
-from tas.diagnosis.metrics import MetricFacts, check_metrics
+from tas.diagnosis.metrics import MetricFacts, check_metrics, health_with, late_sources
 from tas.diagnosis.overview import Verdict, verdict_of, worst_first
 from tas.diagnosis.processes import ProcessFacts, check_answers, check_processes
 from tas.processes.expected import Expected
 from tas.processes.process import LastAnswer, Process, Running
 from tas.samples.sample import Scrape
-from tas.sources.state import SourceMetric, SourceState
+from tas.sources.state import Health, SourceMetric, SourceState
 from tas.values.quantity import parse_quantity
 from tests.unit.tas.diagnosis.found import bad, one, severities
 from tests.unit.tas.diagnosis.samples import policy, policy_of
@@ -181,6 +181,42 @@ def test_values_that_come_late_are_found_though_they_are_fresh_for_the_rules(
         stale_after=120.0,
     )
     assert bad(check_metrics(found)) == severity
+
+
+@pytest.mark.parametrize(
+    ("ages", "what"),
+    [
+        pytest.param((1, 1, 1), "", id="all are new"),
+        pytest.param(
+            (1, 30, 60),
+            "prometheus gives no new value of 2 of 3 nodes for 60 s: b, c, and the source is polled every 5 s",
+            id="some are not in the answers any more",
+        ),
+        pytest.param((1, 1, 1000), "", id="one has gone long ago, which metrics.nodes says"),
+    ],
+)
+def test_nodes_that_vanish_from_the_answers_of_a_healthy_prometheus_are_found_before_they_are_stale(
+    ages: tuple[float, ...], what: str
+) -> None:
+    """Half of the nodes were missing, and for two minutes the source was healthy and all was well."""
+    samples = {
+        node: (
+            Scrape(
+                source="prometheus",
+                measured=NOW - age,
+                arrived=NOW - age,
+                sequence=1,
+                metrics={"load1": parse_quantity("1")},
+            ),
+        )
+        for node, age in zip("abc", ages, strict=True)
+    }
+    sources = {"prometheus": source("prometheus")}
+    late = late_sources(sources, ["prometheus"], samples | {"gone": samples["c"]}, "abc", now=NOW)
+    assert late.get("prometheus", "") == what
+    assert late_sources(sources, ["prometheus"], samples, (), now=NOW) == {}, "without nodes nobody lacks a value"
+    assert health_with(late, "prometheus", Health.HEALTHY) is (Health.LATE if what else Health.HEALTHY)
+    assert health_with(late, "prometheus", Health.PARTIAL) is Health.PARTIAL
 
 
 def described(worker: str, name: str, **fields: object) -> Running:
