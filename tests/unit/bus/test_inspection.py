@@ -8,6 +8,7 @@ from bus.buckets import ALL, SAMPLES, configuration
 from bus.connection import Bus
 from bus.inspection import TRIES, inspect
 from bus.link import ServerInfo
+from bus.rights.access import Loaded
 from bus.streams import has_majority, late_copies
 from tas.values.backoff import Backoff
 
@@ -42,6 +43,7 @@ class Trio:
 
     address = "nats://127.0.0.1:4222"
     server = ServerInfo("S", "2.15.1", "trio")
+    loaded = Loaded()
 
     def __init__(self, *replicas: list[Any]) -> None:
         self.link = self
@@ -56,7 +58,9 @@ class Trio:
             replicas = self._left.pop(0) if len(self._left) > 1 else self._left[0]
         (of,) = (each for each in ALL if each.stream == name)
         config = configuration(of, first_sequence=1, replicas=3)
-        return {"config": config, "ts": "2026-11-27T00:00:00Z"} | {"cluster": {"leader": "n0", "replicas": replicas}}
+        return {"config": config, "state": {}, "ts": "2026-11-27T00:00:00Z"} | {
+            "cluster": {"leader": "n0", "replicas": replicas}
+        }
 
 
 @pytest.mark.parametrize(
