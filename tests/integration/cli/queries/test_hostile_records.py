@@ -99,6 +99,10 @@ async def test_no_record_stops_a_command_or_forges_a_row(tas: Tas, server: Serve
         assert not any(line.lstrip().startswith(FORGED) for line in lines)
         assert isinstance(as_json.json, list)
         assert "left out: " in shown.err
+    for words in ("status --all", "doctor", "trace load1 x5"):
+        done = await tas(*words.split())
+        assert (done.code, "Traceback" in done.err) == (1, False), done.err[-2000:]
+        assert not any(line.lstrip().startswith(FORGED) for line in done.out.split("\n"))
     found = await tas("get", "verdicts")
     assert "dontschedule.value = " in found.err
     assert "is no Kubernetes quantity" in found.err
