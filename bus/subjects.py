@@ -5,6 +5,7 @@ becomes `_` and back: `ip-10-0-0-1.ec2.internal` is the token `ip-10-0-0-1_ec2_i
 """
 
 import re
+from functools import lru_cache
 from typing import Literal, NamedTuple, cast, get_args
 
 from tas.enforcing.pod import PodKey
@@ -166,6 +167,7 @@ def parse_node_table_key(key: str) -> TableKey | None:
     return found
 
 
+@lru_cache(maxsize=1)  # each kind of record of a node is asked about the same key
 def parse_node_key(key: str) -> tuple[str, NodeKind]:
     """The node and the kind of a key of NODES. Raises InvalidInputError."""
     node_token, _, kind = key.partition(".")

@@ -479,12 +479,13 @@ class View:
         value: Quantity | None = None
         kept: Kept | None = None
         until = inf
-        if scrape is not None and is_fresh(scrape, stale_after, now):
-            value, until = scrape.metrics[metric], stale_at(scrape, stale_after)
-        elif scrape is not None and index.keep_counts:
-            kept = index.keep(scrape.metrics[metric], scrape.time, self.kept_from(node), now)
-            until = inf if kept is None else kept.until
-        is_changed = index.set_kept(node, kept)
+        if scrape is not None:
+            if (due := stale_at(scrape, stale_after)) > now:
+                value, until = scrape.metrics[metric], due
+            elif index.keep_counts:
+                kept = index.keep(scrape.metrics[metric], scrape.time, self.kept_from(node), now)
+                until = inf if kept is None else kept.until
+        is_changed = (kept is not None or node in index.kept) and index.set_kept(node, kept)
         if is_changed:
             self._touch_keeping(node, index)
         if (before := index.values.get(node)) != value:
