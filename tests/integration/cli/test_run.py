@@ -417,6 +417,7 @@ def free_base() -> int:
     raise AssertionError("no free ports")
 
 
+@pytest.mark.ci
 async def test_honcho_starts_several_of_a_line_of_the_procfile(tas: Tas, tmp_path: Path) -> None:
     pytest.importorskip("honcho")
     binaries = tmp_path / "bin"

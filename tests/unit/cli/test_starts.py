@@ -251,6 +251,7 @@ def test_a_command_imports_only_its_packages_and_few_modules(base: str, tmp_path
     assert {command: each for command, each in found.items() if each} == {}
 
 
+@pytest.mark.ci
 def test_a_worker_imports_only_its_packages_and_few_modules(tmp_path: Path) -> None:
     (tmp_path / "kubeconfig").write_text(KUBECONFIG)
     (tmp_path / "sinks").write_text(SINKS)
