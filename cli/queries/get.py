@@ -39,7 +39,6 @@ from cli.queries.query import (
 )
 from cli.queries.tables import cell_of, new_table, print_table
 from cli.settings import Settings
-from tas.diagnosis.metrics import health_with, late_sources
 from tas.policy.directory import FileProblem, FileProblems
 from tas.policy.manifest import policy_spec
 from tas.policy.policy import PolicyKey, Problem, StrategyType
@@ -366,6 +365,8 @@ def _options(fields: Mapping[str, Any]) -> list[str]:
 
 
 async def _sources(bus: Bus, default_stale_after: float, *, as_json: bool) -> int:
+    from tas.diagnosis.metrics import health_with, late_sources  # only this command needs it
+
     stored = await stored_sources(bus)
     nodes = await _nodes_of_sources(bus)
     found = [] if nodes is None else await _contradictions(bus, stored, nodes, default_stale_after)
