@@ -67,7 +67,7 @@ STARTS = {
     "bus check --help": Start(BUS | HTTP | {"cryptography", "workers.kubernetes", "yaml"}, 390),
     "publish --help": Start(SETTINGS | {"orjson"}, 117),
     "publish node-1 a=1": Start(BUS, 244),
-    "get nodes": Start(TABLES, 296),
+    "get nodes": Start(TABLES, 299),
     "events": Start(BUS, 245),
     "explain --help": Start(EXPLAIN, 329),
     "explain node node-1": Start(EXPLAIN, 328),
