@@ -23,6 +23,9 @@ T = TypeVar("T")
 QUICKEST_POLL, SLOWEST_POLL = 0.005, 0.05
 """Seconds between the polls of a short and of a long wait."""
 
+LONGEST_REST = 1.0
+"""The most seconds between two polls that take long themselves."""
+
 
 @functools.cache
 def _loop() -> asyncio.AbstractEventLoop:
@@ -146,17 +149,19 @@ async def eventually(
 ) -> float:
     """Waits until `holds()` is true, and returns the seconds of the wait; fails after `within` seconds.
 
-    `every`: the seconds between two polls. By default the next poll is after a twentieth of the wait so far, since a
-    poll costs processor time that other tests need.
+    `every`: the seconds between two polls. By default the next poll is after a twentieth of the wait so far, and after
+    three times as long as the last one took, since a poll costs processor time that other tests need.
     """
     loop = asyncio.get_running_loop()
     began = loop.time()
     while True:
+        polled = loop.time()
         answer = holds()
         if not isinstance(answer, bool):
             answer = await answer
+        waited, took = loop.time() - began, loop.time() - polled
         if answer:
-            return loop.time() - began
-        assert loop.time() - began < within, f"not true within {within:g} s: {holds}"
-        waited = loop.time() - began
-        await asyncio.sleep(every if every is not None else min(max(waited / 20, QUICKEST_POLL), SLOWEST_POLL))
+            return waited
+        assert waited < within, f"not true within {within:g} s: {holds}"
+        rest = max(min(max(waited / 20, QUICKEST_POLL), SLOWEST_POLL), min(3 * took, LONGEST_REST))
+        await asyncio.sleep(rest if every is None else every)
