@@ -47,7 +47,7 @@ def has_started(program: Path, document: Mapping[str, object], folder: Path, min
 
 @pytest.mark.parametrize("minor", FORMS)
 @pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.nightly), EVERY])
-def test_facts_c72_what_is_stored_is_what_the_schedulers_do(
+def test_what_is_stored_is_what_the_schedulers_do(
     programs: Mapping[str, Path], tmp_path: Path, minor: int, every: int
 ) -> None:
     program = programs[PROGRAMS[minor]]

@@ -450,7 +450,7 @@ def test_looking_needs_no_right_to_write_no_folder_for_backups_and_no_allowance(
 
 
 @pytest.mark.parametrize("more", ["metadata: {name: x}\n", "extenders: [{urlPrefix: http://a, weigth: 1}]\n"])
-def test_facts_c72_what_the_scheduler_would_not_read_is_refused_before_the_first_write(node: Node, more: str) -> None:
+def test_what_the_scheduler_would_not_read_is_refused_before_the_first_write(node: Node, more: str) -> None:
     template = node.folder / "template.yaml"
     template.write_text(f"kind: KubeSchedulerConfiguration\napiVersion: kubescheduler.config.k8s.io/v1\n{more}")
     before = node.state()

@@ -1,4 +1,4 @@
-"""A configuration is accepted exactly if the real scheduler of its version starts with it."""
+"""A configuration is accepted exactly if the real scheduler of its version starts with it (facts.md c72)."""
 
 from collections import Counter
 
@@ -15,7 +15,7 @@ COSCHEDULING = plugins(multiPoint=names("Coscheduling"))
 
 
 @pytest.mark.parametrize("minor", FORMS)
-def test_facts_c72_accepted_is_what_the_scheduler_starts_with(minor: int) -> None:
+def test_accepted_is_what_the_scheduler_starts_with(minor: int) -> None:
     real = starts(minor)
     found = {name: problems(document, minor) for name, document in documents(minor)}
     wrong = {name: each for name, each in found.items() if real[name] is bool(each)}

@@ -114,6 +114,6 @@ def test_the_password_of_a_url_is_not_shown() -> None:
 
 
 @pytest.mark.parametrize(("minor", "empty"), [(32, False), (33, True), (None, True)])
-def test_facts_c73_from_1_33_on_whole_nodes_look_empty_to_the_scheduler(minor: int | None, *, empty: bool) -> None:
+def test_from_1_33_on_whole_nodes_look_empty_to_the_scheduler(minor: int | None, *, empty: bool) -> None:
     facts = msgspec.structs.replace(GOOD, **entry(nodeCacheCapable=False), minor=minor)
     assert ("see every node as empty" in one(check_scheduler(facts), "scheduler.names").what) is empty

@@ -51,7 +51,8 @@ def test_of_one_file_all_problems_are_logged_and_of_thousands_of_files_few() -> 
         lines.clear()
         log = PolicyLog(structlog.get_logger("policies"))
         log.files({f"{number}.yaml": (file_problem(f"{number}.yaml"),) for number in range(5000)})
-        assert len(lines) == MAX_LINES + 1
+        assert len(lines) == MAX_LINES + 2
+        assert (lines[-1]["event"], lines[-1]["count"] > 0) == ("log_lines_left_out", True)
         lines.clear()
         log.files({})
-        assert len(lines) == MAX_LINES + 1
+        assert len(lines) == MAX_LINES + 2
