@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.conftest import bus, server, tas
+from tests.integration.conftest import bus, kept_servers, server, tas
 from tests.kubernetes.fixtures import admin, client, node
 from workers.kubernetes.crd import crd_manifest
 
@@ -23,7 +23,7 @@ from .controlplane import control_plane
 from .installation import Installation, installation
 from .processes import until
 
-__all__ = ["admin", "bus", "client", "node", "server", "tas"]
+__all__ = ["admin", "bus", "client", "kept_servers", "node", "server", "tas"]
 
 LOGS = {"logs", "audit.log"}
 FOLDER = Path(__file__).parent

@@ -67,10 +67,10 @@ OF_A_BUS = (
     WORKLOADS
     | DESCHEDULERS
     | {
-        *(f"bus.{name}" for name in ("copies", "replicas", "streams", "sync", "version")),
+        *(f"bus.{name}" for name in ("consumers", "copies", "limits", "replicas", "streams", "sync", "version")),
         *(f"metrics.{name}" for name in ("agree", "fresh", "late", "nodes", "present", "sources", "values")),
         *(f"policies.{name}" for name in ("any", "frozen", "label", "mirrored", "valid")),
-        *(f"workers.{name}" for name in ("behind", "expires", "ready", "running")),
+        *(f"workers.{name}" for name in ("asked", "behind", "concerns", "expires", "ready", "running")),
         "clocks.bus",
         "clocks.samples",
     }

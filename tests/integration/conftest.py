@@ -23,17 +23,17 @@ def _imports_begin() -> None:
 
 
 @pytest.fixture(scope="session")
-def _keeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keeper]:
+def kept_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keeper]:
     with keeper(tmp_path_factory.mktemp("servers")) as kept:
         yield kept
 
 
 @pytest.fixture
-async def server(_keeper: Keeper) -> AsyncIterator[Server]:
+async def server(kept_servers: Keeper) -> AsyncIterator[Server]:
     """A running server; a test may pause, kill and restart it. One that does not leaves it to the next test."""
-    server = await _keeper.take()
+    server = await kept_servers.take()
     yield server
-    await _keeper.give_back(server)
+    await kept_servers.give_back(server)
 
 
 @pytest.fixture
