@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -668,18 +669,19 @@ async def test_a_value_that_was_never_seen_begins_clear_for_anew(
             await store(m=1)
             await store(left_out=("m",), m=1)
         else:
+            others = count()
 
             async def is_overwritten() -> bool:
-                for number in range(10):  # fast enough for a pause
-                    await world.sample(f"node-{number}", m=1)
+                for _ in range(10):  # fast enough for a pause; each only once, so that none of them is overwritten
+                    await world.sample(f"node-{next(others)}", m=1)
                 await world.sample(m=2)
                 await world.sample(m=1)
                 return unseen() > before
 
             await eventually(is_overwritten)
         await eventually(lambda: unseen() > before)
+        await eventually(lambda: evaluate._nodes.unmet.until(NODE, KEY)["p"] > began)  # judged after it was read
         met_since = evaluate._nodes.unmet.until(NODE, KEY)["p"]
-        assert met_since > began
         await world.eventually(MET, ABSENT)
     verdict = await world.verdict()
     assert verdict is not None
