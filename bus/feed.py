@@ -151,7 +151,7 @@ class Feed:
                 await link.api(f"CONSUMER.DELETE.{self._bucket.stream}.{self._consumer}", seconds=REMOVE_SECONDS)
 
     async def _attach(self, after: Callable[[Epoch], int | None] | None) -> None:
-        epoch, messages = await self._stream_state()
+        epoch, messages, subjects = await self._stream_state()
         start = None if after is None else after(epoch)
         self.from_start = start is None
         self.epoch = epoch
@@ -189,16 +189,20 @@ class Feed:
                 end=self._pulse.end,
             )
         # If the stream was replaced since the first request, the consumer delivers entries of another epoch.
-        now, _ = await self._stream_state()
+        now, _, subjects_now = await self._stream_state()
         if now.created != epoch.created or now.last_sequence < epoch.last_sequence:
             raise UnavailableError(f"{stream} was replaced while a consumer was created")
         self._pending = created["num_pending"]
+        # A server that has just got its copy of the stream, or a part, would never deliver what it had not then (n74).
+        if start is None and not self._filtered and self._pending < (least := min(subjects, subjects_now)):
+            raise UnavailableError(f"{stream}: the server of the consumer has {self._pending} of {least} keys")
         if self._pending == 0 and (messages == 0 or self._filtered):
             self.applied = max(self.applied, epoch.last_sequence)
 
-    async def _stream_state(self) -> tuple[Epoch, int]:
+    async def _stream_state(self) -> tuple[Epoch, int, int]:
+        """The epoch, the number of messages, and that of keys, by the leader."""
         answer = await self._link.api(f"STREAM.INFO.{self._bucket.stream}", seconds=CALL_SECONDS)
-        return Epoch.of(answer), answer["state"]["messages"]
+        return Epoch.of(answer), answer["state"]["messages"], answer["state"].get("num_subjects", 0)
 
     async def _on_message(self, message: Msg) -> None:
         if self._held is not None:

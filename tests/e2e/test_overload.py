@@ -42,7 +42,7 @@ async def test_at_twice_the_load_every_answer_is_as_new_as_is_said(tmp_path: Pat
             held = await holder.hold(seconds)
             assert held.wrong == []
             assert held.longest > PERIOD, f"never behind: {held}"
-            assert held.telling > held.values / 10, f"any answer would have been right: {held}"
+            assert held.telling > 1000, f"any answer would have been right: {held}"
             assert held.answers > seconds
             # Flat: what grows with the nodes has grown before the hold.
             assert max(held.memory[5:]) < 1.25 * max(held.memory[:5]), held.memory

@@ -199,6 +199,7 @@ class Stage:
         self.both = both
         self.bus = bus
         self.load = Load(bus)
+        self.unwell: list[object] = []
         self._session = session
         self._measured = measured
 
@@ -221,11 +222,16 @@ class Stage:
         return all([(await replica.ready(self._session))["bus"] is not None for replica in self.both])
 
     async def all_is_well(self) -> bool:
+        """Whether nobody complains and all copies are current; `unwell` has what is not so."""
         ready = [await replica.ready(self._session) for replica in self.both]
-        if not all(each["status"] == 200 and each["bus"] is None for each in ready):
-            return False
-        answers = [await info(self.bus, of) for of in ALL]
-        return all(answer and has_majority(answer) and not late_copies(answer) for answer in answers)
+        self.unwell = [each for each in ready if each["status"] != 200 or each["bus"] is not None]
+        answers = {} if self.unwell else {of.stream: await info(self.bus, of) for of in ALL}
+        self.unwell += [
+            (stream, answer.get("cluster"))
+            for stream, answer in answers.items()
+            if not answer or not has_majority(answer) or late_copies(answer)
+        ]
+        return not self.unwell
 
     async def has(self, confirmed: dict[str, int]) -> bool:
         """Whether NODES has these counts, or later ones."""
@@ -249,7 +255,10 @@ class Stage:
         await eventually(lambda: self.load.accepted > accepted)
         first = time.monotonic() - began
         await eventually(lambda: self.has(before))
-        await eventually(self.all_is_well)
+        try:
+            await eventually(self.all_is_well)
+        except AssertionError as error:
+            raise AssertionError(f"{what}: {self.unwell}") from error
         self._measured(f"{what}: published after {first:.1f} s, all well after {time.monotonic() - began:.1f} s")
         assert self.labelled() == set(SICK)
 

@@ -308,11 +308,11 @@ async def test_who_comes_later_does_not_believe_a_leader_that_is_behind_what_oth
         await first.caught_up()
         stream_state, behind, asked = Feed._stream_state, True, 0
 
-        async def lagging(self: Feed) -> tuple[Epoch, int]:
+        async def lagging(self: Feed) -> tuple[Epoch, int, int]:
             nonlocal asked
             asked += 1
-            epoch, messages = await stream_state(self)
-            return (replace(epoch, last_sequence=epoch.last_sequence - 1) if behind else epoch), messages
+            epoch, *numbers = await stream_state(self)
+            return (replace(epoch, last_sequence=epoch.last_sequence - 1) if behind else epoch), numbers[0], numbers[1]
 
         monkeypatch.setattr(Feed, "_stream_state", lagging)
         async with following(bus, NODES) as late:

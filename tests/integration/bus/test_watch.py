@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from bus import consumers as consumers_of_feeds
 from bus.buckets import LEASES, NODES, SAMPLES, SOURCES, Bucket, Stream
 from bus.client import Msg
 from bus.connection import Bus, Epoch, RawEntry
@@ -51,6 +52,27 @@ async def test_stored_entries_are_delivered_in_order_and_then_every_change(bus: 
         ]
         assert [epoch.created for epoch in follower.epochs] == [(await bus.epoch(NODES)).created]
         assert all(abs(entry.created - time.time()) < 60 for entry in follower.entries)
+
+
+async def test_facts_n74_a_server_that_has_not_all_keys_yet_is_not_believed(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lost its copy of the stream: its consumer would never deliver what the copy gets later."""
+    await fill(bus, 10)
+    create, answers = consumers_of_feeds.create, []
+
+    async def created(*arguments: Any, **options: Any) -> tuple[str, dict[str, Any]]:
+        name, answer = await create(*arguments, **options)
+        answers.append(answer["num_pending"])
+        return name, answer | {"num_pending": answer["num_pending"] - 1} if len(answers) == 1 else answer
+
+    monkeypatch.setattr(consumers_of_feeds, "create", created)
+    with capture_logs() as logs:
+        async with following(bus, NODES) as follower:
+            await follower.caught_up()
+            assert len(follower.view) == 10
+    assert answers == [10, 10]
+    assert "the server of the consumer has 9 of 10 keys" in str([each.get("error") for each in logs])
 
 
 async def test_an_entry_says_which_version_it_has_replaced_also_one_that_was_overwritten_unseen(bus: Bus) -> None:
@@ -495,11 +517,11 @@ async def test_a_stream_that_is_replaced_while_a_feed_is_opened_is_noticed(
     state = Feed._stream_state
     asked = 0
 
-    async def replaced(feed: Feed) -> tuple[Epoch, int]:
+    async def replaced(feed: Feed) -> tuple[Epoch, int, int]:
         nonlocal asked
         asked += 1
-        epoch, messages = await state(feed)
-        return (epoch if asked == 1 else replace(epoch, **change)), messages
+        epoch, messages, subjects = await state(feed)
+        return (epoch if asked == 1 else replace(epoch, **change)), messages, subjects
 
     monkeypatch.setattr(Feed, "_stream_state", replaced)
     with pytest.raises(UnavailableError, match="was replaced"):
