@@ -15,6 +15,9 @@ from tas.configuring.versions import GROUP
 Object = Mapping[str, object]
 Types = Mapping[str, Mapping[str, str]]
 
+NOT_SHOWN = "(not shown)"
+"""In place of a value that may be a secret: errors are printed and logged."""
+
 _RANGES = {"int32": 1 << 31, "int64": 1 << 63}
 _DURATION = re.compile(r"[-+]?(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)")
 
@@ -91,23 +94,23 @@ def _value(types: Types, minor: int, kind: str, value: object, place: str) -> It
         yield from _fields(types, minor, kind, value, place)
     elif kind[0] == "[":
         if not isinstance(value, list):
-            yield Problem(place=place, value=value, reason="must be a list")
+            yield Problem(place=place, value=_shown(value), reason="must be a list")
             return
         for at, each in enumerate(value):
             yield from _value(types, minor, kind[1:-1], each, f"{place}[{at}]")
     elif kind[0] == "{":
         if not isinstance(value, Mapping):
-            yield Problem(place=place, value=value, reason="must be a mapping")
+            yield Problem(place=place, value=_shown(value), reason="must be a mapping")
             return
         for key, each in value.items():
             yield from _value(types, minor, kind[1:-1], each, f"{place}[{key}]")
     elif reason := _simple(kind, value):
-        yield Problem(place=place, value=value, reason=reason)
+        yield Problem(place=place, value=NOT_SHOWN if kind == "bytes" else value, reason=reason)
 
 
 def _fields(types: Types, minor: int, kind: str, value: object, place: str) -> Iterator[Problem]:
     if not isinstance(value, Mapping):
-        yield Problem(place=place, value=value, reason="must be a mapping")
+        yield Problem(place=place, value=_shown(value), reason="must be a mapping")
         return
     for field, each in value.items():
         inner = f"{place}.{field}" if place else str(field)
@@ -118,7 +121,12 @@ def _fields(types: Types, minor: int, kind: str, value: object, place: str) -> I
         same = (name for name in types[kind] if name.lower() == str(field).lower() and name != field)
         spelled = next(same, None)
         reason = f"is spelled {spelled}" if spelled else f"is no field that kube-scheduler 1.{minor} has here"
-        yield Problem(place=inner, value=each, reason=reason, unknown=spelled is None)
+        yield Problem(place=inner, value=_shown(each), reason=reason, unknown=spelled is None)
+
+
+def _shown(value: object) -> object:
+    """A value of another type or name than published: it may have a private key, keyData in another place."""
+    return value if isinstance(value, (bool, int, float)) else NOT_SHOWN
 
 
 def _simple(kind: str, value: object) -> str | None:

@@ -68,7 +68,7 @@ def problems(document: Object, minor: int, allowed: frozenset[str] = frozenset()
     version = Version(str(document["apiVersion"]).removeprefix(f"{GROUP}/"), minor)
     found = list(decoded(document, version.form, minor))
     # Only what has the published types is looked at further.
-    if not any(not each.unknown for each in found):
+    if all(each.unknown for each in found):
         found += _general(document, minor)
         found += _profiles(document, version, allowed)
         found += _extenders(document)

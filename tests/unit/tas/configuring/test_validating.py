@@ -41,6 +41,15 @@ def test_a_problem_names_the_field_the_value_and_the_remedy(fields: dict[str, ob
     assert reason in problem.reason
 
 
+@pytest.mark.parametrize(
+    "tls", [{"keyData": "SECRET!"}, {"keydata": "SECRET"}, {"more": {"keyData": "SECRET"}}, [{"keyData": "SECRET"}]]
+)
+def test_no_private_key_is_in_an_error(tls: object) -> None:
+    with pytest.raises(InvalidInputError, match="tlsConfig") as caught:
+        with_extenders(V1 | entry(tlsConfig=tls), 36, (), None)
+    assert "SECRET" not in str(caught.value)
+
+
 def test_a_plugin_that_is_allowed_is_accepted_and_no_other() -> None:
     both = plugins(filter=names("Coscheduling", "Other"))
     (problem,) = problems(V1 | both, 36, frozenset({"Coscheduling"}))
