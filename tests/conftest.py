@@ -5,7 +5,8 @@ import os
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Generator
-from operator import itemgetter
+from itertools import groupby
+from operator import attrgetter, itemgetter
 from pathlib import Path, PurePosixPath
 
 import psutil
@@ -81,10 +82,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     workers: int = getattr(config, "workerinput", {}).get("workercount", 1)
     is_long = [any(map(item.get_closest_marker, ("seeded", "long"))) for item in items]
     long = [item for item, first in zip(items, is_long, strict=True) if first]
-    others = [item for item, first in zip(items, is_long, strict=True) if not first]
+    others = mixed([item for item, first in zip(items, is_long, strict=True) if not first])
     part = -(-len(others) // workers)
     parts = [[*long[number::workers], *others[number * part : (number + 1) * part]] for number in range(workers)]
     items[:] = [item for each in parts for item in each]
+
+
+def mixed(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Spreads the files of `tests/integration`, which mostly wait, evenly among the others, which mostly calculate.
+
+    Else the processors have too much work at the beginning, and too little at the end. The tests of a file stay
+    together.
+    """
+    kinds: tuple[list[pytest.Item], list[pytest.Item]] = ([], [])
+    for item in items:
+        kinds[item.nodeid.startswith("tests/integration/")].append(item)
+    placed: list[tuple[float, list[pytest.Item]]] = []
+    for kind in kinds:
+        before = 0
+        for _, tests in groupby(kind, key=attrgetter("path")):
+            placed.append((before / len(kind), file := list(tests)))
+            before += len(file)
+    return [item for _, file in sorted(placed, key=itemgetter(0)) for item in file]
 
 
 class _Times:

@@ -17,7 +17,7 @@ from tas.samples.sample import Scrape
 from tas.values.quantity import Quantity, parse_quantity
 from tests.e2e.processes import free_ports
 from tests.installed import write_package
-from tests.integration.cli.tas import Tas
+from tests.integration.cli.tas import FREE, Tas
 from tests.integration.extender.test_agents import complete
 from tests.integration.servers import Server, eventually
 from tests.integration.workers.running import put
@@ -109,7 +109,7 @@ async def test_it_serves_built_in_agents_and_those_of_packages_at_the_port_of_th
 
 async def test_a_file_or_a_port_that_cannot_be_used_ends_the_start(tas: Tas, tmp_path: Path) -> None:
     (tmp_path / "agents.yaml").write_text("agents: {foo: {options: {a: 1}}}")
-    command = ("run", "agents", "--bus", "nats://127.0.0.1:1", "--agents", str(tmp_path / "agents.yaml"))
+    command = ("run", "agents", "--bus", "nats://127.0.0.1:1", "--agents", str(tmp_path / "agents.yaml"), *FREE)
     refused = await tas("run", "agents", "--bus", "nats://127.0.0.1:1", HTTP_PORT="80a")
     assert (refused.code, "HTTP_PORT = '80a': must be a port from 1 to 65535" in refused.err) == (2, True)
     done = await tas(*command)

@@ -88,7 +88,7 @@ async def test_an_invalid_source_configuration_is_reported_before_anything_start
 ) -> None:
     configuration = tmp_path / "sources.yaml"
     configuration.write_text("metrics: {load: {agregate: max}}")
-    common = ("run", "all", "--bus", "embedded", "--policies", str(policies), "--listen", "127.0.0.1:0")
+    common = ("run", "all", "--bus", "embedded", "--policies", str(policies), *FREE)
     done = await tas(
         *common,
         "--source",

@@ -368,7 +368,7 @@ async def test_all_invalid_settings_are_reported_together_and_nothing_starts(tas
 
 
 async def test_a_worker_without_the_embedded_bus_of_its_user_fails(tas: Tas) -> None:
-    done = await tas("run", "materialize", "--bus", "embedded")
+    done = await tas("run", "materialize", "--bus", "embedded", *HEALTH)
     assert done.code == 2
     assert "this user runs no embedded bus" in done.err
 
