@@ -13,7 +13,7 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
-WORKERS_PER_CORE = 3
+WORKERS_PER_CORE = 4
 """Many tests mainly wait: for the start of a server, a deadline, a process. A worker costs 6 s of processor time."""
 
 WORKER_BYTES = 1 << 30
