@@ -69,6 +69,13 @@ class StoredSamples(NamedTuple):
     samples: NodeSamples = ()
     left_out: frozenset[str] = frozenset()
 
+    def says_left_out(self, source: str, metric: str, sequence: int) -> bool:
+        """Whether a reader knows from this version that it has not seen the value of a message of this sequence."""
+        return metric in self.left_out and any(
+            scrape.source == source and metric in scrape.metrics and scrape.sequence > sequence
+            for scrape in self.samples
+        )
+
 
 class _Scrape(msgspec.Struct, kw_only=True, omit_defaults=True):
     source: str

@@ -92,11 +92,13 @@ class NewestScrape(NamedTuple):
 
     `left_out` names the metrics of the message whose value a later message has replaced before it was stored. Metrics
     of a message that came late, after one that was measured later, are not among them: their values never counted.
+    `sequence` is that of the message.
     """
 
     scrape: Scrape | None
     refused: tuple[InvalidInputError, ...]
     left_out: frozenset[str]
+    sequence: int
 
 
 def decode_newest(
@@ -120,7 +122,7 @@ def decode_newest(
         left_out = frozenset(metric for metric in written if replaced.get(metric, 0) > each.sequence)
         if scrape is not None:
             replaced |= dict.fromkeys(scrape.metrics, each.sequence)
-        yield NewestScrape(scrape, refused, left_out)
+        yield NewestScrape(scrape, refused, left_out, each.sequence)
 
 
 def _order(each: "Scrape | _Head") -> tuple[float, int, bool]:

@@ -128,6 +128,17 @@ def kept_metrics(known: NodeSamples, scrape: Scrape, sequence: int) -> set[str]:
     }
 
 
+def replaced_metrics(known: NodeSamples, scrape: Scrape) -> set[str]:
+    """The metrics of `scrape` that `known` has from its source, measured and published later."""
+    return {
+        metric
+        for each in known
+        if each.source == scrape.source and each.sequence > scrape.sequence and each.order > scrape.order
+        for metric in each.metrics
+        if metric in scrape.metrics
+    }
+
+
 def metric_count(samples: NodeSamples) -> int:
     """The number of pairs of source and metric, to be compared with a limit of `tas.samples.capacity`."""
     return sum(len(scrape.metrics) for scrape in samples)

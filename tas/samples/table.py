@@ -99,6 +99,11 @@ class Table:
         """The row of each node."""
         return {node: row for row, node in enumerate(self.nodes)}
 
+    def says_left_out(self, metric: str, sequence: int) -> bool:
+        """Whether a reader knows from this version that it has not seen the values of a message of this sequence."""
+        column = self.columns.get(metric) if metric in self.left_out else None
+        return column is not None and all(each.sequence > sequence for each in column.different)
+
     @cached_property
     def newest(self) -> float:
         """The time of its newest value, in seconds since 1970; minus infinity without values."""
@@ -154,6 +159,26 @@ def merge_tables(known: Table, incoming: Table) -> Table:
         return known
     found = table_of(known.source, nodes, _within_horizon(merged))
     return known if found == known else found
+
+
+def replaced_columns(known: Table, incoming: Table) -> dict[str, int]:
+    """The metrics of which `known` has values that were measured and published later, and the last sequence of theirs.
+
+    The sequence is that of the values of `incoming`, of the same source, that are replaced.
+    """
+    found: dict[str, int] = {}
+    for metric, column in incoming.columns.items():
+        newer = known.columns.get(metric)
+        if newer is None or min(each.sequence for each in column.different) >= known.last_sequence:
+            continue
+        for node, value, own in zip(incoming.nodes, column.values, column.readings, strict=True):
+            row = known.rows.get(node)
+            if value is None or row is None or newer.values[row] is None:
+                continue
+            other = newer.at(row)
+            if other.sequence > own.sequence and other.rank > own.rank:
+                found[metric] = max(own.sequence, found.get(metric, 0))
+    return found
 
 
 def table_of(source: str, nodes: tuple[str, ...], columns: Mapping[str, Column]) -> Table:

@@ -11,7 +11,7 @@ that starts would pass nodes that a running one rejects by their last known valu
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from math import inf
 
@@ -33,7 +33,7 @@ from tas.processes.process import RefusedSamples
 from tas.processes.refused import RefusedBySource
 from tas.samples.capacity import refusal_of_new_source, within_capacity
 from tas.samples.freshness import kept_from
-from tas.samples.sample import MAX_SAMPLE_AGE, NodeSamples, Scrape, merge
+from tas.samples.sample import MAX_SAMPLE_AGE, NodeSamples, Scrape, merge, replaced_metrics
 from tas.samples.table import Table
 from tas.samples.unknown_node import is_unknown_node
 from workers.following.synced import SyncedWatch
@@ -73,6 +73,8 @@ _REASONS = {
 }
 
 
+_NOTHING = StoredSamples()
+
 _Refusal = tuple[str, InvalidInputError]
 """A refused message or metric, with its reason for the metric label."""
 
@@ -85,42 +87,63 @@ def refusal_reason(error: InvalidInputError) -> str:
 class _KnownSamples:
     """A node's samples in NODES at `revision` (0: never written), decoded when first needed."""
 
-    __slots__ = ("_entry", "_samples", "revision")
+    __slots__ = ("_entry", "_said", "_stored", "revision")
 
     def __init__(
-        self, revision: int, *, entry: Entry[str, StoredSamples] | None = None, samples: NodeSamples = ()
+        self, revision: int, *, entry: Entry[str, StoredSamples] | None = None, stored: StoredSamples = _NOTHING
     ) -> None:
         self.revision = revision
         self._entry = entry
-        self._samples = samples
+        self._stored = stored
+        self._said = _NOTHING
 
     @property
     def samples(self) -> NodeSamples:
         """The samples; also empty if the stored record is invalid: the next write replaces it."""
         if self._entry is not None:
-            self._samples = (self._entry.readable() or StoredSamples()).samples
+            self._stored = self._entry.readable() or _NOTHING
             self._entry = None
-        return self._samples
+        return self._stored.samples
 
     @property
     def has_samples(self) -> bool:
         """Whether there is something to delete."""
-        return bool(self._samples) or (self._entry is not None and self._entry.present)
+        return bool(self._stored.samples) or (self._entry is not None and self._entry.present)
+
+    def follow(self, before: "_KnownSamples") -> None:
+        """Keeps of the versions before the last known one that says that values were left out."""
+        self._said = before._last_said
+
+    @property
+    def _last_said(self) -> StoredSamples:
+        return self._stored if self._stored.left_out else self._said
+
+    def unsaid(self, left_out: Mapping[tuple[str, str], int], incoming: Iterable[Scrape]) -> frozenset[str]:
+        """The metrics of values that no version has had, and of which none is known that says so.
+
+        `left_out`: as of `_Incoming`. Of `incoming`, the values are meant that this version has replaced.
+        """
+        series = dict(left_out)
+        for scrape in incoming:
+            for metric in replaced_metrics(self.samples, scrape):
+                series[scrape.source, metric] = max(scrape.sequence, series.get((scrape.source, metric), 0))
+        said = self._last_said
+        return frozenset(
+            metric for (source, metric), sequence in series.items() if not said.says_left_out(source, metric, sequence)
+        )
 
 
 class _Incoming:
-    """What messages have brought of one node, and the metrics of those of which values were left out."""
+    """What messages have brought of one node, and the source and metric of values that were left out.
+
+    `left_out` has the sequence of the last message of which the value of a source and metric was left out.
+    """
 
     __slots__ = ("left_out", "scrapes")
 
     def __init__(self) -> None:
         self.scrapes: list[Scrape] = []
-        self.left_out: set[str] = set()
-
-    @property
-    def metrics(self) -> frozenset[str]:
-        """The metrics of all scrapes."""
-        return frozenset(metric for scrape in self.scrapes for metric in scrape.metrics)
+        self.left_out: dict[tuple[str, str], int] = {}
 
 
 class Materialize:
@@ -204,10 +227,7 @@ class Materialize:
         """Merges messages into NODES, and returns what is refused. Raises BusError as `handle`."""
         received_at = time.monotonic()
         found, refused = await self._decode(messages)
-        updates = (
-            self._update(node, each.scrapes, each.metrics if overtakes else frozenset(each.left_out), received_at)
-            for node, each in found.items()
-        )
+        updates = (self._update(node, each, received_at, skips=overtakes) for node, each in found.items())
         results = await asyncio.gather(*updates, return_exceptions=True)
         # All nodes were tried, independently of each other. A bug is raised rather than a temporary error.
         failures = [result for result in results if isinstance(result, BaseException)]
@@ -233,7 +253,10 @@ class Materialize:
                 refused += ((refusal_reason(error), error) for error in newest.refused)
                 if newest.scrape is not None:
                     incoming[each.node].scrapes.append(newest.scrape)
-                incoming[each.node].left_out |= newest.left_out
+                for metric in newest.left_out:
+                    series = (each.source, metric)
+                    left_out = incoming[each.node].left_out
+                    left_out[series] = max(newest.sequence, left_out.get(series, 0))
                 steps += 1
                 if steps % DECODED_AT_ONCE == 0:
                     await asyncio.sleep(0)
@@ -241,21 +264,25 @@ class Materialize:
             of_node.scrapes.sort(key=lambda scrape: scrape.sequence)
         return incoming, refused
 
-    async def _update(
-        self, node: str, incoming: list[Scrape], left_out: frozenset[str], received_at: float
-    ) -> list[_Refusal]:
+    async def _update(self, node: str, incoming: _Incoming, received_at: float, *, skips: bool) -> list[_Refusal]:
         """Merges `incoming` into the node's stored samples, with retries after conflicts; returns what is refused.
 
-        The stored record says of which metrics values were left out.
+        The stored record says of which metrics values were left out, also if it has nothing else that is new: another
+        replica may have stored the newer values, and has not seen these. With `skips` these are all metrics that are
+        stored: a reader has not seen what came before them.
         """
         stored = self._nodes.get(node) or _KnownSamples(0)
         read_at = received_at
         while True:
             async with self._write_slots:
-                accepted, refused = within_capacity(node, stored.samples, incoming)
+                accepted, refused = within_capacity(node, stored.samples, incoming.scrapes)
                 merged = merge(stored.samples, accepted)
+                if skips:
+                    left_out = frozenset(metric for scrape in accepted for metric in scrape.metrics)
+                else:
+                    left_out = stored.unsaid(incoming.left_out, accepted)
                 try:
-                    if merged is not stored.samples:
+                    if merged is not stored.samples or (merged and left_out and not skips):
                         stored = await self._write(node, stored, StoredSamples(merged, left_out), read_at)
                     break
                 except (ConflictError, ExpiredError) as error:
@@ -270,7 +297,7 @@ class Materialize:
                 stored = await self._read(node)
                 if self._cluster and await self._is_deleted(node):
                     # Another replica wrote meanwhile, perhaps because the node was deleted: our view may be older.
-                    return [("unknown_node", _unknown(node, scrape.source)) for scrape in incoming]
+                    return [("unknown_node", _unknown(node, scrape.source)) for scrape in incoming.scrapes]
         now = time.time()
         for scrape in accepted:
             self._metrics.seconds.observe(max(0.0, now - scrape.arrived))
@@ -280,7 +307,7 @@ class Materialize:
         epoch = self._epoch
         revision = await NODE_SAMPLES.put(self._bus, node, stored, revision=known.revision, read_at=read_at)
         self._metrics.writes.inc()
-        written = _KnownSamples(revision, samples=stored.samples)
+        written = _KnownSamples(revision, stored=stored)
         self._remember(node, written, epoch)
         return written
 
@@ -299,6 +326,8 @@ class Materialize:
         """Keeps `stored` in memory, unless the bucket has a new epoch or a newer revision is known."""
         current = self._nodes.get(node)
         if epoch is self._epoch and (current is None or current.revision < stored.revision):
+            if current is not None and stored.has_samples:
+                stored.follow(current)
             self._nodes[node] = stored
 
     @property
@@ -379,12 +408,11 @@ class Materialize:
                 if self._cluster is None:  # wiped again
                     break
                 oldest = max(self._own_since(node), time.time() - MAX_SAMPLE_AGE)
-                scrapes = [scrape for scrape in stored.samples if scrape.time >= oldest]
+                incoming = _Incoming()
+                incoming.scrapes += (scrape for scrape in stored.samples if scrape.time >= oldest)
                 try:
-                    if scrapes:
-                        # A reader of the new epoch has not seen what came before this version.
-                        metrics = frozenset(metric for scrape in scrapes for metric in scrape.metrics)
-                        await self._update(node, scrapes, metrics, time.monotonic())
+                    if incoming.scrapes:
+                        await self._update(node, incoming, time.monotonic(), skips=True)
                         nodes += 1
                 except BusError as error:
                     self._throttled.warning("remembered_samples_not_written", node=node, error=str(error))

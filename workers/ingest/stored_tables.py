@@ -26,7 +26,16 @@ from bus.record_kind import Entry
 from bus.tables import by_table, received_table
 from tas.errors import InvalidInputError
 from tas.samples.sample import MAX_SAMPLE_AGE, NodeSamples
-from tas.samples.table import Table, TableKey, is_superseded, merge_tables, with_metrics, without_earlier, without_nodes
+from tas.samples.table import (
+    Table,
+    TableKey,
+    is_superseded,
+    merge_tables,
+    replaced_columns,
+    with_metrics,
+    without_earlier,
+    without_nodes,
+)
 from workers.process.logs import ThrottledLog
 
 log = structlog.get_logger("materialize")
@@ -56,7 +65,7 @@ Refuse = Callable[[str, InvalidInputError, int], None]
 class _Stored:
     """A table in NODES at `revision` (0: never written), decoded when first needed."""
 
-    __slots__ = ("_entry", "_table", "revision")
+    __slots__ = ("_entry", "_said", "_table", "revision")
 
     def __init__(
         self, revision: int, *, entry: Entry[TableKey, Table] | None = None, table: Table | None = None
@@ -64,6 +73,7 @@ class _Stored:
         self.revision = revision
         self._entry = entry
         self._table = table
+        self._said: Table | None = None
 
     @property
     def table(self) -> Table | None:
@@ -76,6 +86,29 @@ class _Stored:
     def is_present(self) -> bool:
         """Whether there is something to delete."""
         return self._table is not None or (self._entry is not None and self._entry.present)
+
+    def follow(self, before: "_Stored") -> None:
+        """Keeps of the versions before the last known one that says that values were left out."""
+        self._said = before._last_said
+
+    @property
+    def _last_said(self) -> Table | None:
+        return self._table if self._table is not None and self._table.left_out else self._said
+
+    def unsaid(self, left_out: Mapping[str, int], incoming: Table) -> frozenset[str]:
+        """The metrics of values that no version has had, and of which none is known that says so.
+
+        `left_out` has metrics, and the last sequence of their values. Of `incoming`, the values are meant that this
+        version has replaced.
+        """
+        metrics = dict(left_out)
+        if self.table is not None:
+            for metric, sequence in replaced_columns(self.table, incoming).items():
+                metrics[metric] = max(sequence, metrics.get(metric, 0))
+        said = self._last_said
+        return frozenset(
+            metric for metric, sequence in metrics.items() if said is None or not said.says_left_out(metric, sequence)
+        )
 
 
 class StoredTables:
@@ -144,8 +177,7 @@ class StoredTables:
                 table = without_earlier(table, {node: own_since(node) for node in table.nodes})
             try:
                 if table is not None and table.nodes and table.newest + MAX_SAMPLE_AGE > time.time():
-                    # A reader of the new epoch has not seen what came before this version.
-                    await self._update(key, table, frozenset(table.columns), time.monotonic(), _ignore)
+                    await self._update(key, table, {}, time.monotonic(), _ignore, skips=True)
                     written += 1
             except BusError as error:
                 self._throttled.warning("remembered_table_not_written", table=_name(key), error=str(error))
@@ -191,36 +223,38 @@ class StoredTables:
         received_at = time.monotonic()
         refuse = _ignore if overtakes else self._refuse
         try:
-            key, incoming, left_out = await self._decode(messages, refuse)
+            key, incoming, left_out, count = await self._decode(messages, refuse)
         except InvalidInputError as error:
             refuse(error.field, error, len(messages))
             return 0
         if incoming is not None:
-            metrics = frozenset(incoming.columns) if overtakes else frozenset[str]().union(*left_out)
-            await self._update(key, incoming, metrics, received_at, refuse)
-            self._metrics.seconds.observe(max(0.0, time.time() - messages[-1].arrived))
-        return len(left_out)
+            await self._update(key, incoming, left_out, received_at, refuse, skips=overtakes)
+            if incoming.nodes:
+                self._metrics.seconds.observe(max(0.0, time.time() - messages[-1].arrived))
+        return count
 
     async def _decode(
         self, messages: Sequence[Message], refuse: Refuse
-    ) -> tuple[TableKey, Table | None, Sequence[Collection[str]]]:
-        """The valid values of messages of one key, and the metrics of each message of which values were left out.
+    ) -> tuple[TableKey, Table | None, Mapping[str, int], int]:
+        """The valid values of messages of one key, the newest first; and what was left out.
 
-        Of an older message only the cells count that have no newer value: the others are not decoded. Raises
-        InvalidInputError if their subject is invalid.
+        That is the metrics of which values were left out, with the last sequence of such a message, and the number of
+        these messages. Of an older message only the cells count that have no newer value: the others are not decoded.
+        Raises InvalidInputError if their subject is invalid.
         """
         incoming: Table | None = None
-        left_out: list[Collection[str]] = []
+        left_out: dict[str, int] = {}
+        count = 0
         for message in messages:
             key, table, refused = received_table(message, partial(self._newer, incoming))
             self._note(refused.errors, refused.counts, refuse)
             if table is not None:
-                if table.left_out:
-                    left_out.append(table.left_out)
+                left_out = dict.fromkeys(table.left_out, message.sequence) | left_out
+                count += bool(table.left_out)
                 table = self._of_known_nodes(key, table, refuse)
                 incoming = table if incoming is None else merge_tables(incoming, table)
             await asyncio.sleep(0)
-        return key, None if incoming is None or not incoming.nodes else incoming, left_out
+        return key, incoming, left_out, count
 
     def _note(self, errors: Sequence[InvalidInputError], counts: Mapping[str, int], refuse: Refuse) -> None:
         named = {field: [each for each in errors if each.field.partition(".")[0] == field] for field in counts}
@@ -241,23 +275,30 @@ class StoredTables:
         return without_nodes(table, unknown)
 
     async def _update(
-        self, key: TableKey, incoming: Table, left_out: frozenset[str], received_at: float, refuse: Refuse
+        self,
+        key: TableKey,
+        incoming: Table,
+        left_out: Mapping[str, int],
+        received_at: float,
+        refuse: Refuse,
+        *,
+        skips: bool,
     ) -> None:
         """Merges `incoming` into the stored table, with retries after conflicts. Raises BusError.
 
-        The stored table says of which metrics values were left out.
+        The stored table says of which metrics values were left out, also if it has nothing else that is new: another
+        replica may have stored the newer values, and has not seen these. With `skips` these are all metrics of
+        `incoming`: a reader has not seen what came before it.
         """
         stored, read_at = self._known(key), received_at
         while True:
+            if (table := self._next(stored, incoming, left_out, skips=skips)) is None:
+                return
             if stored.table is None and (error := self._too_many_sources(key)) is not None:
                 refuse("capacity", error, len(incoming.nodes))
                 return
-            merged = incoming if stored.table is None else merge_tables(stored.table, incoming)
-            merged = without_nodes(merged, self._unknown(merged))
-            if merged is stored.table or not merged.nodes:
-                return
             try:
-                await self._write_fitting(key, stored, replace(merged, left_out=left_out), read_at)
+                await self._write_fitting(key, stored, table, read_at)
             except (ConflictError, ExpiredError) as error:
                 if time.monotonic() - received_at > BATCH_SECONDS:
                     raise
@@ -272,6 +313,15 @@ class StoredTables:
                 return
             read_at = time.monotonic()
             stored = await self._read(key)
+
+    def _next(self, stored: _Stored, incoming: Table, left_out: Mapping[str, int], *, skips: bool) -> Table | None:
+        """The next version, as of `_update`; None if it is not needed."""
+        merged = incoming if stored.table is None else merge_tables(stored.table, incoming)
+        merged = without_nodes(merged, self._unknown(merged))
+        unsaid = frozenset(incoming.columns) if skips else stored.unsaid(left_out, incoming)
+        if not merged.nodes or (merged is stored.table and (skips or not unsaid)):
+            return None
+        return replace(merged, left_out=unsaid)
 
     def _too_many_sources(self, key: TableKey) -> InvalidInputError | None:
         sources = {each.source for each, stored in self._stored.items() if stored.is_present}
@@ -333,6 +383,8 @@ class StoredTables:
         """Keeps `stored` in memory, unless the bucket has a new epoch or a newer revision is known."""
         current = self._stored.get(key)
         if epoch is self._epoch and (current is None or current.revision < stored.revision):
+            if current is not None and stored.is_present:
+                stored.follow(current)
             self._stored[key] = stored
 
     async def _remove_rows_of_deleted_nodes(self) -> None:

@@ -196,20 +196,32 @@ async def test_a_message_delivered_twice_writes_nothing(materialized: Materializ
     assert materialized.metric("tas_node_writes_total") == 1
 
 
+def message_of(
+    sequence: int, metrics: dict[str, str], node: str = "node-1", *, now: float, source: str = "test"
+) -> Message:
+    """A message of which the values were measured in the order of the sequences."""
+    body = {"metrics": metrics, "measured": datetime.fromtimestamp(now + sequence - 100, UTC).isoformat()}
+    subject = samples_subject(node, source)
+    return Message(subject, json.dumps(body).encode(), sequence, arrived=now, deliveries=1, reply="")
+
+
+async def left_out_of(bus: Bus, node: str = "node-1") -> frozenset[str]:
+    """The metrics of which the record of a node says that values were left out."""
+    entry = await entry_on(bus, NODES, node_metrics_key(node))
+    assert entry is not None
+    assert entry.value is not None
+    return decode_node_samples(entry.value).left_out
+
+
 async def test_a_record_says_of_which_metrics_values_were_left_out(materialized: Materialized) -> None:
     """Of values that come together only the newest is stored: a reader must know that it has not seen each."""
     bus, now = materialized.bus, time.time()
 
     def message(sequence: int, metrics: dict[str, str], node: str = "node-1") -> Message:
-        body = {"metrics": metrics, "measured": at(sequence - 100)}
-        subject = samples_subject(node, "test")
-        return Message(subject, json.dumps(body).encode(), sequence, arrived=now, deliveries=1, reply="")
+        return message_of(sequence, metrics, node, now=now)
 
     async def left_out(node: str = "node-1") -> frozenset[str]:
-        entry = await entry_on(bus, NODES, node_metrics_key(node))
-        assert entry is not None
-        assert entry.value is not None
-        return decode_node_samples(entry.value).left_out
+        return await left_out_of(bus, node)
 
     batch = [message(1, {"load": "1", "heat": "1"}), message(2, {"load": "99"}), message(3, {"load": "1"})]
     await materialized.worker.handle([*batch, message(3, {"load": "1"}, "node-2")])
@@ -218,6 +230,43 @@ async def test_a_record_says_of_which_metrics_values_were_left_out(materialized:
     assert await left_out("node-2") == frozenset()
     await materialized.worker.handle([message(4, {"load": "1", "heat": "1"})])
     assert await left_out() == frozenset(), "every value since the last version is in this one"
+
+
+@pytest.mark.parametrize("knows", [True, False], ids=["knows the newer values", "finds them by a conflict"])
+async def test_a_replica_that_comes_with_older_messages_says_once_that_nobody_has_seen_their_values(
+    bus: Bus, *, knows: bool
+) -> None:
+    """Another replica has stored newer values: nothing is new, but a violation may have come and gone."""
+    registry, now = CollectorRegistry(), time.time()
+    replica = Materialize(bus, registry=registry)  # without a watch it knows only what it has written or read
+    newest = replica if knows else Materialize(bus, registry=CollectorRegistry())
+
+    def writes() -> float:
+        return registry.get_sample_value("tas_node_writes_total") or 0
+
+    for node in ("node-1", "node-2"):
+        await newest.handle([message_of(9, {"load": "1", "heat": "1"}, node, now=now)])
+    before = writes()
+    await replica.handle([message_of(4, {"load": "99"}, now=now), message_of(3, {"load": "98"}, now=now)])
+    assert await left_out_of(bus) == {"load"}
+    assert writes() == before + 1
+    for sequence in (4, 2, 8, 9):  # one is delivered again, two were published before the version that says it
+        await replica.handle([message_of(sequence, {"load": "1"}, now=now)])
+    assert writes() == before + 1, "readers know it already"
+    await replica.handle([message_of(10, {"load": "1"}, now=now)])
+    assert await left_out_of(bus) == frozenset()
+    await replica.handle([message_of(7, {"load": "99"}, now=now)])
+    assert writes() == before + 2, "they have known it since an earlier version"
+    samples = await samples_on(bus, "node-1")
+    await replica.handle([message_of(5, {"heat": "99", "load": "99"}, now=now)])
+    assert await left_out_of(bus) == {"heat"}, "what is said of one metric says nothing of another"
+    assert writes() == before + 3
+    assert await samples_on(bus, "node-1") == samples
+    late = message_of(10, {"load": "99"}, "node-2", now=now - 50)
+    await replica.handle([late])
+    assert await left_out_of(bus, "node-2") == frozenset(), "it came late: it never counted"
+    await replica.handle([message_of(8, {"load": "99"}, "node-2", now=now, source="other")])
+    assert await left_out_of(bus, "node-2") == frozenset(), "nothing is left out of another source"
 
 
 async def test_many_messages_of_a_node_are_merged_into_few_writes(bus: Bus) -> None:

@@ -10,9 +10,11 @@ from functools import partial
 from zlib import crc32
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from bus.buckets import NODES, TABLES
 from bus.connection import Bus
+from bus.consumer import Message
 from bus.kinds import NODE_TABLES
 from bus.record_kind import Entry
 from bus.tables import encoded_tables, publish_tables
@@ -35,6 +37,7 @@ from tests.integration.workers.running import running
 from workers.following.followed_view import FollowedView
 from workers.following.node_samples import NodeSamplesReads
 from workers.ingest import stored_tables
+from workers.ingest.materialize import Materialize
 from workers.ingest.stored_tables import MAX_SOURCES
 
 WHOLE = Part(1, 0)
@@ -373,6 +376,50 @@ async def test_of_a_backlog_the_newest_counts_and_no_table_is_skipped_unread(bus
         table = (await stored(bus)).readable()
         assert table is not None
         assert table.left_out == frozenset(), "every value since the last version is in this one"
+
+
+@pytest.mark.parametrize("knows", [True, False], ids=["knows the newer values", "finds them by a conflict"])
+async def test_a_replica_that_comes_with_older_tables_says_once_that_nobody_has_seen_their_values(
+    bus: Bus, *, knows: bool
+) -> None:
+    """Another replica has stored newer values: nothing is new, but a violation may have come and gone."""
+    registry = CollectorRegistry()
+    replica = Materialize(bus, registry=registry)  # without a watch it knows only what it has written or read
+    newest = replica if knows else Materialize(bus, registry=CollectorRegistry())
+
+    def message(sequence: int, rows: Mapping[str, str], metric: str = "load") -> Message:
+        body = {"nodes": list(rows), "measured": at(sequence - 100), "metrics": {metric: list(rows.values())}}
+        data = json.dumps(body).encode()
+        return Message("tas.tables.poll.1-0", data, sequence, arrived=time.time(), deliveries=1, reply="")
+
+    def writes() -> float:
+        return registry.get_sample_value("tas_table_writes_total") or 0
+
+    async def left_out() -> frozenset[str]:
+        table = (await stored(bus)).readable()
+        assert table is not None
+        return table.left_out
+
+    await newest._tables.handle([message(9, {"a": "1", "b": "1"}), message(8, {"a": "1"}, "heat")])
+    before = writes()
+    await replica._tables.handle([message(4, {"a": "99"}), message(3, {"b": "98"})])
+    assert await left_out() == {"load"}
+    assert writes() == before + 1
+    for sequence in (4, 2, 8):  # one is delivered again, two were published before the version that says it
+        await replica._tables.handle([message(sequence, {"a": "1", "b": "1"})])
+    assert writes() == before + 1, "readers know it already"
+    assert registry.get_sample_value("tas_table_messages_superseded_total") == (5 if knows else 3)
+    await replica._tables.handle([message(10, {"a": "1", "b": "1"})])
+    assert await left_out() == frozenset()
+    await replica._tables.handle([message(7, {"b": "99"})])
+    assert writes() == before + 2, "they have known it since an earlier version"
+    have = (await stored(bus)).readable()
+    await replica._tables.handle([message(5, {"a": "99"}, "heat")])
+    assert await left_out() == {"heat"}, "what is said of one metric says nothing of another"
+    assert (await stored(bus)).readable() == have
+    await replica._tables.handle([message(6, {"a": "1", "c": "1"})])
+    assert await left_out() == {"load"}
+    assert await values(bus, "load") == {"a": 1, "b": 1, "c": 1}
 
 
 async def test_a_source_with_64_parts_that_publishes_as_fast_as_it_can_delays_no_other(

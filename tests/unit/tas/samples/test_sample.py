@@ -19,6 +19,7 @@ from tas.samples.sample import (
     metric_count,
     newest,
     newest_of_series,
+    replaced_metrics,
 )
 from tas.values.quantity import Quantity
 
@@ -205,6 +206,15 @@ def test_the_metrics_of_a_scrape_are_kept_if_it_or_a_newer_one_of_its_source_is_
     known = merged([scrape("agent", 10, 5, a=1), scrape("agent", 11, 4, b=2), scrape("machine", 12, 6, c=3)])
     assert kept_metrics(known, sent, 5) == {"a", "b"}
     assert kept_metrics(known, sent, 6) == {"b"}
+
+
+def test_a_metric_is_replaced_by_a_value_of_its_source_that_was_measured_and_published_later() -> None:
+    known = (scrape("agent", 30, 9, a=1, b=1), scrape("agent", 10, 8, c=1), scrape("machine", 30, 9, d=1))
+    sent = dict.fromkeys("abcde", 1)
+    assert replaced_metrics(known, scrape("agent", 20, 5, **sent)) == {"a", "b"}
+    assert replaced_metrics(known, scrape("agent", 20, 9, **sent)) == set()
+    assert replaced_metrics(known, scrape("agent", 30, 8, **sent)) == {"a", "b"}
+    assert replaced_metrics(known, scrape("agent", 31, 5, **sent)) == set()
 
 
 @pytest.mark.parametrize(

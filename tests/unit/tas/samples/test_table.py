@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import permutations
 from math import inf
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import assume, given
@@ -20,6 +20,7 @@ from tas.samples.table import (
     combined_samples,
     is_superseded,
     merge_tables,
+    replaced_columns,
     table_of,
     without_earlier,
     without_nodes,
@@ -30,6 +31,8 @@ from tests.unit.growth import is_within
 SOURCE = "machine"
 EMPTY = Table(SOURCE, (), {})
 NODES = ("a", "b", "c", "d")
+
+T = TypeVar("T")
 
 
 def at(time: float, sequence: int = 1, **more: Any) -> Reading:
@@ -206,7 +209,7 @@ class TestMerge:
         assert is_within(24, lambda: prepare(8000), lambda: prepare(1000))
 
 
-def counted_steps(work: Callable[[], Table]) -> tuple[Table, int]:
+def counted_steps(work: Callable[[], T]) -> tuple[T, int]:
     """The result of `work`, and how many lines of Python it ran and how many calls, those of generators included."""
     count = 0
 
@@ -223,6 +226,39 @@ def counted_steps(work: Callable[[], Table]) -> tuple[Table, int]:
         sys.settrace(before)
     assert count > 10
     return found, count
+
+
+class TestReplaced:
+    def test_a_column_is_replaced_where_a_value_was_measured_and_published_later(self) -> None:
+        known = table("ab", x=column(at(9, 9), 1, 1), y=column([at(9, 9), at(3, 3)], 1, 1), z=column(at(1, 8), 1, 1))
+        older = table("bca", x=column(at(5, 5), 2, 2, 2), y=column(at(5, 5), 2, 2, None), z=column(at(5, 5), 2, 2, 2))
+        assert replaced_columns(known, older) == {"x": 5}
+        assert replaced_columns(known, table("a", y=column(at(5, 5), 2))) == {"y": 5}
+        assert replaced_columns(known, table("a", x=column(at(5, 9), 2))) == {}
+        assert replaced_columns(known, table("a", x=column(at(10, 5), 2))) == {}
+
+    def test_the_sequence_is_that_of_the_last_value_that_is_replaced(self) -> None:
+        known = table("abc", x=column([at(9, 9), at(9, 9), at(3, 3)], 1, 1, 1))
+        older = table("abc", x=column([at(5, 5), at(6, 6), at(7, 7)], 2, 2, 2))
+        assert replaced_columns(known, older) == {"x": 6}
+
+    def test_a_table_of_later_messages_costs_no_step_by_row(self) -> None:
+        def steps(rows: int) -> int:
+            names = [f"n{row}" for row in range(rows)]
+            known, later = (table(names, x=column(at(n, n), *range(rows))) for n in (1, 2))
+            assert known.last_sequence == 1  # known since the message was decoded
+            found, count = counted_steps(lambda: replaced_columns(known, later))
+            assert found == {}
+            return count
+
+        assert steps(1000) == steps(10)
+
+    def test_a_version_says_what_readers_have_not_seen_of_messages_before_each_of_its_values(self) -> None:
+        version = Table(SOURCE, ("a", "b"), {"x": column([at(9, 9), at(7, 7)], 1, 1)}, frozenset({"x", "gone"}))
+        assert version.says_left_out("x", 6)
+        assert not version.says_left_out("x", 7), "the row with the value 7 may have come later"
+        assert not version.says_left_out("gone", 1)
+        assert not Table(SOURCE, ("a",), {"x": column(at(9, 9), 1)}).says_left_out("x", 1)
 
 
 class TestTable:
