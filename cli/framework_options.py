@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from cli.framework import LEVELS, LOG_LEVEL
 from cli.settings import Mistake
 from tas.agents.pigeon import RESOURCES, Objective, PigeonOptions
 from tas.agents.pigeon_cfg import read_pigeon_cfg
@@ -87,7 +86,4 @@ def fallbacks_of_environment(environment: Mapping[str, str], pigeon_cfg: str = "
     if pigeon.get("prime", 0) >= (count := len(pigeon.get("resources", PigeonOptions().resources))):
         reason = f"must be less than {count}, the number of resources: the default counts"
         ignored.append(Mistake(f"{PIGEON_CFG}, policyResourceIndex", str(pigeon.pop("prime")), reason))
-    level = environment.get(LOG_LEVEL, "")
-    if level and level.upper() not in LEVELS:
-        ignored.append(Mistake(LOG_LEVEL, shortened(level), f"must be {', '.join(LEVELS)}: the default counts"))
     return Fallbacks(options, ignored)

@@ -100,8 +100,9 @@ def settings_command(
             if given.get("wait_for_files") == "on":
                 _wait_for_files(given)
             settings = _load(command, {**framework.given, **given}, mistakes)
-            if original.unused:
-                _log_unused(settings, command, original.unused)
+            ignored = framework.ignored if "log_level" not in given else []
+            if original.unused or ignored:
+                _log_unused(settings, command, original.unused, ignored)
             sys.exit(body(settings, **values))
 
         originals = original_flags.flags_of(command)
@@ -126,13 +127,17 @@ def _by_flag(command: str) -> list[str]:
     ]
 
 
-def _log_unused(settings: Settings, command: str, flags: list[str]) -> None:
+def _log_unused(settings: Settings, command: str, flags: list[str], ignored: list[Mistake]) -> None:
     import structlog
 
     from workers.process.logs import configure_logging
 
     configure_logging(settings.log_format, settings.log_level)
-    structlog.get_logger("tas").warning("flags_unused", flags=flags, command=f"tas {command}")
+    log = structlog.get_logger("tas")
+    if flags:
+        log.warning("flags_unused", flags=flags, command=f"tas {command}")
+    for each in ignored:
+        log.warning("variable_ignored", variable=each.setting, value=each.value, reason=each.reason)
 
 
 def _wait_for_files(given: Mapping[str, str]) -> None:

@@ -150,6 +150,7 @@ def _respond_bind(args: Binding, hook_result: object, now: float) -> tuple[bytes
         error=hook_result or "",
         namespace=args.namespace,
         pod=args.name,
+        node=args.node,
         outcome=Outcome.DECIDED,
         candidates=1,
         passed=0 if hook_result else 1,

@@ -51,6 +51,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         namespace: The pod's.
         pod: The pod's name.
         policy: The policy that decided, or that would have decided.
+        node: Of a bind, the node for the pod.
         outcome: How the decision was made.
         candidates: The number of distinct nodes in the request.
         passed: The number of nodes that passed, were scored, or are offered for evictions.
@@ -74,6 +75,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = ""
     pod: str = ""
     policy: str = ""
+    node: str = ""
     outcome: Outcome | None = None
     candidates: int = 0
     passed: int = 0
@@ -98,6 +100,7 @@ def within_limits(answer: Answer) -> Answer:
         namespace=line_of(answer.namespace, MAX_NAME),
         pod=line_of(answer.pod, MAX_NAME),
         policy=line_of(answer.policy, 2 * MAX_NAME),
+        node=line_of(answer.node, MAX_NAME),
         reasons={line_of(reason): count for reason, count in reasons},
         rejected=tuple(line_of(name, MAX_NAME) for name in answer.rejected),
         values=tuple(

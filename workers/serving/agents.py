@@ -39,6 +39,7 @@ from workers.serving.interrupting import Interrupter
 from workers.serving.learner import hand_over
 from workers.serving.learning import Learning
 from workers.serving.mounted import MountedExtension
+from workers.serving.request_log import with_request_lines
 
 log = structlog.get_logger("agents")
 
@@ -115,7 +116,7 @@ class AgentsWorker:
             {PREFIX: {"bind": refuse_bind}},
             unready=self.unready,
             max_body_bytes=self._max_body_bytes,
-            on_answer=self._answered,
+            on_answer=with_request_lines("agents", self._answered),
             metrics=self._metrics,
             routes=[web.get("/version", _version)],
             changing=self._routes,

@@ -34,6 +34,7 @@ from workers.serving.extender_metrics import ExtenderMetrics
 from workers.serving.extensions import TELEMETRY, Extension, load
 from workers.serving.instant_query import InstantQueryHandler
 from workers.serving.mounted import EXTENSION_SECONDS, MountedExtension, entered
+from workers.serving.request_log import with_request_lines
 
 log = structlog.get_logger("extender")
 
@@ -134,7 +135,7 @@ class ExtenderWorker:
             self._served,
             unready=self.unready,
             max_body_bytes=self._max_body_bytes,
-            on_answer=self._answered,
+            on_answer=with_request_lines("extender", self._answered),
             metrics=self._metrics,
             routes=[version_route(), *([self._explain.route()] if self._debug_explain else [])],
         )

@@ -33,6 +33,7 @@ from workers.serving.extender_http import MAX_BODY_BYTES, AnswerRing, build_app
 from workers.serving.extender_metrics import ExtenderMetrics
 from workers.serving.extensions import Extension
 from workers.serving.mounted import MountedExtension, entered
+from workers.serving.request_log import with_request_lines
 
 log = structlog.get_logger("gpu")
 
@@ -111,7 +112,7 @@ class GpuExtender:
             {PREFIX: self._mounted.verbs},
             unready=self.unready,
             max_body_bytes=self._max_body_bytes,
-            on_answer=self._answered,
+            on_answer=with_request_lines("gpu", self._answered),
             metrics=self._metrics,
             routes=[version_route()],
         )

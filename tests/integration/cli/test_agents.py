@@ -104,7 +104,8 @@ async def test_it_serves_built_in_agents_and_those_of_packages_at_the_port_of_th
         assert 'tas_extender_unknown_scored_total{path="/warm"} 2.0' in (await running.health("/metrics"))[1]
         assert await running.end() == 0
         assert running.events("extension_failed")
-        assert any(line["level"] == "debug" for line in running.log)
+        line = next(line for line in running.events("request_answered") if line["path"] == "/mine")
+        assert (line["level"], line["verb"], line["best"]) == ("debug", "prioritize", ["a=4"])
 
 
 async def test_a_file_or_a_port_that_cannot_be_used_ends_the_start(tas: Tas, tmp_path: Path) -> None:

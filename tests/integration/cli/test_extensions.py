@@ -27,7 +27,7 @@ async def everything(tas: Tas, site: Path, folder: Path, *flags: str) -> AsyncIt
     policies = folder / "policies"
     policies.mkdir()
     command = ("run", "all", "--policies", str(policies), *LISTEN, *flags)
-    async with tas.running(*command, PYTHONPATH=str(site)) as running:
+    async with tas.running(*command, PYTHONPATH=str(site), LOG_LEVEL="trace") as running:
         await running.ready()
         yield running
 
@@ -79,6 +79,8 @@ async def test_the_installed_example_answers_from_published_samples(tas: Tas, tm
             "tas-bandwidth 0.1.0",
         )
         assert sorted(reported["verbs"]) == ["filter", "preempt", "prioritize"]
+        line = next(each for each in running.events("request_answered") if each["path"] == "/bandwidth")
+        assert (line["logger"], line["verb"], line["pod"]) == ("extender", "filter", "default/p")
         line = await running.logged("extension_mounted")
         assert (line["extension"], line["package"]) == ("bandwidth", "tas-bandwidth 0.1.0")
 

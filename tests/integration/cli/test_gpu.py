@@ -21,7 +21,8 @@ async def test_it_serves_the_paths_of_the_original_at_its_port_and_binds(
         await world.add_nodes(a="N(0,1) i2 t2")
         await world.complete()
         pod = world.add_pod("p", "A{i1 t1} allow=card1")
-        async with tas.running("run", "gpu", "--bus", server.url, "--health-listen", "127.0.0.1:0", *flags) as running:
+        command = ("run", "gpu", "--bus", server.url, "--health-listen", "127.0.0.1:0", *flags)
+        async with tas.running(*command, LOG_LEVEL="DEBUG") as running:
             await running.ready()
             asked = {"Pod": pod, "Nodes": None, "NodeNames": ["a", "b"]}
             async with session.post(f"{url}/filter", json=asked) as answer:
@@ -35,3 +36,7 @@ async def test_it_serves_the_paths_of_the_original_at_its_port_and_binds(
         assert (found["gas-container-cards"], found["gas-container-tiles"]) == ("card1", "card1:gt0")
         (unused,) = running.events("flags_unused")
         assert unused["flags"] == ["--qps"]
+        filtered, bound, refused = running.events("request_answered")
+        assert (filtered["verb"], filtered["pod"], filtered["rejected"]) == ("filter", "default/p", ["b"])
+        assert (bound["verb"], bound["pod"], bound["node"], bound["passed"]) == ("bind", "default/p", "a", 1)
+        assert refused["status"] == 405

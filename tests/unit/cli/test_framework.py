@@ -10,16 +10,24 @@ from cli.framework_options import VARIABLES, fallbacks_of_environment
 from tas.agents.builtin import BUILTIN
 
 
-def test_port_and_level_are_settings_of_agents_only() -> None:
+def test_the_port_is_a_setting_of_agents_and_the_level_of_all_that_answer_a_scheduler() -> None:
     environment = {"HTTP_PORT": "5401", "LOG_LEVEL": "Alert"}
-    assert settings_of_environment("run agents", environment) == ({"listen": ":5401", "log_level": "error"}, [])
-    assert settings_of_environment("run extender", environment) == ({}, [])
-    assert settings_of_environment("run agents", {"HTTP_PORT": "", "LOG_LEVEL": "loud"}) == ({}, [])
+    assert settings_of_environment("run agents", environment) == ({"listen": ":5401", "log_level": "error"}, [], [])
+    for command in ("run all", "run extender", "run gpu"):
+        assert settings_of_environment(command, environment) == ({"log_level": "error"}, [], [])
+    assert settings_of_environment("run labels", environment) == ({}, [], [])
+
+
+def test_a_level_that_is_none_does_not_count_and_is_named() -> None:
+    given, mistakes, (ignored,) = settings_of_environment("run gpu", {"HTTP_PORT": "", "LOG_LEVEL": "loud"})
+    assert (given, mistakes) == ({}, [])
+    reason = "must be TRACE, DEBUG, INFO, WARNING, ERROR, ALERT: the default counts"
+    assert str(ignored) == f"LOG_LEVEL = 'loud': {reason}"
 
 
 @pytest.mark.parametrize("port", ["0", "65536", "x", "80 ", ":80", "\u0661"])
 def test_a_port_that_is_none_is_a_mistake(port: str) -> None:
-    given, (mistake,) = settings_of_environment("run agents", {"HTTP_PORT": port})
+    given, (mistake,), _ = settings_of_environment("run agents", {"HTTP_PORT": port})
     assert (given, mistake.setting, mistake.reason) == ({}, "HTTP_PORT", "must be a port from 1 to 65535")
 
 
@@ -48,7 +56,6 @@ def test_variables_are_options_in_our_units() -> None:
         ({"SAFEFORECASTWEIGHT": "20%"}, "'20%'"),
         ({"CONGESTION_FACTOR_MAX": "0"}, "'0'"),
         ({"CONGESTION_FACTOR_MAX": "1.5"}, "'1.5'"),
-        ({"LOG_LEVEL": "loud"}, "'loud'"),
         ({"POLICY_OBJECTIVE": "BINPACK "}, "'BINPACK '"),
         ({"NUM_RESOURCES": "6"}, "'6'"),
     ],
