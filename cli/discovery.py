@@ -33,13 +33,14 @@ def temporary_directory() -> str:
 class _Announcement(msgspec.Struct, frozen=True, kw_only=True):
     """A running server; `started` distinguishes its process from a later process with the same id.
 
-    `token` is the file with the token that it demands.
+    `token` is the file with the token that it demands. `simulated`: its cluster is that of `tas up`.
     """
 
     url: str
     pid: int
     started: float
     token: str = ""
+    simulated: bool = False
 
 
 def runtime_directory() -> Path:
@@ -54,14 +55,15 @@ ATTEMPTS = 5
 
 
 @contextmanager
-def announced(url: str, pid: int, token: Path) -> Iterator[None]:
+def announced(url: str, pid: int, token: Path, *, simulated: bool = False) -> Iterator[None]:
     """Announces the server `pid` while the body runs. A failure is logged; clients then need `--bus`."""
     import psutil
 
     path: Path | None = None
     try:
         started = psutil.Process(pid).create_time()
-        path = _announce(_Announcement(url=url, pid=pid, started=started, token=str(token.absolute())))
+        file = str(token.absolute())
+        path = _announce(_Announcement(url=url, pid=pid, started=started, token=file, simulated=simulated))
     except (OSError, psutil.Error) as error:
         _log().warning("bus_not_announced", bus=url, error=str(error))
     try:
@@ -77,6 +79,11 @@ def running_bus() -> str | None:
     """The address of the embedded server that this user started last; None if none runs."""
     running = _running()
     return max(running, key=lambda announcement: announcement.started).url if running else None
+
+
+def is_simulated(url: str) -> bool:
+    """Whether this is the address of an embedded server of this user whose cluster is simulated."""
+    return any(announcement.url == url and announcement.simulated for announcement in _running())
 
 
 def _running() -> list[_Announcement]:

@@ -38,9 +38,12 @@ class Process:
         self.context = Context(settings, stack, new_registry())
         self._workers: list[Worker] = []
 
-    async def start_bus(self, *, announce: bool = True) -> None:
-        """Starts the embedded server for this process; with `announce`, other commands of this user find it."""
-        starting = embedded_bus(self.context.settings, announce=announce)
+    async def start_bus(self, *, announce: bool = True, simulated: bool = False) -> None:
+        """Starts the embedded server for this process; with `announce`, other commands of this user find it.
+
+        With `simulated` they know that the cluster is none.
+        """
+        starting = embedded_bus(self.context.settings, announce=announce, simulated=simulated)
         server, self.context.token = await self.context.stack.enter_async_context(starting)
         self.context.url = server.url
         self.add(EmbeddedBus(server))
@@ -132,7 +135,9 @@ def _warn_of_metrics(names: Iterable[str]) -> None:
 
 
 @asynccontextmanager
-async def embedded_bus(settings: Settings, *, announce: bool = True) -> AsyncIterator[tuple[EmbeddedServer, Path]]:
+async def embedded_bus(
+    settings: Settings, *, announce: bool = True, simulated: bool = False
+) -> AsyncIterator[tuple[EmbeddedServer, Path]]:
     """The embedded server and the file with its token; with `announce`, other commands of this user find it.
 
     Raises StartError, WorkerError.
@@ -153,7 +158,7 @@ async def embedded_bus(settings: Settings, *, announce: bool = True) -> AsyncIte
         except UnavailableError as error:
             raise WorkerError(f"bus: {error}") from error
         if announce:
-            stack.enter_context(announced(server.url, server.pid, token))
+            stack.enter_context(announced(server.url, server.pid, token, simulated=simulated))
         log.info("bus_started", bus=server.url, pid=server.pid, store=str(store), token=str(token))
         yield server, token
 

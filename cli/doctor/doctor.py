@@ -14,7 +14,7 @@ import msgspec
 
 from bus.connection import Bus
 from cli.as_json import JSON_OPTION, print_json
-from cli.discovery import running_bus
+from cli.discovery import is_simulated, running_bus
 from cli.doctor.bus_facts import BusRead, Stored, metric_facts, no_bus, policy_facts, process_facts, read_bus, settled
 from cli.doctor.cluster_facts import ADMINISTRATOR, ClusterRead, read_cluster, unread
 from cli.doctor.extender_probe import ExtenderRead, read_extender
@@ -167,7 +167,7 @@ def doctor(
 
 async def _examined(settings: Settings, options: Options, bus: Bus, url: str) -> int:
     reading = read_bus(bus, monitors=options.monitors, embedded=url == running_bus())
-    return await _examine(settings, options, reading, bus)
+    return await _examine(settings, options, reading, bus, simulated=is_simulated(url))
 
 
 async def _examined_without_bus(settings: Settings, options: Options, reason: str) -> int:
@@ -177,8 +177,15 @@ async def _examined_without_bus(settings: Settings, options: Options, reason: st
     return await _examine(settings, options, read())
 
 
-async def _examine(settings: Settings, options: Options, reading: Awaitable[BusRead], bus: Bus | None = None) -> int:
-    findings = await examined(settings, options, await reading, bus)
+async def _examine(
+    settings: Settings,
+    options: Options,
+    reading: Awaitable[BusRead],
+    bus: Bus | None = None,
+    *,
+    simulated: bool = False,
+) -> int:
+    findings = await examined(settings, options, await reading, bus, simulated=simulated)
     if options.as_json:
         print_json([msgspec.to_builtins(each) for each in findings])
     else:
@@ -186,8 +193,10 @@ async def _examine(settings: Settings, options: Options, reading: Awaitable[BusR
     return exit_code(findings)
 
 
-async def examined(settings: Settings, options: Options, read: BusRead, bus: Bus | None) -> list[Finding]:
-    """The findings of all checks but the skipped ones."""
+async def examined(
+    settings: Settings, options: Options, read: BusRead, bus: Bus | None, *, simulated: bool = False
+) -> list[Finding]:
+    """The findings of all checks but the skipped ones. The bus of a `simulated` cluster has none to ask."""
     files = await asyncio.to_thread(read_scheduler, options.manifest, options.scheduler_config)
     known = None if files.url is None else url_of(files.url)
     own = settings.listen
@@ -206,6 +215,7 @@ async def examined(settings: Settings, options: Options, read: BusRead, bus: Bus
         cluster=cluster,
         files=files,
         extender=extender,
+        simulated=simulated,
         own_environment=os.environ,
         stale_after=settings.stale_after,
         now=time.time(),
@@ -251,10 +261,15 @@ def facts_of(
     own_environment: Mapping[str, str],
     stale_after: float,
     now: float,
+    simulated: bool = False,
 ) -> Facts:
-    """All that was read, in the form of the checks. `now` is when the rest was read, by our clock."""
+    """All that was read, in the form of the checks. `now` is when the rest was read, by our clock.
+
+    Of a `simulated` cluster there is nothing to check, as without a cluster, unless it is asked by its kubeconfig.
+    """
     stored, pods = bus.stored, cluster.pods
-    from_directory = not cluster.is_asked and isinstance(stored, Stored) and stored.cluster is False
+    without_cluster = simulated or (isinstance(stored, Stored) and stored.cluster is False)
+    from_directory = not cluster.is_asked and without_cluster
     environment = cluster.environment if isinstance(files.environment, Missing) else files.environment
     return Facts(
         bus=bus.bus,

@@ -6,7 +6,7 @@ The workers, the extender and the bus are real.
 import asyncio
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -33,6 +33,7 @@ log = structlog.get_logger("simulated")
 SIMULATED_NODES = ("node-1", "node-2", "node-3")
 
 SOURCE = "simulated"
+HEALTHY = {"health_metric": parse_quantity("0")}
 GIB = 2**30
 
 MAX_PODS = 6
@@ -59,15 +60,19 @@ def _labels_nodes(policy: Mapping[str, Any]) -> bool:
 class SimulatedNodes:
     """Publishes samples of the nodes every second, except for metrics for which another source has a fresh sample.
 
-    So a sample that a user publishes counts until it is stale.
+    So a sample that a user publishes counts until it is stale. The `healthy` nodes have telemetry of their own, and
+    need nothing but their health.
     """
 
     name = "simulated-nodes"
 
-    def __init__(self, bus: Bus, followed: FollowedView, nodes: Sequence[str], *, seed: int = 1) -> None:
+    def __init__(
+        self, bus: Bus, followed: FollowedView, nodes: Sequence[str], *, healthy: Sequence[str] = (), seed: int = 1
+    ) -> None:
         self._bus = bus
         self._followed = followed
-        self._nodes = {node: _Walk(random.Random(f"{seed}/{node}")) for node in nodes}  # noqa: S311 - no secret
+        self._steps: dict[str, Callable[[float], dict[str, Quantity]]] = dict.fromkeys(healthy, lambda _: HEALTHY)
+        self._steps |= {node: _Walk(random.Random(f"{seed}/{node}")).step for node in nodes}  # noqa: S311 - no secret
 
     def unready(self) -> str | None:
         """Always ready."""
@@ -78,9 +83,9 @@ class SimulatedNodes:
         await self._bus.wait_connected()
         while True:
             now = time.time()
-            for node, walk in self._nodes.items():
+            for node, step in self._steps.items():
                 view = self._followed.view
-                metrics = unclaimed(walk.step(now), view.samples(node), stale_after=view.default_stale_after, now=now)
+                metrics = unclaimed(step(now), view.samples(node), stale_after=view.default_stale_after, now=now)
                 if not metrics:
                     continue
                 scrape = Scrape(source=SOURCE, measured=now, arrived=now, sequence=0, metrics=metrics)

@@ -53,7 +53,7 @@ async def _up(settings: Settings) -> int:
         parts, stop = await stack.enter_async_context(process(settings))
         console.stop = stop.set
         if settings.bus == EMBEDDED:
-            await parts.start_bus()
+            await parts.start_bus(simulated=True)
         await parts.build((*workers_of_all(settings), "machine"))
         bus = await parts.context.connect("live")
         followed = await parts.context.view()
@@ -71,7 +71,9 @@ async def _up(settings: Settings) -> int:
             freezes=freezes,
             cards=cards.rows,
         )
-        simulated = SimulatedNodes(await parts.context.connect("simulated"), followed, SIMULATED_NODES)
+        simulated = SimulatedNodes(
+            await parts.context.connect("simulated"), followed, SIMULATED_NODES, healthy=(settings.node,)
+        )
         for part in (
             applied,
             StoredProblems(bus, applied),

@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from cli.discovery import announced, bus_access, bus_url, running_bus, runtime_directory, temporary_directory
+from cli.discovery import (
+    announced,
+    bus_access,
+    bus_url,
+    is_simulated,
+    running_bus,
+    runtime_directory,
+    temporary_directory,
+)
 from cli.loading import load_settings
 
 TOKEN = Path("/somewhere/token")
@@ -32,9 +40,16 @@ def test_a_server_is_found_while_it_is_announced(folder: Path) -> None:
     assert running_bus() is None
     with announced("nats://127.0.0.1:1", os.getpid(), TOKEN):
         assert running_bus() == "nats://127.0.0.1:1"
+        assert not is_simulated("nats://127.0.0.1:1")
         assert folder.stat().st_mode & 0o777 == 0o700
     assert running_bus() is None
     assert not folder.exists()
+
+
+def test_a_server_of_a_simulated_cluster_is_known_by_its_address() -> None:
+    with announced("nats://127.0.0.1:1", os.getpid(), TOKEN, simulated=True):
+        assert is_simulated("nats://127.0.0.1:1")
+        assert not is_simulated("nats://127.0.0.1:2")
 
 
 @pytest.mark.parametrize("method", ["lstat", "write_bytes"])
