@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import os
 import re
 import sys
 import textwrap
@@ -53,10 +54,13 @@ async def bus(server: EmbeddedServer) -> AsyncIterator[Bus]:
 
 
 @asynccontextmanager
-async def running(program: str, *arguments: str) -> AsyncIterator[asyncio.StreamReader]:
+async def running(program: str, url: str, *arguments: str) -> AsyncIterator[asyncio.StreamReader]:
     """The program's output, as long as the body reads it."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", program, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        *(sys.executable, "-c", program, *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env={**os.environ, "TAS_BUS": url},
     )
     assert process.stdout is not None
     try:

@@ -3,21 +3,28 @@
 import asyncio
 import os
 import pty
+import re
 import signal
 import socket
+import sys
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import aiohttp
 import pytest
 from structlog.testing import capture_logs
 
+from bus.connection import Bus
+from bus.errors import RefusedError
 from cli.up.applied import AppliedPolicies
 from sandbox import Sandbox
 from sandbox.resources import TASPOLICIES
 from tests.e2e.processes import free_ports
 from tests.integration.cli.tas import COMMAND, Command, Tas, demo_policy, policy_folder, replace_file
 from tests.integration.servers import eventually
+
+DOCS = Path(__file__).parents[4] / "docs"
 
 POLICY = demo_policy("""\
     deschedule:
@@ -70,6 +77,15 @@ async def test_nodes_get_labels_pods_move_an_edit_takes_effect_and_no_file_remai
     try:
         screen = Screen(process)
         await screen.shows("node node-1: violates", "(demo-policy)")
+        ports = ("--listen", f"127.0.0.1:{listen}", "--extender-health", f"127.0.0.1:{health}")
+
+        async def is_healthy() -> bool:
+            """A trial has no cluster to check; at first its processes are not ready."""
+            found = await tas("doctor", *ports)
+            assert "not checked" not in found.out
+            return found.code == 0
+
+        await eventually(is_healthy)
         (policies / "bad.yaml").write_text("broken: [")
         await screen.shows("policies: bad.yaml: in force: nothing; no YAML")
         (problem,) = await _json(f"http://127.0.0.1:{health}/problems/files")
@@ -79,12 +95,18 @@ async def test_nodes_get_labels_pods_move_an_edit_takes_effect_and_no_file_remai
             return "bad.yaml" in (await tas("get", "policies")).out
 
         await eventually(stored)
+        pager = await as_written("subscribing.md", "pager.py", tas, policies.parent)
+        await eventually(partial(is_subscribed, (await tas("bus", "url")).out.strip()))
         for node in ("node-1", "node-2", "node-3"):
             done = await tas("publish", node, "health_metric=2")
             assert done.code == 0, done.err
         await eventually(lambda: "cluster: node-3: labels: demo-policy=violating; pods: –" in screen.text)
         # The first pod may have moved before the file was reported: then its line is already removed from the text.
         await eventually(lambda: "simulated_pod_evicted" in screen.everything)
+        await pager.shows("node-1 violates deschedule: 2")
+        os.killpg(pager.process.pid, signal.SIGKILL)
+        publish = await as_written("bus.md", "publish.py", tas, policies.parent)
+        await publish.shows("stored as ")
         # A new process: no other test runs this command as a user starts it.
         top = Screen(await tas.new("top", "--extender-health", f"127.0.0.1:{health}"))
         await eventually(lambda: "policies: bad.yaml: in force: nothing; no YAML" in top.text)
@@ -104,6 +126,36 @@ async def test_nodes_get_labels_pods_move_an_edit_takes_effect_and_no_file_remai
             process.kill()
             await process.wait()
     assert tas.left_behind() == []
+
+
+async def as_written(page: str, file: str, tas: Tas, folder: Path) -> Screen:
+    """The first program of a page of docs/, started in a shell of its own by the commands that the page shows."""
+    text = (DOCS / page).read_text()
+    (program, *_) = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    (folder / file).write_text(program)
+    (export,) = re.findall(r"^export TAS_BUS=\$\(tas bus url\).*$", text.partition("## Examples")[0], re.MULTILINE)
+    assert f"python {file}" in text
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    process = await asyncio.create_subprocess_exec(
+        *("sh", "-c", f"{export}\npython {file}"),
+        cwd=folder,
+        env=tas.environment | {"PATH": path},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
+    return Screen(process)
+
+
+async def is_subscribed(url: str) -> bool:
+    async with Bus.connect(url, name="test") as bus:
+        await asyncio.wait_for(bus.wait_connected(), 60)
+        try:
+            await bus.api("CONSUMER.INFO.EVENTS.pager")
+        except RefusedError:
+            return False
+    return True
 
 
 async def _json(url: str) -> list[dict[str, str]]:
