@@ -8,7 +8,7 @@ import msgspec
 
 from bus.records.codec import Time, encode, optional_seconds_of, optional_time_of, reader, seconds_of, time_of
 from tas.sources.result import RefusalReason, SuspectReason
-from tas.sources.state import RefusedValues, SourceMetric, SourceState
+from tas.sources.state import LOST_NAMES, LostNodes, RefusedValues, SourceMetric, SourceState
 
 R = TypeVar("R", bound=StrEnum)
 
@@ -18,6 +18,14 @@ class _Refusal(msgspec.Struct, kw_only=True):
     count: int
     example: str
     time: Time
+
+
+class _Lost(msgspec.Struct, kw_only=True):
+    metric: str
+    count: int
+    nodes: int
+    since: Time
+    names: list[str]
 
 
 class _SourceState(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
@@ -40,6 +48,7 @@ class _SourceState(msgspec.Struct, kw_only=True, omit_defaults=True, rename="cam
     behind: float | None = msgspec.field(default=None, name="behindSeconds")
     metrics_left_out: int = 0
     missing_left_out: int = 0
+    lost: _Lost | None = None
 
 
 _TIMES = ("since", "time", "last_success", "last_failure")
@@ -53,6 +62,9 @@ def encode_source_state(state: SourceState) -> bytes:
     fields |= {name: optional_time_of(fields[name]) for name in _TIMES}
     fields["refused"], fields["suspect"] = _encoded(state.refused), _encoded(state.suspect)
     fields["behind"] = state.behind or None
+    if state.lost is not None:
+        lost = msgspec.structs.asdict(state.lost)
+        fields["lost"] = _Lost(**lost | {"since": time_of(state.lost.since), "names": list(state.lost.names)})
     return encode(_SourceState(**fields))
 
 
@@ -64,6 +76,10 @@ def decode_source_state(data: bytes) -> SourceState:
     fields["refused"] = _decoded(written.refused, RefusalReason)
     fields["suspect"] = _decoded(written.suspect, SuspectReason)
     fields["behind"] = written.behind or 0.0
+    if written.lost is not None:
+        lost = msgspec.structs.asdict(written.lost)
+        names = tuple(written.lost.names[:LOST_NAMES])
+        fields["lost"] = LostNodes(**lost | {"since": seconds_of(written.lost.since), "names": names})
     return SourceState(**fields)
 
 

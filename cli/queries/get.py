@@ -374,7 +374,7 @@ async def _sources(bus: Bus, default_stale_after: float, *, as_json: bool) -> in
     for one in await refused_of_sources(bus):
         refused.setdefault(one.source, []).append(one)
     now = time.time()
-    late = {} if nodes is None else late_sources(stored.states, stored.held, nodes.samples, nodes.facts, now=now)
+    late = {} if nodes is None else late_sources(stored.states, stored.held, nodes.samples, now=now)
     table = new_table("SOURCE", "STATE", "HOLDER", "PERIOD", "LAST SUCCESS", "METRICS", "PROBLEMS")
     documents: list[dict[str, Any]] = []
     for entry in sorted(stored.entries, key=lambda each: each.key):

@@ -275,35 +275,25 @@ def _agree(used: Collection[MetricUse], facts: MetricFacts) -> Iterator[Finding]
 
 
 def late_sources(
-    sources: Mapping[str, SourceState],
-    held: Collection[str],
-    samples: Mapping[str, NodeSamples],
-    nodes: Collection[str],
-    *,
-    now: float,
+    sources: Mapping[str, SourceState], held: Collection[str], samples: Mapping[str, NodeSamples], *, now: float
 ) -> dict[str, str]:
-    """By polled source whose values come late, a sentence: those of all nodes, or of some of the `nodes`."""
+    """By source whose values come late, a sentence: those of all nodes, if it is polled, or of nodes that are lost."""
     times, found = newest_times(samples), {}
     for name, state in sorted(sources.items()):
-        known = times.get(name)
-        if known is None or state.period is None:
-            continue
         if health(state, is_held=name in held, now=now) not in (Health.HEALTHY, Health.PARTIAL):
             continue  # which is another finding
-        # Another program says when it measured, perhaps once a minute. The answer of Prometheus is of the poll itself.
-        newest = known.measured if state.kind == PROMETHEUS else known.arrived
-        age, limit = now - newest, max(LATE_POLLS * state.period, LATE_SECONDS)
-        every = f"and the source is polled every {state.period:g} s"
-        if age > limit:
-            found[name] = f"the newest value of {name} is {age:.0f} s old, {every}"
-        elif state.kind == PROMETHEUS and (of_node := _ages_of_nodes(name, samples, nodes, now)):
-            late = sorted(node for node, age in of_node.items() if limit < age <= LATELY)
-            if late:
-                oldest = max(of_node[node] for node in late)
-                found[name] = (
-                    f"{name} gives no new value of {len(late)} of {len(of_node)} nodes for {oldest:.0f} s: "
-                    f"{some(late)}, {every}"
-                )
+        every = "" if state.period is None else f", and the source is polled every {state.period:g} s"
+        known = times.get(name)
+        if known is not None and state.period is not None:
+            # Another program says when it measured, perhaps once a minute. The answer of Prometheus is of the poll.
+            newest = known.measured if state.kind == PROMETHEUS else known.arrived
+            if now - newest > max(LATE_POLLS * state.period, LATE_SECONDS):
+                found[name] = f"the newest value of {name} is {now - newest:.0f} s old{every}"
+                continue
+        if (lost := state.lost) is not None:
+            nodes = f"{lost.count} of {lost.nodes} nodes for {now - lost.since:.0f} s"
+            names = some(lost.names, more=lost.count - len(lost.names))
+            found[name] = f"{name} gives no new {lost.metric} of {nodes}: {names}{every}"
     return found
 
 
@@ -312,21 +302,9 @@ def health_with(late: Collection[str], source: str, found: Health) -> Health:
     return Health.LATE if found is Health.HEALTHY and source in late else found
 
 
-def _ages_of_nodes(
-    source: str, samples: Mapping[str, NodeSamples], nodes: Collection[str], now: float
-) -> dict[str, float]:
-    """The age of the newest value of each node that exists."""
-    times = {
-        node: max(scrape.time for scrape in scrapes if scrape.source == source)
-        for node, scrapes in samples.items()
-        if node in nodes and any(scrape.source == source for scrape in scrapes)
-    }
-    return {node: now - time for node, time in times.items()}
-
-
 def _late(facts: MetricFacts) -> Iterator[Finding]:
     """Whether new values come as often as a source is polled, from the source to what rules read."""
-    late = late_sources(facts.sources, facts.held, facts.samples, facts.nodes, now=facts.now)
+    late = late_sources(facts.sources, facts.held, facts.samples, now=facts.now)
     for what in late.values():
         yield finding("metrics.late", Severity.WARNING, what, LATE_MEND, run="tas get sources")
     if not late:

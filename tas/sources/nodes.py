@@ -83,6 +83,10 @@ class NodeNames:
         """Whether all nodes are known; else every valid name is one."""
         return self._is_complete
 
+    def exists(self, node: str) -> bool:
+        """Whether there may be a node of this name; its spelling is that of `find`."""
+        return not self._is_complete or node in self._names
+
     def find(self, text: str, *, is_instance: bool = False) -> str | None:
         """The node that a label means; None if it means none, or it is not sure which.
 

@@ -4,7 +4,7 @@ The health of every kind of source follows from these samples alone. An answer, 
 fresh sample of a metric that policies use is no success.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from heapq import nsmallest
 from itertools import groupby
@@ -16,7 +16,8 @@ import msgspec
 
 from tas.errors import line_of
 from tas.samples.freshness import stale_time
-from tas.sources.result import Refusal, RefusalReason, SourceResult, SuspectReason
+from tas.samples.sample import MAX_SAMPLE_AGE
+from tas.sources.result import Refusal, RefusalReason, Sample, SourceResult, SuspectReason
 
 MIN_WRITE_INTERVAL_SECONDS = 1.0
 """The shortest time between two writes of a state, however often its significant fields change."""
@@ -41,6 +42,16 @@ state it fits into a message of 1 MiB, whatever the names."""
 UNATTENDED_SECONDS = 2 * MAX_WRITE_INTERVAL_SECONDS
 """After this time without a write no replica listens for a source that writes to us."""
 
+
+LOST_POLLS = 3
+LOST_SECONDS = 15.0
+"""A node is lost when for so many polls, and for so long, no fresh value of it came: one failed scrape is no loss."""
+
+LOST_FOR_SECONDS = MAX_SAMPLE_AGE
+"""So long a node counts as lost. After that no rule can use its values, and the source may be right to have fewer."""
+
+LOST_NAMES = 3
+"""So many lost nodes have their names in a state."""
 
 _R = TypeVar("_R", bound=StrEnum)
 
@@ -114,6 +125,20 @@ class RefusedValues(msgspec.Struct, frozen=True, kw_only=True):
     time: float
 
 
+class LostNodes(msgspec.Struct, frozen=True, kw_only=True):
+    """The nodes that a source has lost: they had a fresh sample of a metric within the hour, and have none now.
+
+    Of the metric with the most of them. `count` of `nodes` are lost, the first one since `since`, in seconds since
+    1970. `names` has the first `LOST_NAMES` of them.
+    """
+
+    metric: str
+    count: int
+    nodes: int
+    since: float
+    names: Sequence[str]
+
+
 class SourceState(msgspec.Struct, frozen=True, kw_only=True):
     """A source as reported by its holder: the replica that polls the source, or received its last request.
 
@@ -126,7 +151,7 @@ class SourceState(msgspec.Struct, frozen=True, kw_only=True):
     what is refused at present, if the source knows that, by node and metric. `without_tables` says why samples are
     published by node although the source should publish tables; empty if it does as it should. `metrics_left_out`
     counts the metrics for which a stored state has no room (`as_stored`), and `missing_left_out` those of them that
-    are missing and not warming.
+    are missing and not warming. `lost` has the nodes that the source has lost; None: none, or not known.
     """
 
     kind: str
@@ -148,6 +173,7 @@ class SourceState(msgspec.Struct, frozen=True, kw_only=True):
     behind: float = 0.0
     metrics_left_out: int = 0
     missing_left_out: int = 0
+    lost: LostNodes | None = None
 
     @property
     def is_behind(self) -> bool:
@@ -246,31 +272,65 @@ def _json_bytes(value: object) -> int:
 
 
 class _FreshNodes:
-    """The nodes with a sample of one metric, each until its sample is stale."""
+    """The nodes with a sample of one metric, each until its sample is stale, and those that had one before."""
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}
         self._ended: set[str] = set()
         self._earliest = inf
+        self._before: dict[str, float] = {}
+        self._lost: dict[str, float] = {}  # since when
         self.last_has_ended = False
+        self.has_samples = False
 
     @property
     def ended(self) -> int:
         """How many of the nodes have a sample whose series has ended."""
         return len(self._ended)
 
+    def begin_poll(self) -> None:
+        """Begins a new answer: only its nodes have a sample then."""
+        self._before, self._until = self._until, {}
+        self._ended.clear()
+        self._earliest = inf
+        self.has_samples = False
+
+    def end_poll(self, since: float) -> None:
+        """Ends the answer: the nodes that it lacks have had no sample since then."""
+        for node in self._before.keys() - self._until.keys():
+            self._lost.setdefault(node, since)
+        self._before = {}
+
     def add(self, nodes: Sequence[str], until: float, *, ended: bool) -> None:
         self._until.update(dict.fromkeys(nodes, until))
+        for node in nodes if self._lost else ():
+            self._lost.pop(node, None)
         self._earliest = min(self._earliest, until)
         (self._ended.update if ended else self._ended.difference_update)(nodes)
         self.last_has_ended = ended
+        self.has_samples = True
+
+    def lose(self, node: str, since: float) -> None:
+        """Notes that a node had a sample, unless it has one now."""
+        if node not in self._until:
+            self._lost.setdefault(node, since)
 
     def count(self, now: float) -> int:
         if self._earliest <= now:  # seldom: a state is read every second, for a whole cluster
+            for node, until in self._until.items():
+                if until <= now:
+                    self._lost.setdefault(node, until)
             self._until = {node: until for node, until in self._until.items() if until > now}
             self._ended &= self._until.keys()
             self._earliest = min(self._until.values(), default=inf)
         return len(self._until)
+
+    def lost(self, now: float) -> Mapping[str, float]:
+        """The nodes without a fresh sample, and since when, of the last hour."""
+        self.count(now)  # those whose sample is stale by now are lost
+        if self._lost:
+            self._lost = {node: since for node, since in self._lost.items() if since > now - LOST_FOR_SECONDS}
+        return self._lost
 
 
 class Overdue:
@@ -327,6 +387,7 @@ class SourceTracker:
         self._metrics: Mapping[str, float] = {}
         self._tolerances: Mapping[str, float] = {}
         self._requested: frozenset[str] = frozenset()
+        self._last_result = now
         self._published: float | None = None
         self._overdue = Overdue(period)
         self._newest = -inf  # when the newest published value was measured
@@ -401,12 +462,8 @@ class SourceTracker:
         _count(self._suspect, result.suspect, now)
         self._refused_now = result.refused_now
         if self._period is not None:
-            self._fresh.clear()
             self._missing.clear()
-        has_fresh = False
-        for (metric, measured, ends), alike in groupby(result.samples, _KIND):  # of a poll, often a whole metric
-            nodes = [sample.node for sample in alike]
-            has_fresh = self._add_samples(metric, nodes, measured, ends, now) or has_fresh
+        has_fresh = self._add_samples(result.samples, now)
         for metric, reason in result.missing.items():
             if metric in self._metrics:
                 self._missing[metric] = line_of(reason)
@@ -425,7 +482,21 @@ class SourceTracker:
         is_complete = not result.refusals and all(not each.missing for each in self._states_of_metrics(now).values())
         return PollResult.ALL if is_complete else PollResult.SOME
 
-    def _add_samples(
+    def _add_samples(self, samples: Iterable[Sample], now: float) -> bool:
+        """Counts samples, and which nodes a poll gives no more; returns whether one of policies is fresh."""
+        if self._period is not None:
+            for fresh in self._fresh.values():
+                fresh.begin_poll()
+        has_fresh = False
+        for (metric, measured, ends), alike in groupby(samples, _KIND):  # of a poll, often a whole metric
+            nodes = [sample.node for sample in alike]
+            has_fresh = self._add_alike(metric, nodes, measured, ends, now) or has_fresh
+        for fresh in self._fresh.values():
+            fresh.end_poll(self._last_result)
+        self._last_result = now
+        return has_fresh
+
+    def _add_alike(
         self, metric: str, nodes: Sequence[str], measured: float | None, ends: float | None, now: float
     ) -> bool:
         """Counts the samples of nodes, if policies use the metric; returns whether they are fresh."""
@@ -446,8 +517,39 @@ class SourceTracker:
         self._problem = line_of(problem)
         self._last_failure = now
 
-    def state(self, *, now: float, without_tables: str = "") -> SourceState:
-        """The state at `now`."""
+    def remember(self, given: Mapping[str, Mapping[str, float]]) -> None:
+        """Notes what the source gave before this replica had it: by metric, when the newest value of each node came.
+
+        A node that it does not give any more is lost then, too.
+        """
+        for metric in given.keys() & self._metrics.keys():
+            fresh = self._fresh.setdefault(metric, _FreshNodes())
+            for node, time in given[metric].items():
+                fresh.lose(node, time)
+
+    def nodes(self, now: float, exists: Callable[[str], bool] | None = None) -> tuple[int, LostNodes | None]:
+        """How many nodes have a fresh sample of a metric, and those that are lost, if any.
+
+        Of the metric that has lost the most nodes; if none has, of that with the most nodes. `exists`: whether there is
+        a node of a name; without it every one counts.
+        """
+        limit = now - max(LOST_POLLS * (self._period or 0.0), LOST_SECONDS)
+        worst, found = (0, 0), None
+        for metric, fresh in sorted(self._fresh.items()):
+            lost = {
+                node: since
+                for node, since in fresh.lost(now).items()
+                if since <= limit and (exists is None or exists(node))
+            }
+            if (len(lost), fresh.count(now)) > worst:
+                worst = len(lost), fresh.count(now)
+                found = _lost_nodes(metric, lost, worst[1]) if lost else None
+        return worst[1], found
+
+    def state(
+        self, *, now: float, without_tables: str = "", exists: Callable[[str], bool] | None = None
+    ) -> SourceState:
+        """The state at `now`; `exists` as of `nodes`."""
         return SourceState(
             kind=self._kind,
             holder=self._holder,
@@ -466,6 +568,7 @@ class SourceTracker:
             suspect=dict(self._suspect),
             without_tables=line_of(without_tables),
             behind=round(self.behind(now), 1),
+            lost=self.nodes(now, exists)[1],
         )
 
     def _states_of_metrics(self, now: float) -> dict[str, SourceMetric]:
@@ -476,6 +579,8 @@ class SourceTracker:
 
     def _state_of_metric(self, metric: str, now: float) -> SourceMetric:
         fresh = self._fresh.get(metric)
+        if fresh is not None and not fresh.has_samples:
+            fresh = None
         nodes = 0 if fresh is None else fresh.count(now)
         if nodes or metric not in self._requested:
             return SourceMetric(nodes=nodes, ended=0 if fresh is None else fresh.ended)
@@ -490,6 +595,11 @@ class SourceTracker:
         else:
             reason = "no sample received" if self._period is None else "no value"
         return SourceMetric(missing=reason)
+
+
+def _lost_nodes(metric: str, lost: Mapping[str, float], fresh: int) -> LostNodes:
+    since, names = min(lost.values()), tuple(nsmallest(LOST_NAMES, lost))
+    return LostNodes(metric=metric, count=len(lost), nodes=fresh + len(lost), since=since, names=names)
 
 
 def _count(counts: dict[_R, RefusedValues], more: Mapping[_R, Refusal], now: float) -> None:
@@ -521,5 +631,6 @@ def _significant_fields(state: SourceState) -> tuple[object, ...]:
         for name, metric in state.metrics.items()
     }
     left_out = (state.metrics_left_out, state.missing_left_out)
-    refused = (state.refused.keys(), state.refused_now, state.suspect.keys(), state.without_tables)
+    lost = None if state.lost is None else (state.lost.metric, state.lost.count, state.lost.nodes)
+    refused = (state.refused.keys(), state.refused_now, state.suspect.keys(), state.without_tables, lost)
     return (state.holder, state.since, state.period, state.problem, state.is_behind, metrics, left_out, refused)

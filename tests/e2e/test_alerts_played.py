@@ -500,6 +500,23 @@ async def monitoring_is_dead(cluster: Cluster) -> None:
     await stage.is_at("tas_source_metrics_missing", lambda count: count == 0)
 
 
+async def source_loses_nodes(cluster: Cluster) -> None:
+    """Half of the nodes have a value no more."""
+    stage = cluster.stage
+    async with stage.story("TasSourceLostNodes", minutes=2) as during:
+        cluster.sandbox.metrics.forget(METRIC, *NAMES[:6])
+        await stage.is_at("tas_source_nodes_lost", lambda count: count == 6)
+        during.extend(await stage.scrapes())
+
+        async def says_so() -> bool:
+            return f"gives no new {METRIC} of 6 of 12 nodes" in await cluster.said("get", "sources", "--json")
+
+        await eventually(says_so)
+        cluster.measure(METRIC, 0, NAMES)
+        await stage.is_at("tas_source_nodes_lost", lambda count: count == 0)
+        await eventually(cluster.all_are_known)
+
+
 async def source_is_behind(cluster: Cluster) -> None:
     """Each answer takes four periods, and has fresh values."""
     stage = cluster.stage
@@ -637,6 +654,7 @@ STORIES = (
     source_is_dry,
     monitoring_is_dead,
     source_is_behind,
+    source_loses_nodes,
     values_are_old,
     values_are_late,
     samples_are_not_stored,

@@ -24,6 +24,7 @@ from tas.sources.state import PollResult, SourceState, SourceTracker
 from tas.sources.tables import Publish
 from tas.values.backoff import Backoff
 from workers.ingest.gathered_publisher import GatheredPublisher
+from workers.ingest.given_before import given_before
 from workers.ingest.known_nodes import KnownNodes
 from workers.ingest.sample_publisher import SamplePublisher
 from workers.ingest.source_states import SourceStates
@@ -88,6 +89,14 @@ class SourceMetrics:
             "tas_source_value_age_seconds",
             "Seconds since the newest value was measured that was published; NaN on standby, or if none is wanted.",
         )
+        self.nodes = gauge(
+            "tas_source_nodes",
+            "Nodes with a fresh sample of the metric of policies of which the source has lost the most nodes.",
+        )
+        self.nodes_lost = gauge(
+            "tas_source_nodes_lost",
+            "Nodes that had a fresh sample of this metric from the source within an hour, and have none now.",
+        )
         self.wanted = gauge(
             "tas_source_metrics", "Metrics that policies use from the source; 0 on standby, or until it is polled."
         )
@@ -149,6 +158,8 @@ class Collect:
             metrics.overdue.labels(run.name).set_function(run.overdue)
             metrics.value_age.labels(run.name).set_function(run.value_age)
             metrics.wanted.labels(run.name).set_function(run.wanted)
+            metrics.nodes.labels(run.name).set_function(run.nodes_with_samples)
+            metrics.nodes_lost.labels(run.name).set_function(run.lost_nodes)
             run.others = [other for other in self._runs if other is not run]
             run.tolerances = tolerances
             run.nodes = any_node if nodes is None else nodes.current
@@ -305,7 +316,9 @@ class _CollectedSource:
         """The state now. Logs and counts the metrics without a fresh sample: they may have become stale since."""
         if self.tolerances is not None:
             self._tracker.set_tolerances(await self.tolerances())
-        state = self._tracker.state(now=time.time(), without_tables=self._publisher.without_tables)
+        state = self._tracker.state(
+            now=time.time(), without_tables=self._publisher.without_tables, exists=self.nodes().exists
+        )
         missing = {metric: each.missing for metric, each in state.metrics.items() if each.missing and not each.warming}
         self._log_missing(missing)
         self._missing = missing
@@ -345,6 +358,15 @@ class _CollectedSource:
     def wanted(self) -> float:
         """How many metrics policies use from this source."""
         return float(self.state().metric_count)
+
+    def nodes_with_samples(self) -> float:
+        """How many nodes have a fresh sample from this source."""
+        return float(self._tracker.nodes(time.time(), self.nodes().exists)[0])
+
+    def lost_nodes(self) -> float:
+        """How many nodes had one within the hour, and have none now."""
+        lost = self._tracker.nodes(time.time(), self.nodes().exists)[1]
+        return 0.0 if lost is None else float(lost.count)
 
     def brought(self) -> frozenset[str]:
         """The metrics of which this source brings fresh samples to this process."""
@@ -387,6 +409,7 @@ class _PolledSource(_CollectedSource):
                     lease_held.set(1)
                     self._start_tracking()
                     async with asyncio.TaskGroup() as tasks:
+                        tasks.create_task(self._remember())
                         tasks.create_task(self._poll_periodically())
                         tasks.create_task(self._write_states())
             except BusError as error:
@@ -398,6 +421,15 @@ class _PolledSource(_CollectedSource):
 
     def _count_poll(self, result: PollResult) -> None:
         self._metrics.polls.labels(self.name, result.value).inc()
+
+    async def _remember(self) -> None:
+        """Learns from the bus which nodes the source gave to another replica, or before a restart."""
+        try:
+            given = await given_before(self._bus, self.name)
+        except BusError as error:  # what it loses from now on it knows
+            log.debug("source_nodes_not_remembered", source=self.name, error=str(error))
+            return
+        self._tracker.remember(given)
 
     async def _poll_periodically(self) -> None:
         loop = asyncio.get_running_loop()

@@ -58,7 +58,7 @@ from tas.processes.expected import Expected
 from tas.processes.process import LastAnswer, Process, RefusedSamples
 from tas.samples.sample import Scrape
 from tas.sources.result import RefusalReason, SuspectReason
-from tas.sources.state import RefusedValues, SourceMetric, SourceState, as_stored
+from tas.sources.state import LostNodes, RefusedValues, SourceMetric, SourceState, as_stored
 from tas.values.quantity import parse_quantity
 from tas.verdict.brake import Breaker, Pause, Trip
 from tas.verdict.outstanding import Announcement
@@ -253,6 +253,7 @@ SOURCE = SourceState(
             time=YEAR + 42,
         )
     },
+    lost=LostNodes(metric="health_metric", count=2, nodes=5, since=YEAR + 30, names=("node-4", "node-5")),
 )
 SHORTENED_SOURCE = SourceState(
     kind="prometheus",

@@ -11,16 +11,21 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from bus.buckets import LEASES, SOURCES
+from bus.buckets import LEASES, NODES, SOURCES
 from bus.connection import Bus
 from bus.errors import ConflictError
 from bus.records.codec import encode
 from bus.records.leases import LeaseRecord
+from bus.records.nodes import encode_node_samples
+from tas.samples.sample import Scrape
 from tas.sources.result import RefusalReason, ResultBuilder, SourceResult
+from tas.sources.state import LostNodes
 from tas.sources.tables import Publish
+from tas.values.quantity import parse_quantity
 from tests.integration.servers import Server, answered, eventually
+from tests.integration.tables import Nodes, put_tables
 from tests.integration.workers.collecting import World, collecting, polled
-from tests.integration.workers.running import entry_on, epoch_on, running
+from tests.integration.workers.running import entry_on, epoch_on, put, running
 from workers.ingest.collect import Collect, SourceMetrics
 from workers.ingest.sample_publisher import REPEAT_SECONDS
 from workers.ingest.sources.base import Listener, Source, SourceError
@@ -42,6 +47,7 @@ class Fake:
         self.problem: Exception | None = None
         self.hangs = False
         self.without: frozenset[str] = frozenset()
+        self.nodes: Sequence[str] = ("node-1",)
         self.add_more: Callable[[ResultBuilder], None] = lambda _: None
 
     async def read(self, metrics: frozenset[str]) -> SourceResult:
@@ -52,7 +58,8 @@ class Fake:
             raise self.problem
         builder = ResultBuilder()
         for metric in sorted(metrics - self.without):
-            builder.add(node="node-1", metric=metric, value=self.value, measured=self.measured)
+            for node in self.nodes:
+                builder.add(node=node, metric=metric, value=self.value, measured=self.measured)
         self.add_more(builder)
         return builder.result()
 
@@ -482,6 +489,55 @@ async def test_the_state_is_written_when_it_changes_and_not_with_every_poll(bus:
         asked = len(fake.asked)
         await eventually(lambda: len(fake.asked) > asked + 30)
         assert (await epoch_on(bus, SOURCES)).last_sequence <= before + 10
+
+
+@pytest.mark.parametrize("publish", Publish)
+async def test_a_source_that_lost_nodes_while_nobody_polled_it_says_so(
+    bus: Bus, world: World, publish: Publish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it gave before is in NODES, where `materialize` has put it."""
+    monkeypatch.setattr("tas.sources.state.LOST_SECONDS", 0.1)
+    await world.use("load")
+    given = {f"node-{number}": {"load": "1", "unused": "1"} for number in (1, 2, 3)}
+    await store(bus, given, "fake", publish)
+    await store(bus, {"node-4": {"load": "1"}}, "other", publish)
+    await store(bus, {"node-5": {"unused": "1"}}, "fake", publish)
+    fake = Fake()
+    async with collecting(bus, fake, publish=publish) as registry:
+
+        async def lost() -> LostNodes | None:
+            state = await world.state("fake")
+            return None if state is None or not state.metrics["load"].nodes else state.lost
+
+        def metrics() -> tuple[float | None, ...]:
+            names = ("tas_source_nodes", "tas_source_nodes_lost")
+            return tuple(registry.get_sample_value(name, {"source": "fake"}) for name in names)
+
+        async def are_lost() -> bool:
+            found = await lost()
+            return found is not None and found.names == ("node-2", "node-3")
+
+        await polled(are_lost)
+        assert metrics() == (1, 2)
+        fake.nodes = tuple(given)
+        await eventually(lambda: metrics() == (3, 0))
+
+        async def are_back() -> bool:
+            return await lost() is None
+
+        await polled(are_back)
+
+
+async def store(bus: Bus, nodes: Nodes, source: str, publish: Publish) -> None:
+    """Stores values of a minute ago as `materialize` does."""
+    if publish is Publish.TABLES:
+        await put_tables(bus, nodes, source=source, ago=60.0, sequence=len(nodes))
+        return
+    for node, values in nodes.items():
+        metrics = {name: parse_quantity(value) for name, value in values.items()}
+        at = time.time() - 60
+        scrape = Scrape(source=source, measured=at, arrived=at, sequence=1, metrics=metrics)
+        await put(bus, NODES, f"{node}.metrics", encode_node_samples((scrape,)))
 
 
 async def test_after_a_wipe_of_the_bus_samples_and_state_are_written_again(

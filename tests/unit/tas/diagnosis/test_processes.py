@@ -10,7 +10,7 @@ from tas.diagnosis.processes import ProcessFacts, check_answers, check_processes
 from tas.processes.expected import Expected
 from tas.processes.process import LastAnswer, Process, Running
 from tas.samples.sample import Scrape
-from tas.sources.state import Health, SourceMetric, SourceState
+from tas.sources.state import Health, LostNodes, SourceMetric, SourceState
 from tas.values.quantity import parse_quantity
 from tests.unit.tas.diagnosis.found import bad, one, severities
 from tests.unit.tas.diagnosis.samples import policy, policy_of
@@ -183,39 +183,24 @@ def test_values_that_come_late_are_found_though_they_are_fresh_for_the_rules(
     assert bad(check_metrics(found)) == severity
 
 
-@pytest.mark.parametrize(
-    ("ages", "what"),
-    [
-        pytest.param((1, 1, 1), "", id="all are new"),
-        pytest.param(
-            (1, 30, 60),
-            "prometheus gives no new value of 2 of 3 nodes for 60 s: b, c, and the source is polled every 5 s",
-            id="some are not in the answers any more",
-        ),
-        pytest.param((1, 1, 1000), "", id="one has gone long ago, which metrics.nodes says"),
-    ],
-)
-def test_nodes_that_vanish_from_the_answers_of_a_healthy_prometheus_are_found_before_they_are_stale(
-    ages: tuple[float, ...], what: str
-) -> None:
+def test_nodes_that_vanish_from_the_answers_of_a_healthy_source_are_found_before_they_are_stale() -> None:
     """Half of the nodes were missing, and for two minutes the source was healthy and all was well."""
-    samples = {
-        node: (
-            Scrape(
-                source="prometheus",
-                measured=NOW - age,
-                arrived=NOW - age,
-                sequence=1,
-                metrics={"load1": parse_quantity("1")},
-            ),
-        )
-        for node, age in zip("abc", ages, strict=True)
+    lost = LostNodes(metric="load1", count=150, nodes=300, since=NOW - 40, names=("a", "b", "c"))
+    what = "gives no new load1 of 150 of 300 nodes for 40 s: a, b, c and 147 more"
+    polled = source("prometheus", lost=lost)
+    sources = {
+        "prometheus": polled,
+        "failing": msgspec.structs.replace(polled, problem="down"),
+        "received": msgspec.structs.replace(polled, period=None),
+        "whole": source("prometheus"),
     }
-    sources = {"prometheus": source("prometheus")}
-    late = late_sources(sources, ["prometheus"], samples | {"gone": samples["c"]}, "abc", now=NOW)
-    assert late.get("prometheus", "") == what
-    assert late_sources(sources, ["prometheus"], samples, (), now=NOW) == {}, "without nodes nobody lacks a value"
-    assert health_with(late, "prometheus", Health.HEALTHY) is (Health.LATE if what else Health.HEALTHY)
+    late = late_sources(sources, sources.keys(), {}, now=NOW)
+    assert late == {
+        "prometheus": f"prometheus {what}, and the source is polled every 5 s",
+        "received": f"received {what}",
+    }
+    assert health_with(late, "prometheus", Health.HEALTHY) is Health.LATE
+    assert health_with(late, "whole", Health.HEALTHY) is Health.HEALTHY
     assert health_with(late, "prometheus", Health.PARTIAL) is Health.PARTIAL
 
 

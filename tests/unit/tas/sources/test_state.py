@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from bus.records.sources import decode_source_state, encode_source_state
 from tas.samples.sample import MAX_SAMPLE_AGE
+from tas.sources.nodes import NodeNames
 from tas.sources.result import RefusalReason, ResultBuilder, SourceResult, SuspectReason, with_valid_times
 from tas.sources.state import (
     COUNTER_WRITE_INTERVAL_SECONDS,
@@ -19,6 +20,7 @@ from tas.sources.state import (
     MIN_WRITE_INTERVAL_SECONDS,
     UNATTENDED_SECONDS,
     Health,
+    LostNodes,
     PollResult,
     SourceMetric,
     SourceState,
@@ -113,6 +115,112 @@ def test_a_metric_whose_values_are_refused_now_is_not_missing_for_the_reason_of_
     tracker.record_result(builder.result(), published=1, now=102.0)
     missing = tracker.state(now=103.0).metrics["n"].missing
     assert missing.startswith("no value accepted, as n of a: value = 'NaN': ")
+
+
+def given(tracker: SourceTracker, nodes: str, now: float, metric: str = "m", **values: Any) -> None:
+    tracker.record_result(result(*((node, metric) for node in nodes), **values), published=len(nodes), now=now)
+
+
+class TestLostNodes:
+    """A node is lost that had a fresh sample within the hour and has none now, for three polls and for 15 s."""
+
+    def test_a_node_that_the_answers_lack_is_lost_since_the_last_one_that_had_it(self) -> None:
+        tracker = make_tracker()
+        for now in (101.0, 102.0):
+            given(tracker, "abcd", now)
+        for now in (103.0, 104.0):
+            given(tracker, "ab", now)
+        assert tracker.nodes(116.9) == (2, None)
+        assert tracker.state(now=117.0).lost == LostNodes(metric="m", count=2, nodes=4, since=102.0, names=("c", "d"))
+        given(tracker, "abc", 118.0)
+        assert tracker.nodes(119.0) == (3, LostNodes(metric="m", count=1, nodes=4, since=102.0, names=("d",)))
+        given(tracker, "abcd", 119.0)
+        assert tracker.nodes(140.0) == (4, None)
+
+    def test_one_failed_scrape_is_no_loss_and_does_not_count_for_the_next(self) -> None:
+        tracker = make_tracker()
+        for now, nodes in ((101.0, "ab"), (110.0, "a"), (112.0, "ab"), (125.0, "a")):
+            given(tracker, nodes, now)
+        assert tracker.nodes(126.9) == (1, None)
+        assert tracker.nodes(127.0)[1] is not None
+
+    def test_with_a_long_period_it_takes_three_polls(self) -> None:
+        tracker = make_tracker(period=20.0)
+        for now, nodes in ((120.0, "ab"), (140.0, "a"), (160.0, "a")):
+            given(tracker, nodes, now)
+        assert tracker.nodes(179.0) == (1, None)
+        assert tracker.nodes(180.0)[1] is not None
+
+    @pytest.mark.parametrize("period", [1.0, None])
+    def test_a_value_that_is_old_when_it_comes_or_becomes_stale_is_no_fresh_one(self, period: float | None) -> None:
+        tracker = make_tracker(period=period)
+        given(tracker, "ab", 101.0)
+        for now in (150.0, 190.0):
+            samples = (*result(("a", "m")).samples, *result(("b", "m"), measured=101.0).samples)
+            tracker.record_result(SourceResult(samples=samples), published=2, now=now)
+        assert tracker.nodes(175.0) == (1, None)
+        lost = tracker.nodes(190.0)[1]
+        assert lost is not None
+        assert (lost.names, lost.since) == (("b",), 101.0 + STALE_AFTER)
+
+    def test_the_metric_that_lost_the_most_nodes_counts(self) -> None:
+        tracker = make_tracker()
+        both = tuple((node, metric) for node in "abc" for metric in "mn")
+        tracker.record_result(result(*both), published=6, now=101.0)
+        tracker.record_result(result(("a", "m"), ("b", "m"), ("a", "n")), published=3, now=102.0)
+        assert tracker.nodes(120.0) == (1, LostNodes(metric="n", count=2, nodes=3, since=101.0, names=("b", "c")))
+        tracker.set_metrics({"m": STALE_AFTER}, now=120.0)
+        lost = tracker.nodes(120.0)[1]
+        assert lost is not None
+        assert lost.metric == "m"
+
+    def test_a_failed_poll_loses_nobody_until_samples_are_stale_and_the_next_answer_says_who_is_left(self) -> None:
+        tracker = make_tracker()
+        given(tracker, "abcd", 101.0)
+        tracker.record_failure("down", now=102.0)
+        assert tracker.nodes(130.0) == (4, None)
+        assert tracker.nodes(176.0)[0] == 0
+        given(tracker, "ab", 177.0)
+        lost = tracker.nodes(178.0)[1]
+        assert lost is not None
+        assert (lost.count, lost.nodes) == (2, 4)
+
+    def test_a_deleted_node_is_not_lost_and_after_an_hour_nobody_is(self) -> None:
+        tracker = make_tracker()
+        given(tracker, "abcd", 101.0)
+        given(tracker, "a", 102.0)
+        names = NodeNames(dict.fromkeys("abc", ()), is_complete=True)
+        lost = tracker.state(now=120.0, exists=names.exists).lost
+        assert lost is not None
+        assert (lost.count, lost.nodes) == (2, 3)
+        assert tracker.nodes(120.0, NodeNames({}, is_complete=False).exists)[1] == tracker.nodes(120.0)[1]
+        given(tracker, "a", 101.0 + MAX_SAMPLE_AGE)
+        assert tracker.nodes(101.0 + MAX_SAMPLE_AGE)[1] is None
+
+    @pytest.mark.parametrize("is_before", [True, False])
+    def test_a_replica_that_takes_over_knows_who_is_lost(self, is_before: bool) -> None:
+        tracker = make_tracker()
+        if not is_before:
+            given(tracker, "ab", 201.0)
+        tracker.remember({"m": {"a": 150.0, "b": 150.0, "c": 150.0, "d": 140.0}, "unused": {"x": 150.0}})
+        if is_before:
+            given(tracker, "ab", 201.0)
+        assert tracker.nodes(202.0) == (2, LostNodes(metric="m", count=2, nodes=4, since=140.0, names=("c", "d")))
+
+    def test_a_change_of_their_number_is_written_soon(self) -> None:
+        tracker = make_tracker()
+        given(tracker, "abcd", 101.0)
+        written = tracker.state(now=130.0)
+        given(tracker, "ab", 102.0)
+        assert is_write_due(written, replace(tracker.state(now=131.0), polls=written.polls))
+
+    def test_names_are_bounded(self) -> None:
+        tracker = make_tracker()
+        given(tracker, "abcdefgh", 101.0)
+        given(tracker, "a", 102.0)
+        lost = tracker.nodes(120.0)[1]
+        assert lost is not None
+        assert (lost.count, lost.names) == (7, ("b", "c", "d"))
 
 
 class TestHealth:
