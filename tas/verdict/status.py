@@ -25,6 +25,12 @@ CONDITIONS = ("Ready", "MetricsSeen", "Violating")
 UNSET_SECONDS = 60.0
 """After this time a desired label that a node does not have is reported."""
 
+BUS_UNREACHABLE = "BusUnreachable"
+WITHOUT_BUS = (
+    "the bus cannot be reached: filter and prioritize go on with what they knew, no label changes, and nobody knows "
+    "which nodes violate now; tas status says more"
+)
+
 NOT_READY = (
     "PartlyUnreadable",
     PAUSED,
@@ -286,15 +292,9 @@ def policy_status(
     ready = _ready(policy, problems, unset, unmarked, freeze or _not_done(policy, lost))
     violates = _not_evaluated(policy, lost) or _violating(policy, states, violating)
     current = dict(zip(CONDITIONS, (ready, _metrics_seen(policy, unseen), violates), strict=True))
-    previous = _conditions(before)
-    conditions = [each for kind, each in previous.items() if kind not in current]
-    conditions += [
-        _condition(kind, each, before=previous.get(kind), generation=generation, now=now)
-        for kind, each in current.items()
-    ]
     return {
         "observedGeneration": generation,
-        "conditions": conditions,
+        "conditions": _merged(current, before, generation=generation, now=now),
         "violating": len(violating),
         "violatingNodes": violating[:MAX_NAMES],
         "strategies": [
@@ -313,6 +313,27 @@ def policy_status(
         ],
         "message": violates[2] if ready[1] == "InForce" else ready[2],
     }
+
+
+def status_without_bus(
+    policy: Policy, *, generation: int, problems: Sequence[Problem], before: object, now: float
+) -> dict[str, Any]:
+    """What changes of a status while nobody can read the bus, for a merge patch: who violates is as it was before.
+
+    What the policy itself says, as that it is suspended, stays. Arguments as of `policy_status`.
+    """
+    unknown = ("Unknown", BUS_UNREACHABLE, WITHOUT_BUS)
+    ready = _ready(policy, problems, (), (), None)
+    current = dict.fromkeys(CONDITIONS, unknown) | ({"Ready": ready} if ready[0] == "False" else {})
+    return {
+        "conditions": _merged(current, before, generation=generation, now=now),
+        "message": (ready if ready[0] == "False" else unknown)[2],
+    }
+
+
+def says_bus_unreachable(status: object) -> bool:
+    """Whether a status is one of `status_without_bus`."""
+    return _conditions(status).get("Violating", {}).get("reason") == BUS_UNREACHABLE
 
 
 def not_ready_reason(status: Mapping[str, Any]) -> str | None:
@@ -400,6 +421,20 @@ def _violating(
             text += f", of which {len(kept)} get no pods because of their last known values"
         return "False", "SomeUnknown", text
     return "False", "NoneViolates", f"none of {evaluated} nodes violates"
+
+
+def _merged(
+    current: Mapping[str, tuple[str, str, str]], before: object, *, generation: int, now: float
+) -> list[dict[str, Any]]:
+    """The conditions, and before them those of others."""
+    previous = _conditions(before)
+    return [
+        *(dict(each) for kind, each in previous.items() if kind not in current),
+        *(
+            _condition(kind, each, before=previous.get(kind), generation=generation, now=now)
+            for kind, each in current.items()
+        ),
+    ]
 
 
 def _condition(

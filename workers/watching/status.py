@@ -2,7 +2,7 @@
 
 The lease holder follows VERDICTS for the states, NODES for missing metrics, REFUSALS for labels and marks that the API
 server refuses, BREAKERS for frozen labels, and the policies of the API server. A lease does not prevent late writes, so
-each patch is conditional on the policy's uid and resource version.
+each patch is conditional on the policy's uid and resource version. While nobody has the bus: `workers.watching.outage`.
 """
 
 import asyncio
@@ -62,6 +62,7 @@ from workers.kubernetes.errors import ConflictError, ExpiredError, KubernetesErr
 from workers.kubernetes.reflectors import Reflectors
 from workers.kubernetes.resources import POLICIES, Metadata, PolicyObject
 from workers.process.logs import GroupedLog
+from workers.watching.outage import LEASE_KEY, StatusWithoutBus
 from workers.watching.seen_metrics import SeenMetrics
 
 log = structlog.get_logger("status")
@@ -80,8 +81,6 @@ PACE_SECONDS = 0.25
 
 MAX_CONCURRENT = 4
 """Statuses that are patched at the same time."""
-
-LEASE_KEY = "status"
 
 
 class _Written:
@@ -133,6 +132,10 @@ class PolicyStatus:
         )
         for result in ("patched", "conflict", "gone", "failed"):
             self._patches.labels(result)
+        self._had_lease = False
+        self._without_bus = StatusWithoutBus(
+            bus, client, reflectors, patches=self._patches, had_lease=lambda: self._had_lease
+        )
         self.not_ready: dict[PolicyKey, str] = {}  # the reason of each policy that is not ready, with the lease only
         gauge = Gauge(
             "tas_policies_not_ready", "Policies that are not ready, by reason.", ["reason"], registry=registry
@@ -146,11 +149,17 @@ class PolicyStatus:
 
     async def run(self) -> None:
         """Waits for the lease and writes while it holds the lease, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._without_bus.run())
+            tasks.create_task(self._write())
+
+    async def _write(self) -> None:
         while True:
             await self._bus.wait_connected()  # else the start would log a lost lease
             try:
                 first = (await LEASE_RECORDS.get(self._bus, LEASE_KEY)).revision == 0
                 async with self._lease.hold():
+                    self._had_lease = True
                     # Another replica may have patched a moment ago.
                     following = _Following(self, patch_after=0.0 if first else PATCH_SECONDS)
                     await following.run()

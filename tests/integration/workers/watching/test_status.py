@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,12 +10,15 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from bus.connection import Bus
+from bus.lease import Lease
 from sandbox import Sandbox
-from tests.integration.servers import eventually
+from tas.policy.policy import PolicyKey
+from tests.integration.proxy import Proxy
+from tests.integration.servers import Server, eventually
 from tests.integration.tables import put_tables
 from tests.integration.workers.running import running
 from tests.kubernetes.label_fixtures import world
-from tests.kubernetes.status_scenarios import Checking, StatusScenarios, status, wait_for_status
+from tests.kubernetes.status_scenarios import Checking, StatusScenarios, status, status_running, wait_for_status
 from tests.kubernetes.world import STALE_SECONDS, World, deschedule
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.reflectors import Reflectors
@@ -103,3 +107,68 @@ async def test_a_metric_of_a_table_is_seen(world: World, status: Checking, bus: 
     await wait_for_status(world, key, MetricsSeen=("False", "NoFreshSample"))
     await put_tables(bus, {await world.node("one"): {"health": "0"}})
     await wait_for_status(world, key, MetricsSeen=("True", "Fresh"))
+
+
+@pytest.fixture
+def quick_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An outage counts after a second, and the first patch waits as long as another replica needs to undo it."""
+    for name, seconds in (("OUTAGE", 1.0), ("STANDBY", 0.5), ("FIRST", 60.0), ("BACK", 0.5), ("CHECK", 0.1)):
+        monkeypatch.setattr(f"workers.watching.outage.{name}_SECONDS", seconds)
+    monkeypatch.setattr("workers.watching.status.Lease", partial(Lease, ttl_seconds=1))
+
+
+def patched(worker: Checking, result: str = "patched") -> float:
+    return worker.registry.get_sample_value("tas_policy_status_patches_total", {"result": result}) or 0.0
+
+
+LOST = dict.fromkeys(("Ready", "Violating", "MetricsSeen"), ("Unknown", "BusUnreachable"))
+
+
+async def test_with_a_dead_bus_no_policy_stays_ready_and_each_is_patched_once(
+    world: World, server: Server, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, quick_outage: None
+) -> None:
+    monkeypatch.setattr("workers.watching.outage.FIRST_SECONDS", 0.5)
+    namespace = await world.namespace()
+    async with status_running(kubeconfig, server.url) as worker:
+        keys = [await world.policy(namespace, world.name(name), deschedule()) for name in "abc"]
+        suspended = await world.policy(namespace, world.name("d"), deschedule(), suspend=True)
+        for key in keys:
+            await wait_for_status(world, key, Ready=("True", "InForce"))
+        await wait_for_status(world, suspended, Ready=("False", "Suspended"))
+        before = patched(worker)
+        await server.kill()
+        for key in keys:
+            found = await wait_for_status(world, key, **LOST)
+            assert found["message"].startswith("the bus cannot be reached: ")
+        await wait_for_status(world, suspended, Ready=("False", "Suspended"), Violating=LOST["Violating"])
+        later = PolicyKey(namespace, world.name("e"))
+        await world.admin.create_policy(namespace, later.name, strategies=deschedule())
+        await wait_for_status(world, later, **LOST)
+        assert patched(worker) == before + 5
+        await server.start()
+        for key in (*keys, later):
+            await wait_for_status(world, key, Ready=("True", "InForce"), Violating=("Unknown", "NoVerdict"))
+        await wait_for_status(world, suspended, Ready=("False", "Suspended"), Violating=("Unknown", "NoVerdict"))
+        await eventually(lambda: patched(worker) == before + 10)
+
+
+async def test_a_replica_that_alone_has_lost_the_bus_says_so_of_one_policy_and_for_a_moment(
+    world: World, server: Server, kubeconfig: Path, quick_outage: None
+) -> None:
+    namespace = await world.namespace()
+    async with Proxy.before(server.url) as proxy, status_running(kubeconfig, proxy.url) as cut_off:
+        keys = [await world.policy(namespace, world.name(name), deschedule()) for name in "abc"]
+        for key in keys:
+            await wait_for_status(world, key, Ready=("True", "InForce"))
+        before = patched(cut_off)
+        async with status_running(kubeconfig, server.url) as other:
+            proxy.open = False
+            proxy.cut()
+            await eventually(lambda: patched(cut_off) == before + 1)
+            await eventually(lambda: cut_off._without_bus._is_undone)
+            await wait_for_status(world, min(keys), Ready=("True", "InForce"))
+            assert (patched(cut_off), patched(other)) == (before + 1, 1)
+            proxy.open = True
+            await eventually(lambda: not cut_off._without_bus._is_undone)  # its outage is over
+        for key in keys:
+            await wait_for_status(world, key, Ready=("True", "InForce"))

@@ -23,6 +23,8 @@ from tas.verdict.status import (
     metrics_of,
     not_ready_reason,
     policy_status,
+    says_bus_unreachable,
+    status_without_bus,
     unset_labels,
 )
 from tas.verdict.verdict import DesiredKind, DesiredLabel, LabelVerdict, PolicyVerdict, StrategyVerdict
@@ -556,3 +558,35 @@ def test_only_the_workers_that_a_policy_needs_count(
     strategies: dict[str, Any], lost: tuple[str, ...], ready: tuple[str, str]
 ) -> None:
     assert condition(status(strategies, lost=lost), "Ready") == ready
+
+
+@pytest.mark.parametrize(
+    ("fields", "ready"),
+    [
+        ({}, ("Unknown", "BusUnreachable")),
+        ({"suspend": True}, ("False", "Suspended")),
+        ({"dryRun": True}, ("False", "DryRun")),
+    ],
+)
+def test_without_a_bus_nobody_knows_whether_a_policy_is_in_force(
+    fields: dict[str, Any], ready: tuple[str, str]
+) -> None:
+    """What the policy itself says stays, and so do the numbers of before and the conditions of others."""
+    parsed, problems = parse_policy(KEY, {"strategies": {"deschedule": rules()}} | fields)
+    other = {"type": "Mine", "status": "True"}
+    before = status({"deschedule": rules()}, {StrategyType.DESCHEDULE: NodeStates(violated=("a",))})
+    before["conditions"].append(other)
+    assert not says_bus_unreachable(before)
+    found = status_without_bus(parsed, generation=3, problems=problems, before=before, now=NOW + 60)
+    assert found.keys() == {"conditions", "message"}
+    assert other in found["conditions"]
+    assert condition(found, "Ready") == ready
+    assert condition(found, "Violating") == condition(found, "MetricsSeen") == ("Unknown", "BusUnreachable")
+    assert says_bus_unreachable(before | found)
+    again = status_without_bus(parsed, generation=3, problems=problems, before=before | found, now=NOW + 90)
+    assert not differs(before | found, again)
+
+
+@pytest.mark.parametrize("nothing", [None, {}, {"conditions": "x"}, {"conditions": [{"type": "Violating"}]}])
+def test_a_status_that_says_nothing_does_not_say_that_the_bus_is_away(nothing: object) -> None:
+    assert not says_bus_unreachable(nothing)

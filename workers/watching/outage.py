@@ -1,0 +1,201 @@
+"""Says in the status of each policy that the bus cannot be reached: whoever else writes it reads the bus.
+
+Each replica may do it, since the lease of the others is on the bus, too. One policy is the first. If another replica
+writes its status again, only this replica has lost the bus, and it writes no more. Of one outage each policy gets at
+most one patch by a replica. Why so: docs/decisions/2026-11-29-status-without-a-bus.md.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from math import inf
+
+import structlog
+from prometheus_client import Counter
+
+from bus.connection import Bus
+from bus.errors import BusError
+from bus.kinds import LEASE_RECORDS
+from tas.enforcing.managers import FIELD_MANAGER
+from tas.policy.manifest import parse_policy
+from tas.policy.policy import PolicyKey
+from tas.verdict.status import says_bus_unreachable, status_without_bus
+from workers.kubernetes.client import Change, ChangeType, KubernetesClient, Listing
+from workers.kubernetes.errors import ConflictError, ExpiredError, KubernetesError, NotFoundError
+from workers.kubernetes.reflectors import Reflectors
+from workers.kubernetes.resources import POLICIES, PolicyObject
+from workers.process.logs import GroupedLog
+
+log = structlog.get_logger("status")
+
+LEASE_KEY = "status"
+
+OUTAGE_SECONDS = 25.0
+"""So long the bus must be away: a restart of nats-server, or of one of three, takes less."""
+
+STANDBY_SECONDS = 10.0
+"""So much later a replica begins that did not have the lease: then there is mostly nothing left to write."""
+
+FIRST_SECONDS = 10.0
+"""How long the first patch waits for another replica to undo it. With the lease, one takes `PATCH_SECONDS` and less."""
+
+BACK_SECONDS = 5.0
+"""So long the bus must answer again until the outage is over: a bad network comes and goes."""
+
+CHECK_SECONDS = 0.5
+RETRY_SECONDS = 5.0
+"""The pause after a patch that failed."""
+
+
+class Outage:
+    """Since when the bus has been away, in seconds of any clock."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self._back: float | None = None
+
+    def seconds(self, now: float, *, reachable: bool) -> float:
+        """For how long the bus has been away; 0 if it is not, which takes `BACK_SECONDS` to be true again."""
+        if not reachable:
+            self._since, self._back = now if self._since is None else self._since, None
+        elif self._back is None:
+            self._back = now
+        if self._back is not None and now - self._back >= BACK_SECONDS:
+            self._since = None
+        return 0.0 if self._since is None else now - self._since
+
+
+class StatusWithoutBus:
+    """A part of `PolicyStatus`, which runs beside it."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        client: KubernetesClient,
+        reflectors: Reflectors,
+        *,
+        patches: Counter,
+        had_lease: Callable[[], bool],
+    ) -> None:
+        """`patches` are counted by result; `had_lease`: whether this replica wrote the statuses last."""
+        self._bus = bus
+        self._client = client
+        self._patches = patches
+        self._had_lease = had_lease
+        self._grouped = GroupedLog(log, kind="policy")
+        self._policies: dict[PolicyKey, PolicyObject] = {}
+        self._written: set[str] = set()  # uids
+        self._is_undone = False
+        self._objects = reflectors.policies.consumer(on_list=self._listed, on_change=self._change)
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        outage = Outage()
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            limit = OUTAGE_SECONDS + (0.0 if self._had_lease() else STANDBY_SECONDS)
+            if await self._away(outage) >= limit:
+                await self._say_it(outage)
+
+    async def _away(self, outage: Outage) -> float:
+        reachable = self._bus.connected and (not self._bus.unavailable or await self._has_answer())
+        return outage.seconds(time.monotonic(), reachable=reachable)
+
+    async def _has_answer(self) -> bool:
+        """Whether there is an answer about the lease: then somebody can have it, whatever else has none."""
+        try:
+            await LEASE_RECORDS.get(self._bus, LEASE_KEY)
+        except BusError:
+            return False
+        return True
+
+    async def _say_it(self, outage: Outage) -> None:
+        """Writes until the bus is back."""
+        log.warning("status_without_bus")
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                following = tasks.create_task(self._objects.run())
+                await self._write_until_back(outage)
+                following.cancel()
+        finally:
+            self._policies.clear()
+            self._written.clear()
+            self._is_undone = False
+
+    async def _write_until_back(self, outage: Outage) -> None:
+        listed, first_at = self._objects.listed, inf
+        while await self._away(outage):
+            await asyncio.sleep(CHECK_SECONDS)
+            if self._objects.listed == listed or self._is_undone:
+                continue
+            due = self._due()
+            if first_at == inf and len(due) < len(self._policies):  # one says it
+                first_at = time.monotonic()
+            is_first = time.monotonic() < first_at + FIRST_SECONDS
+            for key in due[:1] if first_at == inf else [] if is_first else due:
+                if self._is_undone or not await self._write(key):
+                    await asyncio.sleep(RETRY_SECONDS)
+                    break
+
+    def _due(self) -> list[PolicyKey]:
+        return [
+            key
+            for key, found in sorted(self._policies.items())
+            if found.metadata.uid not in self._written and not says_bus_unreachable(found.status)
+        ]
+
+    async def _write(self, key: PolicyKey) -> bool:
+        """Writes one status, unless it has changed since it was read. Returns whether there was an answer."""
+        found = self._policies.get(key)
+        if found is None:
+            return True
+        metadata, read_at = found.metadata, time.monotonic()
+        policy, problems = parse_policy(key, found.spec)
+        status = status_without_bus(
+            policy, generation=metadata.generation, problems=problems, before=found.status, now=time.time()
+        )
+        patch = {"metadata": {"uid": metadata.uid, "resourceVersion": metadata.resource_version}, "status": status}
+        try:
+            after = await self._client.merge_patch(
+                POLICIES,
+                metadata.name,
+                patch,
+                namespace=metadata.namespace,
+                subresource="status",
+                field_manager=FIELD_MANAGER,
+                read_at=read_at,
+            )
+        except (ConflictError, ExpiredError):  # the watch brings what it is now
+            self._patches.labels("conflict").inc()
+        except NotFoundError:
+            self._patches.labels("gone").inc()
+        except KubernetesError as error:
+            self._patches.labels("failed").inc()
+            cause = str(error).replace(str(key), "POLICY")
+            self._grouped.warning("policy_status_failed", cause, str(key), error=str(error))
+            return False
+        else:
+            self._patches.labels("patched").inc()
+            self._written.add(metadata.uid)
+            if self._policies.get(key) is found:
+                self._policies[key] = after
+        return True
+
+    def _listed(self, listing: Listing[PolicyObject]) -> None:
+        self._policies.clear()
+        for found in listing.items:
+            self._take(found)
+
+    def _change(self, change: Change[PolicyObject]) -> None:
+        if change.type is ChangeType.DELETED:
+            metadata = change.object.metadata
+            self._policies.pop(PolicyKey(metadata.namespace, metadata.name), None)
+        else:
+            self._take(change.object)
+
+    def _take(self, found: PolicyObject) -> None:
+        self._policies[PolicyKey(found.metadata.namespace, found.metadata.name)] = found
+        if found.metadata.uid in self._written and not says_bus_unreachable(found.status):
+            if not self._is_undone:
+                log.info("status_written_by_another", policy=f"{found.metadata.namespace}/{found.metadata.name}")
+            self._is_undone = True
