@@ -52,4 +52,5 @@ def _process(context: Context, supervisor: Supervisor, workers: Sequence[str], s
         refused_samples=supervisor.refused_samples(),
         concerns=supervisor.concerns(),
         newest_pods=supervisor.newest_pods(),
+        not_ready=supervisor.policies_not_ready(),
     )

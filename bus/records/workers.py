@@ -7,13 +7,16 @@ import msgspec
 from bus.records.codec import Time, encode, reader, seconds_of, time_of
 from tas.errors import line_of
 from tas.processes.expected import MOST, Expected
-from tas.processes.process import LastAnswer, Process, RefusedSamples
+from tas.processes.process import LastAnswer, NotReady, Process, RefusedSamples
 
 MAX_REASON = 300
 """The most characters of a reason or an error in a stored record."""
 
 MAX_WAITING = 50
 """The most policies with waiting nodes in a stored record: those for which most wait."""
+
+MAX_NOT_READY = 10
+"""The most policies of one reason that have their names in a stored record; the others are counted."""
 
 MAX_REFUSED = 20
 """The most sources and reasons of refused samples in a stored record: those that were refused last."""
@@ -38,6 +41,11 @@ class _RefusedSamples(msgspec.Struct, kw_only=True):
     time: Time
 
 
+class _NotReady(msgspec.Struct, kw_only=True):
+    count: Count
+    policies: list[str]
+
+
 class _Process(msgspec.Struct, kw_only=True, omit_defaults=True):
     version: str
     process: str
@@ -53,6 +61,7 @@ class _Process(msgspec.Struct, kw_only=True, omit_defaults=True):
     refused_samples: list[_RefusedSamples] = msgspec.field(default_factory=list, name="refusedSamples")
     concerns: dict[str, list[str]] = {}
     newest_pods: dict[str, Time] = msgspec.field(default_factory=dict, name="newestPods")
+    not_ready: dict[str, _NotReady] = msgspec.field(default_factory=dict, name="notReady")
 
 
 class _Expected(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -105,6 +114,10 @@ def encode_process(process: Process) -> bytes:
                 for worker, concerns in process.concerns.items()
             },
             newest_pods={state: time_of(created) for state, created in process.newest_pods.items()},
+            not_ready={
+                reason: _NotReady(count=each.count, policies=list(each.policies[:MAX_NOT_READY]))
+                for reason, each in sorted(process.not_ready.items())
+            },
         )
     )
 
@@ -139,6 +152,10 @@ def decode_process(data: bytes) -> Process:
         ],
         concerns={worker: tuple(concerns) for worker, concerns in stored.concerns.items()},
         newest_pods={state: seconds_of(created) for state, created in stored.newest_pods.items()},
+        not_ready={
+            reason: NotReady(each.count, tuple(each.policies[:MAX_NOT_READY]))
+            for reason, each in stored.not_ready.items()
+        },
     )
 
 

@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
-from bus.buckets import BREAKERS, LEASES, NODES, PAUSED, POLICIES, SOURCES, SYNCED, WORKERS
+from bus.buckets import BREAKERS, LEASES, NODES, PAUSED, POLICIES, REFUSALS, SOURCES, SYNCED, WORKERS
 from bus.connection import Bus
 from bus.errors import BusError
 from bus.inspection import inspect
-from bus.kinds import BREAKER_RECORDS, PAUSE_RECORDS, POLICY_RECORDS, synced_of
+from bus.kinds import BREAKER_RECORDS, PAUSE_RECORDS, POLICY_RECORDS, REFUSED_LABELS, REFUSED_MARKS, synced_of
 from bus.processes import StoredProcesses, stored_processes
 from bus.servers import Varz
 from bus.trying import Tries, is_late
@@ -30,18 +30,19 @@ from tas.diagnosis.policies import PolicyFacts, StoredPolicy
 from tas.diagnosis.processes import ProcessFacts
 from tas.errors import without_password
 from tas.policy.policy import PolicyKey
-from tas.processes.process import refused_samples
+from tas.processes.process import not_ready, refused_samples
 from tas.samples.sample import NodeSamples
 from tas.sources.state import SourceState
 from tas.values.backoff import Backoff
 from tas.verdict.brake import UNREADABLE_BREAKER, UNREADABLE_PAUSE, Breaker, Pause
+from tas.verdict.refused import RefusedLabel
 from workers.process.http_body import whole_body
 
 TRIES = Tries(is_late, wait=Backoff(first=0.1, longest=0.1))
 """Within the time of a probe."""
 
 MONITOR_PORT = 8222
-STORED_IN = frozenset(bucket.stream for bucket in (BREAKERS, LEASES, NODES, POLICIES, SOURCES))
+STORED_IN = frozenset(bucket.stream for bucket in (BREAKERS, LEASES, NODES, POLICIES, REFUSALS, SOURCES))
 """The streams of what `Stored` has."""
 
 MAX_MONITOR_BYTES = 1 << 20
@@ -63,6 +64,7 @@ class Stored(NamedTuple):
         at: When the samples were read, by our clock: what is read later, as the lists of a large cluster, takes time.
         breakers: By name of policies, or `ALL`.
         leases: By name, who holds it.
+        refused: The labels and marks that the API server refuses, by name of policies.
     """
 
     policies: list[StoredPolicy]
@@ -75,6 +77,7 @@ class Stored(NamedTuple):
     breakers: Mapping[str, Breaker] = {}
     pause: Pause | None = None
     leases: Mapping[str, str] = {}
+    refused: Mapping[str, Sequence[RefusedLabel]] = {}
 
 
 class BusRead(NamedTuple):
@@ -144,6 +147,8 @@ def policy_facts(
         strategy_fields=strategy_fields,
         breakers=stored.breakers,
         pause=stored.pause,
+        refused=stored.refused,
+        not_ready={} if isinstance(read.processes, Missing) else not_ready(read.processes.running),
     )
 
 
@@ -203,6 +208,10 @@ async def _stored(bus: Bus) -> Stored:
         for entry in await BREAKER_RECORDS.entries(bus)
         if (breaker := entry.read_or(UNREADABLE_BREAKER)) is not None
     }
+    refused: dict[str, list[RefusedLabel]] = {}
+    for kind in (REFUSED_LABELS, REFUSED_MARKS):
+        for name, each in (await readable(bus, kind)).items():
+            refused.setdefault(name, []).extend(each)
     return Stored(
         policies=policies,
         samples=nodes.samples,
@@ -214,6 +223,7 @@ async def _stored(bus: Bus) -> Stored:
         breakers=breakers,
         pause=(await PAUSE_RECORDS.get(bus, PAUSED)).read_or(UNREADABLE_PAUSE),
         leases=sources.leases,
+        refused=refused,
     )
 
 

@@ -153,7 +153,9 @@ def _policies(found: Overview) -> list[str]:
     lines = [f"{INDENT}{row.policy}: {row.why}" for row in found.not_in_force]
     if found.pause:
         lines.insert(0, f"{INDENT}{found.pause}")
-    in_force = found.policies - len(found.not_in_force)
+    if found.more_not_in_force:
+        lines.append(f"{INDENT}and {found.more_not_in_force} more: kubectl get taspolicies --all-namespaces")
+    in_force = max(0, found.policies - len(found.not_in_force) - found.more_not_in_force)
     return [*lines, f"{INDENT}{in_force} of {found.policies} in force as written"]
 
 

@@ -18,6 +18,7 @@ CHECKS: Mapping[str, str] = {
     "policies.mirrored": "the extender decides by the policies on the bus, not by those in the API server",
     "policies.label": "labels of nodes have no namespace: only one of the policies sets the label",
     "policies.frozen": "labels stay as they are until somebody acts",
+    "policies.written": "nodes lack a label or a mark that a policy wants, or have one that it does not want",
     "metrics.present": "a rule without a value is unknown: by default it rejects and labels no node",
     "metrics.fresh": "a stale value is unknown: by default the rule rejects and labels no node",
     "metrics.nodes": "on these nodes the rule is unknown",

@@ -1,6 +1,6 @@
 """What `tas status` shows: what is wrong, worst first, and then what runs, from the same facts as the findings."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -9,13 +9,16 @@ from tas.diagnosis.bus import BusFacts
 from tas.diagnosis.diagnosis import diagnose_bus
 from tas.diagnosis.finding import Finding, Missing, Severity
 from tas.diagnosis.metrics import MetricFacts, health_with, late_sources, newest_times
-from tas.diagnosis.policies import PolicyFacts
+from tas.diagnosis.policies import PolicyFacts, StoredPolicy
 from tas.diagnosis.processes import ProcessFacts
 from tas.processes.process import LastAnswer, numbers, waiting_labels
 from tas.sources.state import health
 from tas.verdict.brake import freeze_of
 from tas.verdict.ownership import LABEL_STRATEGIES
 from tas.verdict.status import waiting_problem
+
+BY_CONDITION = ("NotEvaluated", "LabelsNotWritten", "MarksNotWritten", "NothingToDo")
+"""The reasons of `Ready` that only the process knows that writes it; the others follow from what the bus stores."""
 
 
 class Verdict(StrEnum):
@@ -81,6 +84,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
         leases: By name, who holds it.
         policies: How many there are; None: not known.
         not_in_force: Those of them that are not in force, or not as they are written.
+        more_not_in_force: How many more of them are not, whose names are not known here.
         breakers: The tripped breakers, by name of policies.
         pause: Who paused all labels and why; empty without a pause.
         asked: How many seconds ago a scheduler last asked one of the extenders; None: never, or not known.
@@ -95,6 +99,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     sources: Sequence[SourceRow] = ()
     policies: int | None = None
     not_in_force: Sequence[PolicyRow] = ()
+    more_not_in_force: int = 0
     breakers: Sequence[str] = ()
     pause: str = ""
     asked: float | None = None
@@ -116,6 +121,7 @@ def overview(
 ) -> Overview:
     """What there is to show."""
     findings = diagnose_bus(bus, policies, metrics, processes)
+    rows = _not_in_force(policies, {} if isinstance(processes, Missing) else waiting_labels(processes.running))
     return Overview(
         verdict=verdict_of(findings),
         bus=address,
@@ -125,8 +131,9 @@ def overview(
         leases=leases,
         sources=[] if isinstance(metrics, Missing) else _sources(metrics),
         policies=None if isinstance(policies.stored, Missing) else len(policies.stored),
-        not_in_force=_not_in_force(
-            policies, {} if isinstance(processes, Missing) else waiting_labels(processes.running)
+        not_in_force=rows,
+        more_not_in_force=sum(
+            each.count - len(each.policies) for reason, each in policies.not_ready.items() if reason in BY_CONDITION
         ),
         breakers=sorted(name for name, each in policies.breakers.items() if each.trip is not None),
         pause="" if policies.pause is None else str(policies.pause),
@@ -216,21 +223,30 @@ def _sources(facts: MetricFacts) -> list[SourceRow]:
 def _not_in_force(facts: PolicyFacts, waiting: Mapping[str, int]) -> list[PolicyRow]:
     if isinstance(facts.stored, Missing):
         return []
+    said: dict[str, list[str]] = {}
+    for reason in BY_CONDITION:
+        for key in facts.not_ready[reason].policies if reason in facts.not_ready else ():
+            said.setdefault(key, []).append(f"Ready is False, {reason}")
     found: list[PolicyRow] = []
     for each in sorted(facts.stored, key=lambda one: one.policy.key):
-        policy, why = each.policy, []
-        if refused := [problem for problem in each.problems if problem.refused]:
-            why.append(f"refused: {refused[0]}")
-        if policy.suspend:
-            why.append("suspend is true")
-        if policy.dry_run:
-            why.append("dryRun is true")
-        if set(LABEL_STRATEGIES) & policy.strategies.keys():
-            freeze = freeze_of(policy.key, facts.breakers, facts.pause)
-            why += [] if freeze is None else [freeze.text]
-            if freeze is None and each.policy.key.name in waiting:
-                problem = waiting_problem(waiting[policy.key.name])
-                why.append(f"{problem.value} {problem.reason}")
-        if why:
-            found.append(PolicyRow(policy=str(policy.key), why="; ".join(why)))
+        name = str(each.policy.key)
+        if why := [*_why_not(each, facts, waiting), *said.get(name, ())]:
+            found.append(PolicyRow(policy=name, why="; ".join(why)))
     return found
+
+
+def _why_not(each: StoredPolicy, facts: PolicyFacts, waiting: Mapping[str, int]) -> Iterator[str]:
+    """Why a policy is not in force as it is written, by what the bus stores."""
+    policy = each.policy
+    if refused := [problem for problem in each.problems if problem.refused]:
+        yield f"refused: {refused[0]}"
+    if policy.suspend:
+        yield "suspend is true"
+    if policy.dry_run:
+        yield "dryRun is true"
+    if set(LABEL_STRATEGIES) & policy.strategies.keys():
+        if (freeze := freeze_of(policy.key, facts.breakers, facts.pause)) is not None:
+            yield freeze.text
+        elif policy.key.name in waiting:
+            problem = waiting_problem(waiting[policy.key.name])
+            yield f"{problem.value} {problem.reason}"

@@ -7,8 +7,10 @@ import msgspec
 from tas.diagnosis.finding import Finding, Missing, Severity, command, finding, ok, some, unknown
 from tas.policy.manifest import STRATEGY_FIELDS
 from tas.policy.policy import Policy, PolicyKey, Problem
+from tas.processes.process import NotReady
 from tas.verdict.brake import Breaker, Pause, freeze_of
 from tas.verdict.ownership import LABEL_STRATEGIES, claim_of, owner_of
+from tas.verdict.refused import RefusedLabel
 
 CRD_COMMAND = "tas crd | kubectl apply -f -"
 
@@ -38,6 +40,8 @@ class PolicyFacts(msgspec.Struct, frozen=True, kw_only=True):
         has_api: Whether policies come from an API server, not from a directory.
         changing: Those that were created or deleted while all was read: their absence means nothing.
         breakers: By name of policies, or `ALL`.
+        refused: The labels and marks that the API server refuses, by name of policies.
+        not_ready: Those whose condition `Ready` is False, by its reason, as the process says that writes it.
     """
 
     stored: Collection[StoredPolicy] | Missing
@@ -47,6 +51,8 @@ class PolicyFacts(msgspec.Struct, frozen=True, kw_only=True):
     changing: Collection[PolicyKey] = frozenset()
     breakers: Mapping[str, Breaker] = {}
     pause: Pause | None = None
+    refused: Mapping[str, Collection[RefusedLabel]] = {}
+    not_ready: Mapping[str, NotReady] = {}
 
 
 def check_policies(facts: PolicyFacts) -> Iterator[Finding]:
@@ -57,7 +63,7 @@ def check_policies(facts: PolicyFacts) -> Iterator[Finding]:
             yield _current(facts.strategy_fields)
         yield _mirrored(facts)
     if isinstance(facts.stored, Missing):
-        for check in ("policies.any", "policies.valid", "policies.label", "policies.frozen"):
+        for check in ("policies.any", "policies.valid", "policies.label", "policies.frozen", "policies.written"):
             yield unknown(check, facts.stored)
         return
     if facts.stored:
@@ -69,6 +75,7 @@ def check_policies(facts: PolicyFacts) -> Iterator[Finding]:
     yield from _valid(facts.stored)
     yield from _labels(facts.stored)
     yield from _frozen(facts.stored, facts)
+    yield from _written(facts.stored, facts)
 
 
 def _served(in_api: Collection[PolicyKey] | Missing | None) -> Finding:
@@ -178,6 +185,31 @@ def _frozen(stored: Collection[StoredPolicy], facts: PolicyFacts) -> Iterator[Fi
         yield finding("policies.frozen", severity, f"{some(map(str, keys))}: {what}", mend, run=run)
     if not freezes:
         yield ok("policies.frozen", "no breaker has tripped, and nothing is paused")
+
+
+NOT_WRITTEN = ("LabelsNotWritten", "MarksNotWritten")
+"""The reasons of the condition `Ready` that say that nodes are not as a policy wants."""
+
+
+def _written(stored: Collection[StoredPolicy], facts: PolicyFacts) -> Iterator[Finding]:
+    found = False
+    mend = "docs/labels.md and docs/marks.md say what the API server refuses; docs/operations.md has the other reasons"
+    for name, labels in sorted(facts.refused.items()):
+        keys = [str(each.policy.key) for each in stored if each.policy.key.name == name]
+        for each in labels if keys else ():
+            found = True
+            what = f"{each.label} of {some(keys)}: {each}"
+            yield finding("policies.written", Severity.WARNING, what, mend, run="tas get policies")
+    for reason in NOT_WRITTEN:
+        policies = facts.not_ready.get(reason)
+        if policies is not None and not found:
+            named = some(policies.policies, more=policies.count - len(policies.policies))
+            what = f"{named}: Ready is False, {reason}"
+            run = "kubectl get taspolicies --all-namespaces"
+            yield finding("policies.written", Severity.WARNING, what, mend, run=run)
+            found = True
+    if not found:
+        yield ok("policies.written", "the API server accepts all labels and marks of policies")
 
 
 def _labels(stored: Collection[StoredPolicy]) -> Iterator[Finding]:

@@ -46,6 +46,13 @@ class RefusedSamples(msgspec.Struct, frozen=True):
     time: float
 
 
+class NotReady(msgspec.Struct, frozen=True):
+    """How many policies are not ready for one reason, and the first of them, as `namespace/name`."""
+
+    count: int
+    policies: tuple[str, ...] = ()
+
+
 class Process(msgspec.Struct, frozen=True, kw_only=True):
     """A process.
 
@@ -66,6 +73,8 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
         concerns: By worker, what does not go as it should although the worker is ready, each as a sentence.
         newest_pods: Of `watch`, by state (`placed`, `waiting`), when the newest pod was created about which the
             scheduler has asked filter, or has to ask, in seconds since 1970.
+        not_ready: Of the replica that writes the status of policies, by reason of the condition `Ready`: those for
+            which it is False.
     """
 
     version: str
@@ -82,6 +91,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     refused_samples: Sequence[RefusedSamples] = ()
     concerns: Mapping[str, tuple[str, ...]] = {}
     newest_pods: Mapping[str, float] = {}
+    not_ready: Mapping[str, NotReady] = {}
 
     @property
     def ready(self) -> frozenset[str]:
@@ -111,6 +121,16 @@ def waiting_labels(running: Iterable[Running]) -> dict[str, int]:
         if "labels" in each.process.workers:
             for policy, count in each.process.waiting_labels.items():
                 found[policy] = max(count, found.get(policy, 0))
+    return found
+
+
+def not_ready(running: Iterable[Running]) -> dict[str, NotReady]:
+    """By reason of their condition, the policies that are not ready: as the replica says that writes their status."""
+    found: dict[str, NotReady] = {}
+    for each in running:
+        if "status" in each.process.workers:
+            for reason, policies in each.process.not_ready.items():
+                found[reason] = max(policies, found.get(reason, policies), key=lambda one: one.count)
     return found
 
 

@@ -22,12 +22,13 @@ from tas.diagnosis.rights import ORIGINAL, SELF, Reviewed, rights_of
 from tas.diagnosis.workloads import DaemonSetTemplate, Expression
 from tas.policy.policy import Problem
 from tas.processes.expected import Expected
-from tas.processes.process import Running
+from tas.processes.process import NotReady, Running
 from tas.samples.sample import Scrape
 from tas.sources.result import SuspectReason
 from tas.sources.state import RefusedValues, SourceMetric, SourceState
 from tas.values.quantity import parse_quantity
 from tas.verdict.brake import Breaker, Pause, Trip
+from tas.verdict.refused import RefusedLabel
 from tests.contract.test_pages import accepts, calls
 from tests.unit.tas.diagnosis.found import bad
 from tests.unit.tas.diagnosis.samples import policy, policy_of
@@ -132,6 +133,8 @@ BROKEN: list[list[Finding]] = [
     changed("metrics", sources={"agent": LATE}, held=["agent"], now=NOW + 60),
     changed("policies", pause=Pause(by=HOSTILE, since=NOW)),
     changed("policies", breakers={"demo": Breaker(trip=Trip(since=NOW, limit=1, wanted=2, selected=3))}),
+    changed("policies", refused={"demo": [RefusedLabel(label=HOSTILE, reason=HOSTILE, count=1, nodes=(HOSTILE,))]}),
+    changed("policies", not_ready={"MarksNotWritten": NotReady(2, (HOSTILE,))}),
     changed("processes", running=[]),
     changed("processes", running=[], expected={}),
     changed("processes", running=[Running("all", "x", BAD_PROCESS, NOW)], expected={"labels": Expected(count=9)}),

@@ -25,7 +25,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from bus.buckets import ALL, Bucket
 from bus.invalid import InvalidEntries
-from tas.processes.process import LastAnswer, RefusedSamples
+from tas.processes.process import LastAnswer, NotReady, RefusedSamples
 from workers.process.address import Address
 from workers.process.certificates import Certificates
 from workers.process.connections import ConnectionMetrics, Listener, bind, without_server
@@ -114,6 +114,15 @@ class WithConcerns(Protocol):
 
     def concerns(self) -> Iterable[str]:
         """What that is, each as a sentence; part of the record in WORKERS."""
+        ...
+
+
+@runtime_checkable
+class WithNotReady(Protocol):
+    """A worker that writes the status of policies."""
+
+    def policies_not_ready(self) -> Mapping[str, NotReady]:
+        """By reason, those that are not ready; part of the record in WORKERS."""
         ...
 
 
@@ -400,6 +409,13 @@ class Supervisor:
         """For each worker by name that sees that something does not go as it should, what that is."""
         found = {each.name: tuple(each.concerns()) for each in self._workers if isinstance(each, WithConcerns)}
         return {name: concerns for name, concerns in found.items() if concerns}
+
+    def policies_not_ready(self) -> dict[str, NotReady]:
+        """By reason, the policies that are not ready, by the worker that writes their status."""
+        found: dict[str, NotReady] = {}
+        for worker in self._workers:
+            found |= worker.policies_not_ready() if isinstance(worker, WithNotReady) else {}
+        return found
 
     def newest_pods(self) -> dict[str, float]:
         """By state, when the newest pod was created about which kube-scheduler has to ask."""

@@ -1,7 +1,7 @@
 """The worker `notify`: takes the public events to the sinks of its settings."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import structlog
 
@@ -48,6 +48,11 @@ class Notify:
     def unready(self) -> str | None:
         """Why the worker cannot work. A sink that fails does not change readiness: see its metrics."""
         return None
+
+    def concerns(self) -> Iterator[str]:
+        """Sinks that accept no event."""
+        for sink, seconds in self._metrics.late().items():
+            yield f"the sink {sink} has not accepted an event for {seconds:.0f} s"
 
     async def run(self) -> None:
         """Runs until cancelled."""

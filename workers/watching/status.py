@@ -36,11 +36,13 @@ from bus.watch import Watch
 from tas.enforcing.managers import FIELD_MANAGER
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import Policy, PolicyKey, Problem, StrategyType
+from tas.processes.process import NotReady
 from tas.verdict.brake import ALL, UNREADABLE_BREAKER, UNREADABLE_PAUSE, Breaker, Pause, freeze_of
 from tas.verdict.ownership import LABEL_STRATEGIES, Claim, Claims, claim_of, owner_of
 from tas.verdict.refused import RefusedLabel, refused_problems
 from tas.verdict.size import PolicySize, left_out, no_room, policy_size
 from tas.verdict.status import (
+    MAX_NAMES,
     NOT_READY,
     UNSET_SECONDS,
     MetricUse,
@@ -142,6 +144,13 @@ class PolicyStatus:
         )
         for reason in NOT_READY:
             gauge.labels(reason).set_function(partial(self._count_not_ready, reason))
+
+    def policies_not_ready(self) -> dict[str, NotReady]:
+        """By reason, the policies whose condition `Ready` is False; none without the lease."""
+        found: dict[str, list[PolicyKey]] = {}
+        for key, reason in sorted(self.not_ready.items()):
+            found.setdefault(reason, []).append(key)
+        return {reason: NotReady(len(keys), tuple(map(str, keys[:MAX_NAMES]))) for reason, keys in found.items()}
 
     def unready(self) -> str | None:
         """None: without the lease this replica is on standby."""

@@ -55,7 +55,7 @@ from tas.policy.directory import FileProblem, FileProblems
 from tas.policy.policy import OnStale, Operator, Policy, PolicyKey, Problem, Rule, Strategy, StrategyType
 from tas.policy.rules import State
 from tas.processes.expected import Expected
-from tas.processes.process import LastAnswer, Process, RefusedSamples
+from tas.processes.process import LastAnswer, NotReady, Process, RefusedSamples
 from tas.samples.sample import Scrape
 from tas.sources.result import RefusalReason, SuspectReason
 from tas.sources.state import LostNodes, RefusedValues, SourceMetric, SourceState, as_stored
@@ -425,6 +425,7 @@ PROCESS = Process(
     ],
     concerns={"labels": ("2 labels of policies on nodes are set and removed again and again",)},
     newest_pods={"placed": YEAR + 540},
+    not_ready={"LabelsNotWritten": NotReady(2, ("default/demo", "default/other"))},
 )
 EXPECTED = Expected(count=2, dismissed="anna@admin-1")
 
@@ -472,6 +473,7 @@ FREE = {
     *("allocatable", "capacity", "limited", "requested", "requests", "state"),
     *("allocatable", "capacity", "limited", "requested", "times"),
     *("workers", "behindSeconds", "lag", "answers", "expires", "waitingLabels", "concerns", "newestPods"),
+    "notReady",
 }
 """Fields with objects whose keys are names or numbers."""
 

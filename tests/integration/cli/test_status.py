@@ -14,16 +14,22 @@ from pathlib import Path
 
 import pytest
 
-from bus.buckets import ALL, WORKERS
+from bus.buckets import ALL, POLICIES, REFUSALS, WORKERS
 from bus.connection import Bus
 from bus.kinds import EXPECTED_NUMBERS, PROCESSES
-from bus.subjects import ProcessKey
+from bus.records.policies import PolicyRecord, encode_policy
+from bus.records.refusals import encode_refused_labels
+from bus.subjects import ProcessKey, policy_key
 from tas.diagnosis.processes import CHECKS_OF_PROCESSES
+from tas.policy.manifest import parse_policy
+from tas.policy.policy import PolicyKey
 from tas.processes.expected import Expected
-from tas.processes.process import LastAnswer, Process
+from tas.processes.process import LastAnswer, NotReady, Process
+from tas.verdict.refused import RefusedLabel
 from tests.integration.cli.tas import Done, Tas
 from tests.integration.servers import Server, answered
 from tests.integration.tables import put_tables
+from tests.integration.workers.running import put
 
 HOSTILE = "\x1b[2J\x1b]0;x\x07\u202e\n"
 OTHERS = tuple(of for of in ALL if of is not WORKERS)
@@ -78,6 +84,30 @@ async def test_well_wrong_and_not_known_have_different_exit_codes(tas: Tas, bus:
     assert text.startswith("wrong: something is wrong")
     assert "none of 2 processes runs labels: no label is set or removed" in text
     assert (await tas("status", "--no-such-flag")).code == 2
+
+
+async def test_a_policy_whose_labels_are_not_written_is_not_in_force(tas: Tas, bus: Bus) -> None:
+    """It was "in force as written", while its condition said LabelsNotWritten."""
+    rules = {"rules": [{"metricname": "m", "operator": "GreaterThan", "target": 1}]}
+    for name in ("demo", "fine", "more", "refused"):
+        key = PolicyKey("default", name)
+        policy, _ = parse_policy(key, {"strategies": {"deschedule": rules}})
+        await put(bus, POLICIES, policy_key(key), encode_policy(PolicyRecord(policy=policy, uid="u", generation=1)))
+    label = RefusedLabel(label="refused", value="violating", reason="denied", count=1, nodes=("n1",))
+    await put(bus, REFUSALS, "refused", encode_refused_labels((label,)))
+    await put_process(
+        bus, "watch", "status", not_ready={"LabelsNotWritten": NotReady(3, ("default/demo", "default/refused"))}
+    )
+    done = await tas("status", "--json")
+    (written,) = (each["what"] for each in done.json["findings"] if each["check"] == "policies.written")
+    assert written == "refused of default/refused: the API server refuses the label on 1 node (n1): denied"
+    assert done.code == 1
+    text = (await tas("status", "--all")).out
+    assert "  default/demo: Ready is False, LabelsNotWritten\n" in text
+    assert "  default/refused: Ready is False, LabelsNotWritten\n" in text
+    assert "  and 1 more: kubectl get taspolicies --all-namespaces\n  1 of 4 in force as written\n" in text
+    doctor = await tas("doctor", "--json")
+    assert "policies.written" in doctor.out
 
 
 async def test_without_a_bus_it_says_so_with_the_command(tas: Tas) -> None:

@@ -70,7 +70,7 @@ class AlertmanagerSink:
         ]
         self._log = ThrottledLog(log, seconds=LOG_SECONDS, sink=name)
         self._epoch = ""
-        metrics.lag.labels(name).set_function(lambda: max(sender.failing_seconds for sender in self._senders))
+        metrics.set_lag(name, lambda: max(sender.failing_seconds for sender in self._senders))
         metrics.alerts.labels(name).set_function(lambda: float(self._book.firing))
 
     async def run(self) -> None:

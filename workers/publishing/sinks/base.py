@@ -24,6 +24,10 @@ LOG_SECONDS = 60.0
 """How often a sink that fails says the same in the log."""
 
 
+LATE_SECONDS = 30.0
+"""A sink that has accepted nothing for longer does not just start again."""
+
+
 class Sink(Protocol):
     """A place to which events go. A sink that fails affects no other sink, and nothing upstream."""
 
@@ -52,6 +56,7 @@ class SinkMetrics:
         def gauge(name: str, text: str) -> Gauge:
             return Gauge(name, text, ["sink"], registry=registry)
 
+        self._lags: dict[str, Callable[[], float]] = {}
         self.events = counter(
             "tas_notify_events",
             "Events by what became of them: delivered, retried, dead (given up), invalid (unreadable on the bus), "
@@ -78,6 +83,16 @@ class SinkMetrics:
             "tas_notify_lease_held", "1 while this replica runs the sink, 0 while it is on standby."
         )
 
+    def set_lag(self, sink: str, lag: Callable[[], float]) -> None:
+        """Sets what gives the lag of a sink in seconds, for the metric and for `late`."""
+        self._lags[sink] = lag
+        self.lag.labels(sink).set_function(lag)
+
+    def late(self) -> dict[str, float]:
+        """The sinks that have not accepted an event for longer than `LATE_SECONDS`, and for how many seconds."""
+        lags = {sink: lag() for sink, lag in self._lags.items()}
+        return {sink: seconds for sink, seconds in sorted(lags.items()) if seconds > LATE_SECONDS}
+
     def start(self, sink: str) -> None:
         """The series of a sink with their zeros, so that a rate is never without them."""
         for outcome in ("delivered", "retried", "dead", "invalid", "unknown"):
@@ -88,6 +103,7 @@ class SinkMetrics:
 
     def stop(self, sink: str) -> None:
         """A sink is gone: what it holds and how late it is has no meaning any more. Its counters stay."""
+        self._lags.pop(sink, None)
         for gauge in (self.held, self.behind, self.lag, self.alerts, self.lease_held):
             with suppress(KeyError):
                 gauge.remove(sink)
@@ -131,7 +147,7 @@ class Inbox:
         )
         metrics.held.labels(name).set_function(lambda: float(len(self._deliveries)))
         metrics.behind.labels(name).set_function(lambda: float(self._deliveries.behind))
-        metrics.lag.labels(name).set_function(self._lag)
+        metrics.set_lag(name, self._lag)
 
     async def run(self) -> None:
         """Receives until cancelled."""

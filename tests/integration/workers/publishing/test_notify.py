@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import re
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -163,7 +164,7 @@ class TestCloudEvents:
         assert [(line["event"], line["sink"]) for line in failed] == [("sink_failed", "hook")]
 
     async def test_a_sink_that_fails_in_every_way_gets_every_event_when_it_works_again(
-        self, world: World, receiver: Receiver
+        self, world: World, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         async def fails_twice(code: str, fault: Behaviour) -> None:
             requests = partial(world.value, "tas_notify_requests_total", sink="hook", code=code)
@@ -187,6 +188,11 @@ class TestCloudEvents:
                     assert receiver.accepted == []
                 assert world.value("tas_notify_held", sink="hook") == 5
                 assert world.value("tas_notify_lag_seconds", sink="hook") > 0
+                notify = Notify(world.bus, [], metrics=world.metrics)
+                assert list(notify.concerns()) == [], "perhaps it just starts again"
+                monkeypatch.setattr("workers.publishing.sinks.base.LATE_SECONDS", 0.0)
+                (concern,) = notify.concerns()
+                assert re.fullmatch(r"the sink hook has not accepted an event for \d+ s", concern)
                 receiver.behaviour = None
                 await receiver.receives(5)
                 await world.acknowledged("hook")

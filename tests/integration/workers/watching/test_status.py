@@ -13,6 +13,7 @@ from bus.connection import Bus
 from bus.lease import Lease
 from sandbox import Sandbox
 from tas.policy.policy import PolicyKey
+from tas.processes.process import NotReady
 from tests.integration.proxy import Proxy
 from tests.integration.servers import Server, eventually
 from tests.integration.tables import put_tables
@@ -98,6 +99,7 @@ async def test_while_nobody_runs_evaluate_a_policy_is_not_ready(world: World, bu
             await wait_for_status(world, key, Ready=("True", "InForce"))
             lost.update(("evaluate", "labels"))
             await wait_for_status(world, key, Ready=("False", "NotEvaluated"), Violating=("Unknown", "NotEvaluated"))
+            assert worker.policies_not_ready() == {"NotEvaluated": NotReady(1, (str(key),))}
             lost.clear()
             await wait_for_status(world, key, Ready=("True", "InForce"))
 

@@ -2,10 +2,14 @@
 
 import json
 
+import msgspec
+
 from tas.diagnosis.finding import Missing, Severity
 from tas.diagnosis.policies import PolicyFacts, StoredPolicy, check_policies, strategy_fields
 from tas.policy.manifest import STRATEGY_FIELDS
 from tas.policy.policy import PolicyKey, Problem
+from tas.processes.process import NotReady
+from tas.verdict.refused import RefusedLabel
 from tests.unit.tas.diagnosis.found import bad, one, severities
 from tests.unit.tas.diagnosis.samples import policy
 
@@ -22,7 +26,7 @@ def in_files(*stored: StoredPolicy) -> PolicyFacts:
 def test_a_policy_that_is_mirrored_has_no_finding() -> None:
     findings = list(check_policies(PolicyFacts(stored=[DEMO], in_api=[KEY], strategy_fields=STRATEGY_FIELDS)))
     assert bad(findings) == {}
-    assert len(severities(findings)) == 7
+    assert len(severities(findings)) == 8
 
 
 def test_without_a_cluster_nothing_is_compared() -> None:
@@ -114,3 +118,34 @@ def test_without_facts_nothing_is_ok() -> None:
     assert set(severities(findings).values()) == {Severity.UNKNOWN}
     half = check_policies(PolicyFacts(stored=Missing("no bus"), in_api=[KEY], strategy_fields=STRATEGY_FIELDS))
     assert severities(half)["policies.mirrored"] is Severity.UNKNOWN
+
+
+def refused(*nodes: str, label: str = "demo") -> RefusedLabel:
+    return RefusedLabel(label=label, value="violating", reason="denied by NODE", count=len(nodes), nodes=nodes)
+
+
+def test_what_the_api_server_refuses_is_found_by_the_name_of_the_policies() -> None:
+    facts = msgspec.structs.replace(
+        in_files(DEMO),
+        refused={"demo": [refused("a", "b"), refused("a", label="taint x/demo")], "gone": [refused("a")]},
+    )
+    found = [each.what for each in check_policies(facts) if each.check == "policies.written"]
+    assert found == [
+        "demo of default/demo: the API server refuses the label on 2 nodes (a, b): denied by NODE",
+        "taint x/demo of default/demo: the API server refuses the taint on 1 node (a): denied by NODE",
+    ]
+    assert bad(check_policies(facts)) == {"policies.written": Severity.WARNING}
+
+
+def test_a_condition_that_labels_are_not_written_is_found() -> None:
+    """Of whatever cause: `labels` may wait, or an API server that does not answer."""
+    facts = msgspec.structs.replace(
+        in_files(DEMO), not_ready={"LabelsNotWritten": NotReady(5, ("default/demo", "x/y"))}
+    )
+    found = one(check_policies(facts), "policies.written")
+    assert (found.severity, found.what) == (
+        Severity.WARNING,
+        "default/demo, x/y and 3 more: Ready is False, LabelsNotWritten",
+    )
+    other = msgspec.structs.replace(in_files(DEMO), not_ready={"Suspended": NotReady(1, ("default/demo",))})
+    assert bad(check_policies(other)) == {}
