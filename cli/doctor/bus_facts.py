@@ -182,6 +182,9 @@ def process_facts(read: BusRead, now: float) -> ProcessFacts | Missing:
         running=read.processes.running,
         expected=read.processes.expected,
         policies=[] if stored is None else [each.policy for each in stored.policies],
+        failing={}
+        if stored is None
+        else {name: state.problem for name, state in stored.sources.items() if state.problem},
         cluster=None if stored is None else stored.cluster,
         now=now,
     )

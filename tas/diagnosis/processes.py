@@ -61,6 +61,7 @@ class ProcessFacts(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         expected: By worker, how many should run; a worker that is missing is not known yet.
         policies: Those on the bus.
+        failing: The sources whose last poll failed, and why.
         cluster: Whether the policies are those of an API server; None: nobody has listed them.
         now: By the clock of this machine, as the processes see it.
     """
@@ -68,6 +69,7 @@ class ProcessFacts(msgspec.Struct, frozen=True, kw_only=True):
     running: Sequence[Running]
     expected: Mapping[str, Expected]
     policies: Collection[Policy] = ()
+    failing: Mapping[str, str] = {}
     cluster: bool | None = None
     now: float
 
@@ -198,11 +200,16 @@ def _ready(facts: ProcessFacts) -> Iterator[Finding]:
 
 def _behind(facts: ProcessFacts) -> Iterator[Finding]:
     mend = "docs/operations.md, section When there is too much to do, says what helps"
+    of_source = "docs/sources.md says what to do when nothing comes"
     for each in facts.running:
         for worker, sources in sorted(each.process.behind.items()):
             for source, seconds in sorted(sources.items()):
                 what = f"{worker} of {each.process.name} is {seconds:.0f} s behind with {source}"
-                yield finding("workers.behind", Severity.WARNING, what, mend, run="tas get sources")
+                if why := facts.failing.get(source):
+                    what += f", since the source fails: {why}"
+                yield finding(
+                    "workers.behind", Severity.WARNING, what, of_source if why else mend, run="tas get sources"
+                )
         late = {name: lag for name, lag in each.process.lag.items() if lag >= LAG_MESSAGES}
         if late:
             streams = some(f"{name} ({lag} messages)" for name, lag in late.items())

@@ -250,3 +250,24 @@ def test_an_extender_that_has_just_started_and_a_pod_placed_long_ago_prove_nothi
         watch = described("watch", "c", newest_pods={"placed": created})
         found = check_processes(facts(Running("extender", "a", process, NOW), watch, expected={}, policies=[]))
         assert one(found, "workers.asked").severity is Severity.OK
+
+
+@pytest.mark.parametrize(
+    ("failing", "what", "mend"),
+    [
+        ({}, "collect of a is 40 s behind with prometheus", "When there is too much to do"),
+        ({"other": "down"}, "collect of a is 40 s behind with prometheus", "When there is too much to do"),
+        (
+            {"prometheus": "connection refused"},
+            "collect of a is 40 s behind with prometheus, since the source fails: connection refused",
+            "when nothing comes",
+        ),
+    ],
+)
+def test_what_is_behind_since_its_source_fails_is_not_blamed_on_the_load(
+    failing: dict[str, str], what: str, mend: str
+) -> None:
+    behind = described("collect", "a", behind={"collect": {"prometheus": 40.0}})
+    found = one(check_processes(msgspec.structs.replace(facts(behind), failing=failing)), "workers.behind")
+    assert found.what == what
+    assert mend in found.mend
