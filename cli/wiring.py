@@ -23,7 +23,8 @@ from tas.values.window import near_window
 from workers.process.embedded import EmbeddedBus
 from workers.process.errors import StartError, WorkerError
 from workers.process.logs import configure_logging
-from workers.process.runtime import Supervisor, Worker, beside, check_free, new_registry, stop_signals
+from workers.process.runtime import Supervisor, Worker, beside, check_free, new_registry
+from workers.process.signals import stop_signals
 
 log = structlog.get_logger("tas")
 

@@ -35,7 +35,7 @@ from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import ConfigurationError
 from workers.process.address import Address
 from workers.process.errors import EXIT_FAILED
-from workers.process.runtime import stop_signals
+from workers.process.signals import stop_signals
 from workers.serving.extender import PREFIX
 
 WITHIN_SECONDS = 20.0

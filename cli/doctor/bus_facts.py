@@ -6,9 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
-import aiohttp
 import msgspec
 
 from bus.buckets import BREAKERS, LEASES, NODES, PAUSED, POLICIES, REFUSALS, SOURCES, SYNCED, WORKERS
@@ -17,18 +15,16 @@ from bus.errors import BusError
 from bus.inspection import inspect
 from bus.kinds import BREAKER_RECORDS, PAUSE_RECORDS, POLICY_RECORDS, REFUSED_LABELS, REFUSED_MARKS, synced_of
 from bus.processes import StoredProcesses, stored_processes
-from bus.servers import Varz
 from bus.trying import Tries, is_late
-from cli.doctor.probes import REQUEST_SECONDS, probed
+from cli.doctor.probes import probed
 from cli.queries.query import readable, stored_nodes, stored_sources
 from cli.settings import flag
-from tas.diagnosis.bus import MONITOR_MEND, BusFacts, oldest, version_of
+from tas.diagnosis.bus import BusFacts
 from tas.diagnosis.clocks import Offset, time_there
 from tas.diagnosis.finding import Missing, some
 from tas.diagnosis.metrics import MetricFacts
 from tas.diagnosis.policies import PolicyFacts, StoredPolicy
 from tas.diagnosis.processes import ProcessFacts
-from tas.errors import without_password
 from tas.policy.policy import PolicyKey
 from tas.processes.process import not_ready, refused_samples
 from tas.samples.sample import NodeSamples
@@ -36,16 +32,12 @@ from tas.sources.state import SourceState
 from tas.values.backoff import Backoff
 from tas.verdict.brake import UNREADABLE_BREAKER, UNREADABLE_PAUSE, Breaker, Pause
 from tas.verdict.refused import RefusedLabel
-from workers.process.http_body import whole_body
 
 TRIES = Tries(is_late, wait=Backoff(first=0.1, longest=0.1))
 """Within the time of a probe."""
 
-MONITOR_PORT = 8222
 STORED_IN = frozenset(bucket.stream for bucket in (BREAKERS, LEASES, NODES, POLICIES, REFUSALS, SOURCES))
 """The streams of what `Stored` has."""
-
-MAX_MONITOR_BYTES = 1 << 20
 
 MIRROR_SECONDS = 5.0
 """How long a change of the policies may take from the API server to the bus."""
@@ -96,16 +88,12 @@ def no_bus(reason: str) -> BusRead:
     return BusRead(Missing(reason, mend, "tas run all --bus embedded --kubeconfig FILE"), none, none, none)
 
 
-async def read_bus(bus: Bus, *, monitors: Sequence[str], embedded: bool) -> BusRead:
-    """Reads the bus. `monitors` are the URLs of monitoring ports; empty: such a port of each host."""
+async def read_bus(bus: Bus, *, embedded: bool) -> BusRead:
+    """Reads the bus. What only a monitoring port knows is added by `cli.doctor.monitors`."""
     read = await inspected(bus)
     if isinstance(read, Missing):
         return BusRead(read, read, read, read)
     facts, clock = read
-    if not embedded:
-        monitored = await _monitors(facts, monitors)
-        versions = [version for version in (facts.version, monitored.version) if version]
-        facts = msgspec.structs.replace(facts, sync=monitored.sync, version=oldest(versions))
     lost = STORED_IN & {*facts.silent, *facts.stuck}
     stored = Missing(f"no server answers for {some(lost)}") if lost else await probed(TRIES.of(partial(_stored, bus)))
     facts = msgspec.structs.replace(facts, embedded=embedded)
@@ -251,52 +239,3 @@ async def settled(bus: Bus, stored: Stored, in_api: frozenset[PolicyKey]) -> fro
             break
         await asyncio.sleep(MIRROR_POLL_SECONDS)
     return (known ^ in_api) - lacking - left_over
-
-
-class _Monitored(NamedTuple):
-    """What monitoring ports say: `sync` of all servers, and the oldest of their versions; empty if none answers."""
-
-    sync: bool | Missing
-    version: str = ""
-
-
-async def _monitors(facts: BusFacts, monitors: Sequence[str]) -> _Monitored:
-    """Whether each server syncs each write."""
-    hosts = dict.fromkeys(urlsplit(each).hostname for each in facts.address.split(","))
-    urls = monitors or [f"http://{host}:{MONITOR_PORT}" for host in hosts]
-    answers = await asyncio.gather(*(_monitored(url, facts, is_guess=not monitors) for url in urls))
-    read = [each for each in answers if not isinstance(each, Missing)]
-    version = oldest(each.version for each in read if version_of(each.version) is not None)
-    if not all(each.syncs for each in read):
-        return _Monitored(sync=False, version=version)
-    if (missing := next((each for each in answers if isinstance(each, Missing)), None)) is not None:
-        return _Monitored(sync=missing, version=version)
-    servers = len({each.server_id for each in read})
-    if servers < (size := max(each.jetstream.meta.cluster_size for each in read)):
-        reason = f"{servers} of {size} servers of the cluster {facts.cluster} were asked, and each may be set otherwise"
-        return _Monitored(sync=Missing(reason, MONITOR_MEND), version=version)
-    return _Monitored(sync=True, version=version)
-
-
-async def _monitored(url: str, facts: BusFacts, *, is_guess: bool) -> Varz | Missing:
-    """What a monitoring port says. A port that was not given may be that of a server of somebody else."""
-    shown = without_password(url)
-    answer = await probed(_varz(url))
-    if isinstance(answer, Missing):
-        reason = f"the monitoring port does not answer at {shown}: {without_password(answer.reason)}"
-        return Missing(reason, MONITOR_MEND)
-    is_ours = answer.server_id == facts.server or (facts.cluster and answer.cluster.name == facts.cluster)
-    if is_guess and not is_ours:
-        return Missing(f"the monitoring port at {shown} is that of another server", MONITOR_MEND)
-    if answer.jetstream.config is None:
-        return Missing(f"{shown}/varz has no configuration of JetStream", MONITOR_MEND)
-    return answer
-
-
-async def _varz(url: str) -> Varz:
-    timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
-    async with (
-        aiohttp.ClientSession(timeout=timeout) as session,
-        session.get(f"{url.rstrip('/')}/varz", raise_for_status=True) as response,
-    ):
-        return msgspec.json.decode(await whole_body(response, max_bytes=MAX_MONITOR_BYTES), type=Varz)

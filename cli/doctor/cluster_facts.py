@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from cli.configure.schedulers import NAMESPACE as KUBE_SYSTEM
 from cli.configure.schedulers import SCHEDULERS, scheduler_states
-from cli.doctor.probes import offset_of, probed
+from cli.doctor.requests import offset_of, requested
 from tas.configuring.control_planes import SchedulerState
 from tas.configuring.static_pod import Scheduler
 from tas.configuring.versions import minor_of_version
@@ -117,7 +117,7 @@ def unread(server: Missing, other: Missing, *, is_asked: bool, address: str = ""
 async def read_cluster(client: KubernetesClient, *, namespace: str) -> ClusterRead:
     """Reads the cluster. `namespace` is that of the accounts of the workers."""
     asked = time.time()
-    version = await probed(client.version(), mend="correct --kubeconfig", run="kubectl get --raw /readyz")
+    version = await requested(client.version(), mend="correct --kubeconfig", run="kubectl get --raw /readyz")
     answered = time.time()
     if isinstance(version, Missing):
         return unread(version, Missing("the API server does not answer"), is_asked=True, address=client.server)
@@ -160,8 +160,8 @@ async def read_cluster(client: KubernetesClient, *, namespace: str) -> ClusterRe
 
 
 async def _listed(call: Awaitable[T]) -> T | Missing:
-    """As `probed`, with the time that a list of a large cluster may take."""
-    return await probed(call, mend=ADMINISTRATOR, seconds=LIST_SECONDS)
+    """As `requested`, with the time that a list of a large cluster may take."""
+    return await requested(call, mend=ADMINISTRATOR, seconds=LIST_SECONDS)
 
 
 def _minor(version: str) -> int | None:

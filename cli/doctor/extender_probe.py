@@ -13,7 +13,8 @@ import msgspec
 from cryptography import x509
 
 from bus.records.codec import UNREADABLE
-from cli.doctor.probes import REQUEST_SECONDS, offset_of, probed
+from cli.doctor.probes import REQUEST_SECONDS
+from cli.doctor.requests import offset_of, requested
 from cli.doctor.scheduler_files import ELSEWHERE, Tls
 from tas.diagnosis.clocks import Offset
 from tas.diagnosis.extender import Asked, Distrust, Reach, Request
@@ -67,8 +68,8 @@ async def read_extender(
     health = f"http://{address}"
     (request, clock), unready, asked = await asyncio.gather(
         _wherever(url, tls, find),
-        probed(_unready(health), mend=HEALTH_MEND),
-        probed(_answers(health), mend=HEALTH_MEND),
+        requested(_unready(health), mend=HEALTH_MEND),
+        requested(_answers(health), mend=HEALTH_MEND),
     )
     if is_guess and isinstance(request, Request) and request.reach is Reach.FAILED:
         what = f"where the scheduler asks is not known, and nobody answers at {url}: {request.reason}"

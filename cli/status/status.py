@@ -39,7 +39,7 @@ def status(settings: Settings, *, everything: bool, as_json: bool) -> int:
     """
 
     async def known(bus: Bus, url: str) -> int:
-        read = await read_bus(bus, monitors=(), embedded=True)
+        read = await read_bus(bus, embedded=True)
         return shown(settings, read, url, everything=everything, as_json=as_json)
 
     async def unknown(reason: str) -> int:

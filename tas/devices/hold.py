@@ -19,6 +19,9 @@ from tas.devices.names import MAX_TILES, card_name, tile_name
 from tas.enforcing.pod import PodKey
 from tas.errors import TasError
 
+RESERVED_SECONDS = 65.0
+"""How long a reservation lasts: longer than the API server works on one request (a minute), after it was sent."""
+
 
 class Phase(StrEnum):
     """How far a pod has come."""

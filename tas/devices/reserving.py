@@ -10,14 +10,11 @@ import msgspec
 
 from tas.devices.assigning import assign
 from tas.devices.claim import Claim, Options
-from tas.devices.hold import Held, Hold, Phase, add, confirm, remove, replaced
+from tas.devices.hold import RESERVED_SECONDS, Held, Hold, Phase, add, confirm, remove, replaced
 from tas.devices.inventory import Inventory
 from tas.devices.policy_facts import PolicyFacts
 from tas.devices.refusal import Refusal
 from tas.enforcing.pod import PodKey
-
-RESERVED_SECONDS = 65.0
-"""How long a reservation lasts: longer than the API server works on one request (a minute), after it was sent."""
 
 
 class Reserved(NamedTuple):

@@ -9,7 +9,7 @@ from tas.diagnosis.bus import BusFacts, check_bus
 from tas.diagnosis.clocks import ClockFacts, check_clocks
 from tas.diagnosis.descheduler import DeschedulerFacts, check_descheduler
 from tas.diagnosis.extender import ExtenderFacts, Request, check_extender
-from tas.diagnosis.finding import Finding, Missing, Severity, finding, left, ok, unknown
+from tas.diagnosis.finding import Finding, Missing, Severity, finding, ok, unknown
 from tas.diagnosis.metrics import MetricFacts, check_metrics
 from tas.diagnosis.policies import PolicyFacts, check_policies
 from tas.diagnosis.processes import (
@@ -93,24 +93,6 @@ def _processes(facts: Facts) -> ProcessFacts | Missing:
     request = facts.extender.request
     is_seen = isinstance(request, Request) and request.expires is not None
     return without_certificates(facts.processes, "extender") if is_seen else facts.processes
-
-
-ON_ONE_SCREEN = ("bus.sync", "bus.replicas", "policies.crd", "policies.served", "policies.mirrored")
-"""What `tas status` leaves to `tas doctor`: it needs the API server, or the monitoring port of the bus."""
-
-
-def diagnose_bus(
-    bus: BusFacts | Missing, policies: PolicyFacts, metrics: MetricFacts | Missing, processes: ProcessFacts | Missing
-) -> list[Finding]:
-    """The findings of the checks that need nothing but the bus."""
-    found = [
-        *check_bus(bus),
-        *check_policies(policies),
-        *check_metrics(metrics),
-        *check_processes(processes),
-        *check_answers(processes),
-    ]
-    return left(found, ON_ONE_SCREEN)
 
 
 def _cluster(facts: ClusterFacts, policies: PolicyFacts) -> list[Finding]:

@@ -5,12 +5,11 @@ from enum import StrEnum
 
 import msgspec
 
-from tas.diagnosis.bus import BusFacts
-from tas.diagnosis.diagnosis import diagnose_bus
-from tas.diagnosis.finding import Finding, Missing, Severity
-from tas.diagnosis.metrics import MetricFacts, health_with, late_sources, newest_times
-from tas.diagnosis.policies import PolicyFacts, StoredPolicy
-from tas.diagnosis.processes import ProcessFacts
+from tas.diagnosis.bus import BusFacts, check_bus
+from tas.diagnosis.finding import Finding, Missing, Severity, left
+from tas.diagnosis.metrics import MetricFacts, check_metrics, health_with, late_sources, newest_times
+from tas.diagnosis.policies import PolicyFacts, StoredPolicy, check_policies
+from tas.diagnosis.processes import ProcessFacts, check_answers, check_processes
 from tas.processes.process import LastAnswer, numbers, waiting_labels
 from tas.sources.state import health
 from tas.verdict.brake import freeze_of
@@ -250,3 +249,21 @@ def _why_not(each: StoredPolicy, facts: PolicyFacts, waiting: Mapping[str, int])
         elif policy.key.name in waiting:
             problem = waiting_problem(waiting[policy.key.name])
             yield f"{problem.value} {problem.reason}"
+
+
+ON_ONE_SCREEN = ("bus.sync", "bus.replicas", "policies.crd", "policies.served", "policies.mirrored")
+"""What `tas status` leaves to `tas doctor`: it needs the API server, or the monitoring port of the bus."""
+
+
+def diagnose_bus(
+    bus: BusFacts | Missing, policies: PolicyFacts, metrics: MetricFacts | Missing, processes: ProcessFacts | Missing
+) -> list[Finding]:
+    """The findings of the checks that need nothing but the bus."""
+    found = [
+        *check_bus(bus),
+        *check_policies(policies),
+        *check_metrics(metrics),
+        *check_processes(processes),
+        *check_answers(processes),
+    ]
+    return left(found, ON_ONE_SCREEN)

@@ -2,11 +2,13 @@
 
 from collections.abc import Collection, Mapping
 from math import inf
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from tas.enforcing.breaker import LabelledNodes
 from tas.policy.policy import LABEL_PREFIX, BreakerLimits, Policy, PolicyKey
 from tas.verdict.brake import ALL
+
+if TYPE_CHECKING:
+    from tas.enforcing.breaker import LabelledNodes
 
 
 class DefaultLimit(NamedTuple):
@@ -96,7 +98,7 @@ class Limits:
             needed.add(ALL)
         return needed
 
-    def of(self, key: str, seen: LabelledNodes) -> Limit | None:
+    def of(self, key: str, seen: "LabelledNodes") -> Limit | None:
         """The limit of the policies of a name, or with `ALL` of all policies: the lowest one; None: no limit."""
         if key == ALL:
             return None if self._over_all is None else Limit(self._over_all.of(len(seen)), len(seen))
@@ -119,7 +121,7 @@ class KeptLimits:
         self._limits = limits
         self._at: dict[str, tuple[float, Limit | None]] = {}
 
-    def of(self, key: str, seen: LabelledNodes, now: float) -> Limit | None:
+    def of(self, key: str, seen: "LabelledNodes", now: float) -> Limit | None:
         """As `Limits.of`; `now` is a time in seconds that never goes back."""
         at, limit = self._at.get(key, (-inf, None))
         if now - at >= LIMIT_SECONDS:

@@ -16,7 +16,8 @@ from tas.devices.refusal import PREFIX, TEXTS, Refusal, Why
 from tas.devices.room import Shape, shape_of
 from tas.enforcing.pod import PodKey
 from tas.extender.decision import FilterDecision, Pod
-from tas.scoring.cards import CardScore, card_score
+from tas.scoring.card_score import CardScore
+from tas.scoring.cards import card_score
 from tas.view.card_rooms import UNKNOWN, CardRooms
 from tas.view.cards import NodeCards
 

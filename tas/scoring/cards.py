@@ -3,29 +3,17 @@
 A score depends only on its own node, so it is the same whichever other candidates a request has.
 """
 
-from enum import StrEnum
-
 from tas.devices.assigning import assign
 from tas.devices.assignment import Assignment
 from tas.devices.claim import Claim, Options
 from tas.devices.hold import NOT_USED, Hold
 from tas.devices.inventory import Inventory
 from tas.devices.policy_facts import PolicyFacts
+from tas.scoring.card_score import CardScore
 from tas.scoring.score import MAX_SCORE
 
 PREFERENCE = 3
 """The part of a score that only preferred cards give. The rest is for how full the node is."""
-
-
-class CardScore(StrEnum):
-    """By what nodes are scored; preferred cards count always."""
-
-    PACK = "pack"
-    """Fuller nodes first, so that whole nodes stay free."""
-    SPREAD = "spread"
-    """Emptier nodes first."""
-    PREFER = "prefer"
-    """Only preferred cards."""
 
 
 def card_score(

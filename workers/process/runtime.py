@@ -8,7 +8,6 @@ process ends with an error: a restarted process is better than a process without
 import asyncio
 import errno
 import platform
-import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -38,10 +37,6 @@ log = structlog.get_logger("runtime")
 
 STOP_SECONDS = 15.0
 """How long workers may take to finish their current work: more than a consumer's ack wait (10 s)."""
-
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""Signals for an orderly stop: from a supervisor, Ctrl-C, or a closed terminal."""
-
 
 READY_POLL_SECONDS = 0.05
 
@@ -156,25 +151,6 @@ def invalid_entries(registry: CollectorRegistry) -> InvalidEntries:
         if isinstance(each, Bucket):
             count.labels(each.name)  # from the start on, so that a rate is never without its zero
     return InvalidEntries(lambda bucket: count.labels(bucket).inc())
-
-
-@asynccontextmanager
-async def stop_signals() -> AsyncIterator[asyncio.Event]:
-    """An event that is set by the first stop signal within the body."""
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-
-    def request_stop(received: signal.Signals) -> None:
-        log.info("stop_requested", signal=received.name)
-        stop.set()
-
-    for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, request_stop, number)
-    try:
-        yield stop
-    finally:
-        for number in STOP_SIGNALS:
-            loop.remove_signal_handler(number)
 
 
 @asynccontextmanager

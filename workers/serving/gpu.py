@@ -19,7 +19,7 @@ from tas.extender.decision import FilterDecision, Pod
 from tas.extender.verbs import Answer
 from tas.extension import Hooks, NodeView
 from tas.processes.process import LastAnswer
-from tas.scoring.cards import CardScore
+from tas.scoring.card_score import CardScore
 from tas.view.view import View
 from workers.following.cards import FollowedCards
 from workers.kubernetes.client import KubernetesClient

@@ -80,7 +80,7 @@ async def found(doctor: Callable[[], Awaitable[Done]], checks: set[str]) -> dict
 async def test_the_samples_of_tables_are_those_of_their_nodes(bus: Bus) -> None:
     nodes = {f"node-{number}": {"health_metric": "0"} for number in range(8)}
     await put_tables(bus, nodes)
-    read = await read_bus(bus, monitors=(), embedded=True)
+    read = await read_bus(bus, embedded=True)
     assert isinstance(read.stored, Stored)
     assert read.stored.samples.keys() == read.stored.nodes.keys() == nodes.keys()
     assert all(newest(samples, "health_metric") is not None for samples in read.stored.samples.values())

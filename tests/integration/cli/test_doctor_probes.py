@@ -14,6 +14,7 @@ from bus import server as embedded
 from bus.connection import Bus
 from cli.doctor.bus_facts import Stored, read_bus
 from cli.doctor.extender_probe import ExtenderRead, read_extender
+from cli.doctor.monitors import monitored as monitored_by
 from cli.doctor.scheduler_files import Tls
 from tas.diagnosis.bus import BusFacts
 from tas.diagnosis.clocks import Offset
@@ -286,7 +287,7 @@ async def test_facts_n33_the_monitoring_port_says_whether_each_write_is_synced(
 ) -> None:
     async with monitored(tmp_path, setting) as (address, monitor), Bus.connect(address, name="t") as bus:
         await bus.wait_connected()
-        found = await read_bus(bus, monitors=(monitor,), embedded=False)
+        found = await monitored_by(await read_bus(bus, embedded=False), [monitor])
         assert isinstance(found.bus, BusFacts)
         assert found.bus.sync is is_synced
         assert (found.bus.absent, found.bus.wrong, found.bus.cluster) == ([], [], "")
@@ -297,7 +298,7 @@ async def test_facts_n33_the_monitoring_port_says_whether_each_write_is_synced(
         assert isinstance(found.stored, Stored)
         assert found.stored == Stored([], {}, {}, {}, frozenset(), None, at=found.stored.at)
         # Of the default port of a server that is not ours nothing is believed.
-        other = await read_bus(bus, monitors=(), embedded=False)
+        other = await monitored_by(await read_bus(bus, embedded=False), [])
         assert isinstance(other.bus, BusFacts)
         assert isinstance(other.bus.sync, Missing)
         assert "--bus-monitor" in other.bus.sync.mend
@@ -324,7 +325,7 @@ async def test_each_monitoring_port_that_is_given_is_asked(tas: Tas, tmp_path: P
 async def test_a_bus_without_our_streams_is_seen(new_server: Server) -> None:
     async with Bus.connect(new_server.url, name="t", streams=()) as bus:
         await bus.wait_connected()
-        found = await read_bus(bus, monitors=(), embedded=True)
+        found = await read_bus(bus, embedded=True)
         assert isinstance(found.bus, BusFacts)
         assert "SAMPLES" in found.bus.absent
         assert isinstance(found.clock, Missing)

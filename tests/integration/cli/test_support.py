@@ -14,7 +14,7 @@ from bus.connection import Bus
 from bus.kinds import POLICY_RECORDS, PROCESSES, SOURCE_STATES
 from bus.records.policies import PolicyRecord
 from bus.subjects import ProcessKey
-from cli.support import MAX_FILE_BYTES
+from cli.support_archive import MAX_FILE_BYTES
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey
 from tas.processes.process import Process

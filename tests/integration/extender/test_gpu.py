@@ -30,7 +30,7 @@ from tas.devices.claim import Options
 from tas.devices.hold import EMPTY, Phase
 from tas.extender.cards import CardsDecider
 from tas.extender.decision import Binding
-from tas.scoring.cards import CardScore
+from tas.scoring.card_score import CardScore
 from tests.e2e.processes import free_ports
 from tests.integration.bus.limits import long_limits
 from tests.integration.extender.gpu import NAMESPACE, Extender, Gpus, gpus

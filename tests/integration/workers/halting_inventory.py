@@ -17,7 +17,8 @@ from workers.kubernetes.client import KubernetesClient
 from workers.process.address import Address
 from workers.process.log_form import LogFormat, LogLevel
 from workers.process.logs import configure_logging
-from workers.process.runtime import Supervisor, new_registry, stop_signals
+from workers.process.runtime import Supervisor, new_registry
+from workers.process.signals import stop_signals
 from workers.watching.inventory import Inventory
 
 

@@ -31,7 +31,8 @@ from workers.enforcing.brake import BrakeSettings
 from workers.enforcing.labels import Labels
 from workers.process.log_form import LogFormat, LogLevel
 from workers.process.logs import configure_logging
-from workers.process.runtime import Supervisor, new_registry, stop_signals
+from workers.process.runtime import Supervisor, new_registry
+from workers.process.signals import stop_signals
 
 LINES = ("read", "send")
 SIGNALS = {"read": signal.SIGUSR1, "send": signal.SIGUSR2, None: signal.SIGALRM}

@@ -130,7 +130,7 @@ class WithoutRich:
     ("environment", "shown"),
     [
         ({}, "Error: the package rich is not installed: pip install 'tas-on-nats[try]'\n"),
-        ({"_TAS_COMPLETE": "bash_complete", "COMP_WORDS": "tas top --", "COMP_CWORD": "2"}, ""),
+        ({"_TAS_COMPLETE": "bash_complete", "COMP_WORDS": "tas up --", "COMP_CWORD": "2"}, ""),
     ],
     ids=["command", "completion"],
 )
@@ -139,9 +139,8 @@ def test_without_the_extra_a_live_view_names_what_to_install(
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    for name in [
-        name for name in sys.modules if name.partition(".")[0] == "rich" or name in ("cli.console", "cli.top")
-    ]:
+    with_rich = {"cli.console", "cli.up.live", "cli.up.running", "cli.up.up"}
+    for name in [name for name in sys.modules if name.partition(".")[0] == "rich" or name in with_rich]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "meta_path", [WithoutRich, *sys.meta_path])
     monkeypatch.setattr(sys, "argv", ["tas", "top"])

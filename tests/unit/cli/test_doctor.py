@@ -19,10 +19,11 @@ from bus.records.policies import PolicyRecord
 from cli import cli
 from cli.doctor.bus_facts import BusRead, Stored, settled
 from cli.doctor.cluster_facts import unread, workload_of
-from cli.doctor.doctor import facts_of
+from cli.doctor.examination import facts_of
 from cli.doctor.extender_probe import ExtenderRead
 from cli.doctor.output import print_findings
-from cli.doctor.probes import offset_of, probed
+from cli.doctor.probes import probed
+from cli.doctor.requests import offset_of
 from cli.doctor.scheduler_files import SchedulerFiles, read_scheduler
 from tas.diagnosis.clocks import Offset
 from tas.diagnosis.finding import Missing, Severity, finding, ok, unknown

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from tas.devices.assignment import Assignment
 from tas.devices.claim import Claim, DevicePod, Options, read_claim
-from tas.devices.hold import EMPTY, Held, Hold, HoldError, Phase, add, hold_of, replaced
+from tas.devices.hold import EMPTY, RESERVED_SECONDS, Held, Hold, HoldError, Phase, add, hold_of, replaced
 from tas.devices.inventory import read_inventory
 from tas.devices.policy_facts import NO_FACTS
 from tas.devices.refusal import Refusal
-from tas.devices.reserving import RESERVED_SECONDS, Reserved, bound, released, reserve
+from tas.devices.reserving import Reserved, bound, released, reserve
 from tas.enforcing.pod import PodKey
 from tests.unit.tas.devices import generators
 from tests.unit.tas.devices.notation import NO_OPTIONS, Node, claim

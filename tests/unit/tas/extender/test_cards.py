@@ -16,7 +16,8 @@ from tas.extender import cards
 from tas.extender.cards import CardsDecider
 from tas.extender.decision import Pod
 from tas.extender.wire import decode_args
-from tas.scoring.cards import CardScore, card_score
+from tas.scoring.card_score import CardScore
+from tas.scoring.cards import card_score
 from tas.view.cards import CardView
 from tests.unit.tas.devices import notation
 from tests.unit.tas.devices.notation import Node

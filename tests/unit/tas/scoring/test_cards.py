@@ -11,7 +11,8 @@ from tas.devices.hold import EMPTY, Held, Phase, add
 from tas.devices.inventory import read_inventory
 from tas.devices.policy_facts import read_policy_facts
 from tas.enforcing.pod import PodKey
-from tas.scoring.cards import CardScore, card_score
+from tas.scoring.card_score import CardScore
+from tas.scoring.cards import card_score
 from tas.scoring.score import MAX_SCORE
 from tests.unit.tas.devices import generators
 from tests.unit.tas.devices.notation import Node, claim

@@ -16,7 +16,8 @@ from structlog.testing import capture_logs
 
 from workers.process.address import Address
 from workers.process.errors import StartError, WorkerError
-from workers.process.runtime import Supervisor, listening, new_registry, stop_signals
+from workers.process.runtime import Supervisor, listening, new_registry
+from workers.process.signals import stop_signals
 
 LOOPBACK = Address("127.0.0.1", 0)
 
