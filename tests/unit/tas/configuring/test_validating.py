@@ -8,7 +8,7 @@ from tas.configuring.configuration import with_extenders
 from tas.configuring.published import NEWEST
 from tas.configuring.validating import problems
 from tas.errors import InvalidInputError
-from tests.unit.tas.configuring.corpus import FORMS, GROUP, documents, entry, names, plugins, starts
+from tests.unit.tas.configuring.corpus import FORMS, GROUP, documents, entry, names, plugins, starts, strategy
 
 V1 = {"apiVersion": f"{GROUP}/v1", "kind": "KubeSchedulerConfiguration"}
 COSCHEDULING = plugins(multiPoint=names("Coscheduling"))
@@ -33,12 +33,20 @@ def test_accepted_is_what_the_scheduler_starts_with(minor: int) -> None:
         (entry(enableHttps=True), "extenders[0].enableHttps", "is spelled enableHTTPS"),
         (COSCHEDULING, "profiles[0].plugins.multiPoint.enabled[0].name", "--allow-plugin Coscheduling"),
         ({"leaderElection": {"resourceLock": "configmapsleases"}}, "leaderElection.resourceLock", "must be leases"),
+        ({"parallelism": 2**31}, "parallelism", "must be a whole number of 32 bits"),
     ],
 )
 def test_a_problem_names_the_field_the_value_and_the_remedy(fields: dict[str, object], place: str, reason: str) -> None:
     (problem,) = problems(V1 | fields, 36)
     assert problem.place == place
     assert reason in problem.reason
+
+
+def test_the_utilization_of_a_shape_rises_from_point_to_point() -> None:
+    shape = [{"utilization": 0, "score": 0}, {"utilization": 50, "score": 5}, {"utilization": 50, "score": 9}]
+    scoring = strategy("RequestedToCapacityRatio", requestedToCapacityRatio={"shape": shape})
+    (problem,) = problems(V1 | scoring, 36)
+    assert (problem.value, problem.place.rpartition(".shape")[2]) == (50, "[2].utilization")
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,11 @@ def test_these_do_not(second: Scrape) -> None:
     assert found(a=(scrape("x", "10"), second)) == []
 
 
+@pytest.mark.parametrize(("apart", "count"), [(APART, 1), (APART + 0.001, 0)])
+def test_values_contradict_each_other_if_they_are_apart_by_at_most_the_limit(apart: float, count: int) -> None:
+    assert len(found(a=(scrape("x", "10", age=0.0), scrape("y", "90", age=apart)))) == count
+
+
 def test_a_value_alone_and_a_metric_that_no_policy_uses_do_not() -> None:
     assert found(a=(scrape("x", "10"),), b=(scrape("y", "90"),)) == []
     assert found(a=(scrape("x", "10", metric="n"), scrape("y", "90", metric="n"))) == []

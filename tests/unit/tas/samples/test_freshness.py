@@ -1,8 +1,10 @@
 """The limits of time, at the limit and a microsecond before and after it: the precision of times on the bus."""
 
+import math
+
 import pytest
 
-from tas.samples.freshness import is_fresh, stale_at, time_fault
+from tas.samples.freshness import is_fresh, kept_until, stale_at, time_fault
 from tas.samples.sample import Scrape
 
 NOW = 1_800_000_000.0
@@ -65,3 +67,11 @@ def test_the_end_of_a_series_makes_its_samples_stale_before_stale_after_does(
 )
 def test_a_measured_time_is_accepted_from_an_hour_ago_to_ten_seconds_ahead(offset: float, fault: str | None) -> None:
     assert time_fault(NOW + offset, NOW) == fault
+
+
+@pytest.mark.parametrize(
+    ("measured", "until"),
+    [(NOW - MICROSECOND, -math.inf), (NOW, NOW + 60.0), (NOW + MICROSECOND, NOW + 60.0 + MICROSECOND)],
+)
+def test_a_value_is_kept_if_it_was_measured_when_the_node_was_created_or_later(measured: float, until: float) -> None:
+    assert kept_until(measured, 60.0, NOW) == until

@@ -85,6 +85,12 @@ class TestLayout:
         assert max(map(len, divided(names, 8).values())) <= MAX_ROWS < max(map(len, divided(names, 4).values()))
         assert by_ten.nodes == len(names)
 
+    @pytest.mark.parametrize(("count", "parts"), [(MAX_ROWS, 1), (MAX_ROWS + 1, 2)])
+    def test_a_part_that_is_just_full_is_not_divided(self, count: int, parts: int) -> None:
+        layout = Layout()
+        layout.add([f"node-{number}" for number in range(count)], 0.0)
+        assert layout.parts == parts
+
     def test_nodes_that_are_gone_are_forgotten_and_the_parts_stay(self) -> None:
         layout = Layout()
         layout.add([f"node-{number}" for number in range(1200)], 0.0)

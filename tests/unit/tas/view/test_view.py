@@ -838,6 +838,18 @@ class TestStaleness:
         assert set(decider.filter(pod_of(), ["a", "b"], 130.0).rejected) == {"a"}
         assert set(decider.filter(pod_of(), ["a", "b"], 131.0).rejected) == set()
 
+    @pytest.mark.parametrize(("now", "rejected"), [(129.9, {"a"}), (130.0, set())])
+    def test_a_value_that_another_policy_still_keeps_counts_for_each_until_its_own_end(
+        self, now: float, rejected: set[str]
+    ) -> None:
+        """No deadline of the policy comes after its end, so what it kept then it would keep for an hour."""
+        view = View(default_stale_after=10)
+        for name, keep_for in (("p", "30s"), ("other", "1h")):
+            view.set_policy(policy_of(dontschedule(("m", "GreaterThan", 40), keepFor=keep_for), name=name), 0.0)
+        view.add_samples("a", [scrape(100.0, m="50")], 100.0)
+        view.advance(now)
+        assert set(TelemetryDecider(view).filter(pod_of(), ["a"], now).rejected) == rejected
+
     def test_while_all_is_fresh_nothing_is_kept(self) -> None:
         view = View(default_stale_after=10)
         view.set_policy(policy_of(dontschedule(("m", "GreaterThan", 40))), 0.0)
