@@ -554,7 +554,7 @@ class Settings:
     listen: Address = _setting(
         group="The extender",
         form="HOST:PORT",
-        help="The address at which the extender answers kube-scheduler.",
+        help="The address at which the extender answers kube-scheduler. `:PORT` is every interface, of IPv4 and IPv6.",
         commands=("demo", "doctor", "support", "up"),
         parse=Address.parse,
         default="127.0.0.1:9001",
@@ -824,7 +824,8 @@ class Settings:
     health_listen: Address = _setting(
         group="Health and logs",
         form="HOST:PORT",
-        help="The address of /healthz, /readyz and /metrics. Each worker has its own default port.",
+        help="The address of /healthz, /readyz and /metrics; `:PORT` as for --listen. Each worker has its own default "
+        "port.",
         commands=("run all", "run bus", "up"),
         parse=Address.parse,
         default="127.0.0.1:9002",

@@ -135,7 +135,7 @@ def _settings(settings: Settings) -> dict[str, str]:
 
 async def _add_health(settings: Settings, files: dict[str, bytes], lacking: dict[str, str]) -> None:
     """What processes on this machine say at their health ports, by default and by `--extender-health`."""
-    addresses = {str(settings.extender_health): "extender-health"}
+    addresses = {str(settings.extender_health.near): "extender-health"}
     for spec in with_commands():
         if spec.port is not None:
             addresses.setdefault(f"{LOOPBACK}:{spec.port}", spec.name)

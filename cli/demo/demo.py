@@ -97,7 +97,7 @@ async def run_story(
             share_listen=True,
             health_listen=Address(LOOPBACK, 0),
         )
-        extender = f"http://{settings.listen}"
+        extender = f"http://{settings.listen.near}"
         parts, stop = await stack.enter_async_context(process(settings))
         await parts.start_bus(announce=False)
         await parts.build(workers or story.workers or workers_of_all(settings))
@@ -140,7 +140,7 @@ async def run_story_on_cluster(
             client = await stack.enter_async_context(KubernetesClient.connect(file, worker="demo"))
         except ConfigurationError as error:
             raise UnfitError(kubeconfig_problem(settings.kubeconfig, error)) from error
-        checks = ClusterChecks(client, bus, story, extender=settings.listen, health=settings.extender_health)
+        checks = ClusterChecks(client, bus, story, extender=settings.listen.near, health=settings.extender_health.near)
         nodes = await checks.choose_nodes()
         # On nodes of its own the demo shows by its pods whether the scheduler asks the extender.
         recent_pod = None if story.own_nodes else await checks.recent_pod()
@@ -152,7 +152,7 @@ async def run_story_on_cluster(
             bus,
             nodes=nodes,
             namespace=story.namespace,
-            extender=f"http://{settings.listen}{PREFIX}",
+            extender=f"http://{settings.listen.near}{PREFIX}",
             ready=checks.observe_ready,
             narration=Narration(console, within=within),
             creates_nodes=story.own_nodes,

@@ -30,8 +30,6 @@ from tas.policy.policy import PolicyKey
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import ConfigurationError
 
-EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - nothing is bound
-
 
 async def examined(
     settings: Settings, options: Options, read: BusRead, bus: Bus | None, *, simulated: bool = False
@@ -40,11 +38,11 @@ async def examined(
     read = await monitored(read, options.monitors)
     files = await asyncio.to_thread(read_scheduler, options.manifest, options.scheduler_config)
     known = None if files.url is None else url_of(files.url)
-    own = settings.listen
-    url = known or Url("http", "127.0.0.1" if own.host in EVERY_ADDRESS else own.host, own.port)
+    own = settings.listen.near
+    url = known or Url("http", own.host, own.port)
     # One after the other: else the decoding of large lists uses up the time limits of the others.
     extender = await read_extender(
-        url, files.tls, settings.extender_health, is_guess=known is None, find=partial(_service, settings)
+        url, files.tls, settings.extender_health.near, is_guess=known is None, find=partial(_service, settings)
     )
     cluster = await _cluster(settings, options)
     changing: frozenset[PolicyKey] = frozenset()

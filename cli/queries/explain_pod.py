@@ -103,7 +103,7 @@ async def _explain_pod(
     described: "DescribedPod | None",
     as_json: bool,
 ) -> int:
-    answered = await _answered(key, settings.extender_health)
+    answered = await _answered(key, settings.extender_health.near)
     now = time.time()
     devices = await devices_of_nodes(bus)
     cards = (
@@ -147,7 +147,7 @@ async def _explain_pod_by_extender(
     problem: str, key: PodKey, policy: str | None, settings: Settings, *, as_json: bool
 ) -> int | None:
     """Explains from the view of the extender, which keeps it without the bus; None if the extender does not answer."""
-    answered = await _answered(key, settings.extender_health)
+    answered = await _answered(key, settings.extender_health.near)
     if answered is None:
         return None
     policy = policy or _answered_policy(key, answered)
@@ -157,7 +157,7 @@ async def _explain_pod_by_extender(
         )
     try:
         query = {"pod": str(key), "policy": policy}
-        found = await _of_extender(settings.extender_health, "/debug/explain", PodExplanation, **query)
+        found = await _of_extender(settings.extender_health.near, "/debug/explain", PodExplanation, **query)
     except EXTENDER_ERRORS as error:
         raise click.ClickException(f"{problem}. The extender: {error or type(error).__name__}") from error
     echo(f"{problem}. The extender at {settings.extender_health} answers; this is from its view", err=True)

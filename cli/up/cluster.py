@@ -42,7 +42,7 @@ async def _cluster(settings: Settings, file: Path, port: int) -> int:
         applied = AppliedPolicies(sandbox.cluster, settings.policies)
         for part in (applied, followed, simulated, SimulatedPods(sandbox.cluster)):
             parts.add(part)
-        await stack.enter_async_context(sandbox.scheduler(extender_entry(f"http://{settings.listen}")))
+        await stack.enter_async_context(sandbox.scheduler(extender_entry(f"http://{settings.listen.near}")))
         file.parent.mkdir(parents=True, exist_ok=True)
         unfinished = file.with_suffix(".unfinished")
         sandbox.kubeconfig(unfinished).replace(file)  # a worker that waits for it never reads half of it

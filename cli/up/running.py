@@ -31,8 +31,8 @@ async def show_running(bus: Bus, url: str, settings: Settings) -> int:
     cards = Cards(bus)
     live = LiveView(
         followed,
-        answers_url=f"http://{settings.extender_health}/answers",
-        hints=[f"Ctrl-C ends the view      # {url}   http://{settings.extender_health}/answers"],
+        answers_url=f"http://{settings.extender_health.near}/answers",
+        hints=[f"Ctrl-C ends the view      # {url}   http://{settings.extender_health.near}/answers"],
         console=new_console(),
         cluster=lambda: pods.rows(followed),
         file_problems=lambda: followed.file_problems,

@@ -57,13 +57,13 @@ async def _up(settings: Settings) -> int:
         await parts.build((*workers_of_all(settings), "machine"))
         bus = await parts.context.connect("live")
         followed = await parts.context.view()
-        request = _write_request(folder / "filter", f"http://{settings.listen}{PREFIX}")
+        request = _write_request(folder / "filter", f"http://{settings.listen.near}{PREFIX}")
         applied = AppliedPolicies(sandbox.cluster, directory)
         freezes = Freezes(bus)
         cards = Cards(bus)
         live = LiveView(
             followed,
-            answers_url=f"http://{settings.health_listen}/answers",
+            answers_url=f"http://{settings.health_listen.near}/answers",
             hints=_hints(settings, bus.address, request, directory),
             console=console,
             cluster=lambda: _cluster(sandbox.cluster),
@@ -85,7 +85,7 @@ async def _up(settings: Settings) -> int:
             live,
         ):
             parts.add(part)
-        await stack.enter_async_context(sandbox.scheduler(extender_entry(f"http://{settings.listen}")))
+        await stack.enter_async_context(sandbox.scheduler(extender_entry(f"http://{settings.listen.near}")))
         return await parts.run(stop)
 
 
@@ -108,7 +108,7 @@ def _hints(settings: Settings, bus: str, request: Path, directory: Path) -> list
         f"curl -sK {request}     # the extender's answer for a pod of demo-policy",
         f"kubectl --kubeconfig {settings.kubeconfig} get taspolicies,nodes,pods   # apply: with --validate=false",
         f"edit a file in {directory}/       # a change takes effect when the file is saved",
-        f"Ctrl-C ends all of it   # {bus}  http://{settings.health_listen}/metrics /answers /problems/files",
+        f"Ctrl-C ends all of it   # {bus}  http://{settings.health_listen.near}/metrics /answers /problems/files",
     ]
 
 

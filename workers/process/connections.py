@@ -8,6 +8,7 @@ body, then the connection whose last answer is oldest.
 
 import asyncio
 import collections
+import errno
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -399,14 +400,20 @@ def peer_of(host: str) -> str:
 async def bind(host: str, port: int, *, shared: bool = False) -> list[socket.socket]:
     """Listening sockets for each address of `host`; port 0: any free one. Raises OSError.
 
-    With `shared` several processes may listen there; the system distributes connections (SO_REUSEPORT).
+    An empty host is every interface, of the families that this machine has. With `shared` several processes may listen
+    there; the system distributes connections (SO_REUSEPORT).
     """
     loop = asyncio.get_running_loop()
-    infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    infos = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []
     try:
         for family, kind, protocol, _, address in dict.fromkeys(infos):
-            listener = socket.socket(family, kind, protocol)
+            try:
+                listener = socket.socket(family, kind, protocol)
+            except OSError as error:
+                if error.errno == errno.EAFNOSUPPORT and len(infos) > 1:
+                    continue  # a machine without IPv6
+                raise
             sockets.append(listener)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
@@ -414,7 +421,8 @@ async def bind(host: str, port: int, *, shared: bool = False) -> list[socket.soc
             if shared:
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             listener.settimeout(0)
-            listener.bind(address)
+            chosen = sockets[0].getsockname()[1] if port == 0 and len(sockets) > 1 else port
+            listener.bind((address[0], chosen, *address[2:]))
             listener.listen(BACKLOG)
     except OSError:
         for listener in sockets:

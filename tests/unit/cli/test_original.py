@@ -60,7 +60,7 @@ def test_flags_have_one_dash_or_two_and_a_space_or_an_equals_sign(
     settings = loaded("run all", *(word for pair in words for word in pair))
 
     assert [settings.cert, settings.key, settings.cacert] == [Path(files[name]) for name in ("cert", "key", "cacert")]
-    assert settings.listen == Address("0.0.0.0", 9443)
+    assert settings.listen == Address("", 9443)
     assert settings.period == 2.0
     assert settings.kubeconfig == Path(files["kubeConfig"])
     assert settings.log_level is LogLevel.DEBUG
@@ -89,7 +89,7 @@ def test_the_command_of_the_originals_deployment(files: dict[str, str]) -> None:
 
     assert (settings.period, settings.log_level) == (2.0, LogLevel.INFO)
     assert settings.kubeconfig == "in-cluster"
-    assert settings.listen == Address("0.0.0.0", 9001)
+    assert settings.listen == Address("", 9001)
     assert workers_of_all(settings) == (
         "materialize",
         "windows",
@@ -108,7 +108,7 @@ def test_the_command_of_the_originals_deployment(files: dict[str, str]) -> None:
 def test_in_a_pod_a_given_address_counts(files: dict[str, str]) -> None:
     command = DEPLOYED.format(**files).split()
 
-    assert loaded("run all", *command, "--port=9443").listen == Address("0.0.0.0", 9443)
+    assert loaded("run all", *command, "--port=9443").listen == Address("", 9443)
     assert loaded("run all", *command, TAS_LISTEN="127.0.0.1:80").listen == Address("127.0.0.1", 80)
 
 
@@ -165,7 +165,7 @@ def logging_restored() -> Iterator[None]:
 def test_flags_without_use_for_the_extender_are_logged(files: dict[str, str]) -> None:
     flags = ("-syncPeriod", "2s", "--kubeConfig", files["kubeConfig"], "-port=9443")
     result, (settings,) = run("run extender", *flags)
-    assert settings.listen == Address("0.0.0.0", 9443)
+    assert settings.listen == Address("", 9443)
     line = json.loads(result.stderr)
     assert (line["event"], line["level"]) == ("flags_unused", "warning")
     assert line["flags"] == ["--syncPeriod", "--kubeConfig"]
@@ -196,7 +196,7 @@ def test_a_contradicting_or_invalid_flag_is_an_error(arguments: tuple[str, ...],
 
 
 def test_a_flag_of_the_original_counts_before_our_variable() -> None:
-    assert loaded("run extender", "--port", "9443", TAS_LISTEN=":80").listen == Address("0.0.0.0", 9443)
+    assert loaded("run extender", "--port", "9443", TAS_LISTEN=":80").listen == Address("", 9443)
 
 
 def test_all_errors_are_reported_together() -> None:
@@ -224,7 +224,7 @@ CARDS = (
 
 def test_the_command_line_of_gpu_aware_scheduling(files: dict[str, str]) -> None:
     settings = loaded("run gpu", *CARDS.format(**files).split())
-    assert settings.listen == Address("0.0.0.0", 9001)
+    assert settings.listen == Address("", 9001)
     assert (settings.cert, settings.kubeconfig) == (Path(files["cert"]), Path(files["kubeConfig"]))
     assert (settings.allowlist, settings.denylist) == (True, True)
     assert settings.balanced_resource == "gpu.intel.com/tiles"

@@ -130,7 +130,7 @@ def test_each_given_value_is_read_with_its_unit(tmp_path: Path) -> None:
         "embedded_port": ("4333", 4333),
         "policies": (str(tmp_path), tmp_path),
         "listen": ("[::1]:80", Address("::1", 80)),
-        "health_listen": (":0", Address("0.0.0.0", 0)),
+        "health_listen": (":0", Address("", 0)),
         "stale_after": ("1m30s", 90.0),
         "max_body": ("1.5Ki", 1536),
         "unknown_policy": ("error", UnknownPolicy.ERROR),

@@ -1,11 +1,13 @@
 """The supervisor: health of its workers, orderly stop, and failures."""
 
 import asyncio
+import errno
 import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import aiohttp
 import orjson
@@ -15,6 +17,7 @@ from prometheus_client import CollectorRegistry, Counter
 from structlog.testing import capture_logs
 
 from workers.process.address import Address
+from workers.process.connections import bind
 from workers.process.errors import StartError, WorkerError
 from workers.process.runtime import Supervisor, listening, new_registry
 from workers.process.signals import stop_signals
@@ -265,6 +268,30 @@ async def test_an_address_of_another_machine_is_a_start_error() -> None:
             pass
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+async def test_an_address_without_a_host_is_every_interface_of_both_families(host: str) -> None:
+    async with listening(web.Application(), Address.parse(":0"), purpose="extender") as address:
+        _, writer = await asyncio.open_connection(host, address.port)
+        writer.close()
+
+
+async def test_an_address_without_a_host_is_that_of_ipv4_where_there_is_no_ipv6(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class WithoutIpv6(socket.socket):
+        def __init__(self, family: int = -1, *rest: Any, **more: Any) -> None:
+            if family == socket.AF_INET6:
+                raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+            super().__init__(family, *rest, **more)
+
+    monkeypatch.setattr("socket.socket", WithoutIpv6)
+    listeners = await bind("", 0)
+    assert [each.family for each in listeners] == [socket.AF_INET]
+    listeners[0].close()
+    with pytest.raises(OSError, match="Address family"):
+        await bind("::", 0)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_a_signal_requests_an_orderly_stop(number: signal.Signals) -> None:
     async with stop_signals() as stop:
@@ -281,12 +308,20 @@ async def test_a_signal_requests_an_orderly_stop(number: signal.Signals) -> None
         ("127.0.0.1:9001", Address("127.0.0.1", 9001)),
         ("localhost:0", Address("localhost", 0)),
         ("[::1]:80", Address("::1", 80)),
-        (":9001", Address("0.0.0.0", 9001)),
+        (":9001", Address("", 9001)),
     ],
 )
 def test_valid_addresses_are_parsed(text: str, address: Address) -> None:
     assert Address.parse(text) == address
     assert Address.parse(str(address)) == address
+
+
+@pytest.mark.parametrize(
+    ("text", "near"),
+    [(":9001", "127.0.0.1:9001"), ("0.0.0.0:9001", "127.0.0.1:9001"), ("[::]:9001", "[::1]:9001"), ("a:1", "a:1")],
+)
+def test_a_program_on_the_same_machine_reaches_every_interface_by_loopback(text: str, near: str) -> None:
+    assert str(Address.parse(text).near) == near
 
 
 @pytest.mark.parametrize(

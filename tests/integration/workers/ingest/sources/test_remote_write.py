@@ -347,6 +347,7 @@ class TestSecurity:
         ("localhost", False, []),
         ("0.0.0.0", False, ["--remote-write-cert", "--remote-write-token"]),
         ("::", True, ["--remote-write-cert"]),
+        ("", True, ["--remote-write-cert"]),
         ("collect.example", True, ["--remote-write-cert"]),
     ],
 )
