@@ -12,7 +12,11 @@ NAMESPACE = "telemetry-aware-scheduling"
 KUBERNETES = "1.36.3"
 """The version for which Helm renders: it knows none without a cluster."""
 
-FILES = {"tas.yaml": (), "tas-small.yaml": ("examples/small.yaml",)}
+FILES = {
+    "tas.yaml": (),
+    "tas-separate.yaml": ("examples/separate.yaml",),
+    "tas-small.yaml": ("examples/small.yaml",),
+}
 """Each file with the values that it has beside the defaults."""
 
 HEADER = """\

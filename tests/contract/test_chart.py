@@ -18,6 +18,7 @@ from cli.workers.registry import with_commands
 from tests.installed import ROOT
 
 DEPLOY = ROOT / "deploy"
+WORKLOADS = ("Deployment", "StatefulSet")
 CHART = DEPLOY / "chart"
 FILES = sorted((DEPLOY / "manifests").glob("*.yaml"))
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
@@ -34,7 +35,7 @@ def documents(file: Path, *kinds: str) -> list[dict[str, Any]]:
 
 def pods(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The name and the spec of each pod."""
-    for each in documents(file, "Deployment", "StatefulSet"):
+    for each in documents(file, *WORKLOADS):
         yield each["metadata"]["name"], each["spec"]["template"]["spec"]
 
 
@@ -45,7 +46,7 @@ PROCESSES = [
 
 
 def test_there_are_manifests_and_the_chart_knows_every_process() -> None:
-    assert [file.name for file in FILES] == ["tas-small.yaml", "tas.yaml"]
+    assert [file.name for file in FILES] == ["tas-separate.yaml", "tas-small.yaml", "tas.yaml"]
     assert VALUES["processes"].keys() == {"all", *(spec.name for spec in with_commands() if spec.in_cluster)}
     assert VALUES["processes"].keys() <= ROLES.keys()
 
@@ -112,20 +113,60 @@ def test_a_scheduler_of_the_original_finds_its_names() -> None:
     for file in FILES:
         (service,) = (each for each in documents(file, "Service") if each["metadata"]["name"] == "tas-service")
         assert [each["port"] for each in service["spec"]["ports"]] == [9001]
-        found = {each["metadata"]["name"]: each for each in documents(file, "Deployment")}
-        deployment = found["telemetry-aware-scheduling"]
-        labels = deployment["spec"]["template"]["metadata"]["labels"]
-        assert labels["app"] == "tas"
-        assert service["spec"]["selector"].items() <= labels.items()
-    volumes = found["telemetry-aware-scheduling"]["spec"]["template"]["spec"]["volumes"]
-    assert {"name": "tls", "secret": {"secretName": "extender-secret", "defaultMode": 0o440}} in volumes
+        answering = [
+            each["metadata"]["name"]
+            for each in documents(file, "Deployment")
+            if service["spec"]["selector"].items() <= each["spec"]["template"]["metadata"]["labels"].items()
+        ]
+        separate = file.stem == "tas-separate"
+        assert answering == ["telemetry-aware-scheduling" if separate else "tas-all"]
+        assert service["spec"]["selector"]["app"] == "tas"
+        volumes = dict(pods(file))[answering[0]]["volumes"]
+        tls = {"name": "tls", "secret": {"secretName": "extender-secret", "defaultMode": 0o440}}
+        assert (tls in volumes) is (file.stem != "tas-small")
+
+
+def test_the_default_is_small_and_what_it_selects_never_changes() -> None:
+    """A Deployment with another selector could not be upgraded: `mode` changes to other Deployments."""
+    replicas = {
+        file.stem: {each["metadata"]["name"]: each["spec"]["replicas"] for each in documents(file, *WORKLOADS)}
+        for file in FILES
+    }
+    assert replicas["tas"] == {"tas-all": 2, "tas-nats": 1}
+    assert replicas["tas-small"] == {"tas-all": 1, "tas-nats": 1}
+    separate = replicas["tas-separate"]
+    assert (separate.pop("tas-nats"), separate.pop("tas-keeper"), set(separate.values())) == (3, 1, {2})
+    selectors: dict[str, set[str]] = {}
+    for file in FILES:
+        for each in documents(file, *WORKLOADS):
+            selectors.setdefault(each["metadata"]["name"], set()).add(str(each["spec"]["selector"]))
+    assert all(len(each) == 1 for each in selectors.values())
+
+
+def test_every_service_has_both_families_and_says_what_its_ports_speak() -> None:
+    for file in FILES:
+        for each in documents(file, "Service"):
+            assert each["spec"]["ipFamilyPolicy"] == "PreferDualStack"
+            speaks = {port["name"]: port["appProtocol"] for port in each["spec"]["ports"]}
+            https = "http" if file.stem == "tas-small" else "https"
+            known = {"extender": https, "client": "tcp", "cluster": "tcp", "monitor": "http"}
+            assert speaks.items() <= known.items()
+        assert "0.0.0.0" not in file.read_text()
+
+
+def test_no_pod_is_evicted_before_what_it_places() -> None:
+    """1000000000 is the highest value that Kubernetes lets users give."""
+    for file in FILES:
+        (priority,) = documents(file, "PriorityClass")
+        assert priority["value"] == 10**9
+        assert {spec["priorityClassName"] for _, spec in pods(file)} == {priority["metadata"]["name"]}
 
 
 def test_every_pod_has_a_network_policy_and_every_replicated_one_a_budget() -> None:
     for file in FILES:
         policies = documents(file, "NetworkPolicy")
         budgets = [each["spec"]["selector"]["matchLabels"] for each in documents(file, "PodDisruptionBudget")]
-        for each in documents(file, "Deployment", "StatefulSet"):
+        for each in documents(file, *WORKLOADS):
             labels = each["spec"]["selector"]["matchLabels"]
             assert [one for one in policies if one["spec"]["podSelector"]["matchLabels"] == labels], labels
             assert (labels in budgets) is (each["spec"]["replicas"] > 1)

@@ -246,10 +246,10 @@ async def lets_pass(extender: "Replica", namespace: str, policy: str, nodes: Col
     return found
 
 
-def is_ready(process: Process, port: int) -> bool:
+def is_ready(process: Process, port: int, host: str = "127.0.0.1") -> bool:
     """Whether the process serves /readyz with 200. Raises RuntimeError if the process has ended."""
     process.must_run()
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    connection = http.client.HTTPConnection(host, port, timeout=5)
     try:
         connection.request("GET", "/readyz")
         return connection.getresponse().status == 200

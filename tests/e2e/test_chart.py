@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 import yaml
-from manifests import CHART, FILES, FOLDER, NAMESPACE, manifest, rendered
+from manifests import CHART, FILES, FOLDER, KUBERNETES, NAMESPACE, manifest, rendered
 
 from tests.certificates import Authority
 from tests.contract.test_alerts import rules
 from tests.forks import ForkedProcess
+from tests.installed import ROOT
 
 from .api import Object
 from .cluster import Cluster
@@ -29,8 +30,12 @@ from .product import TAS, environment, is_ready
 OPERATOR = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
 """The Go module with the CRDs of PodMonitor and PrometheusRule."""
 
-VALUES = {"defaults": (), "small": ("examples/small.yaml",), "everything": ("examples/everything.yaml",)}
+VALUES = {"defaults": ()} | {
+    name: (f"examples/{name}.yaml",) for name in ("small", "separate", "own-nats", "gpu", "everything")
+}
 NODES = ("chart-1", "chart-2")
+HOSTS = {"defaults": "[::1]", "separate": "127.0.0.1"}
+"""Forms that run here: two replicas of one process and one server with IPv6 alone; separate processes with IPv4."""
 
 
 @pytest.fixture(scope="module")
@@ -104,25 +109,26 @@ def test_a_wrong_value_is_an_error_that_names_it(helm: Path, tmp_path: Path) -> 
         "bus: {url: 'http://nats'}": "/bus/url",
         "bus: {servers: {storage: 900Mi}}": "/bus/servers/storage",
         "bus: {servers: {storage: 7Gi}}": "bus.servers.storage = 7Gi: must be at least 8Gi",
-        "{mode: all, autoscaling: {enabled: true}}": "autoscaling.enabled = true: needs mode = separate",
+        "autoscaling: {enabled: true}": "autoscaling.enabled = true: needs mode = separate",
         "agents: {config: 'agents: {}'}": "agents.config: needs processes.agents.enabled",
-        "notify: {sinks: 'sinks: {}'}": "notify.sinks: needs processes.notify.enabled",
-        "{processes: {collect: {enabled: false}}, collect: {remoteWritePort: 9012}}": "need processes.collect.enabled",
+        "{mode: separate, notify: {sinks: 'sinks: {}'}}": "notify.sinks: needs processes.notify.enabled",
+        "{mode: separate, processes: {collect: {enabled: false}}, collect: {remoteWritePort: 9012}}": "need processes.",
         "collect: {secret: some}": "collect.secret: needs collect.config",
         "collect: {publish: table}": "/collect/publish",
         "collect: {sources: [promtheus]}": "/collect/sources/0",
         "collect: {sources: ['prometheus=localhost:9090']}": "/collect/sources/0",
-        "collect: {sources: ['remote-write=0.0.0.0:9012']}": "collect.remoteWritePort = 0: must be its port",
-        "collect: {sources: ['a:remote-write=0.0.0.0:9012'], remoteWritePort: 9013}": "9013: must be its port",
+        "collect: {sources: ['remote-write=:9012']}": "collect.remoteWritePort = 0: must be its port",
+        "collect: {sources: ['a:remote-write=:9012'], remoteWritePort: 9013}": "9013: must be its port",
         "collect: {remoteWritePort: 9012}": "needs a source of the kind remote-write",
         "collect: {config: 'metrics: ['}": "collect.config: no YAML",
+        "priorityClass: {value: 1000000001}": "/priorityClass/value",
         "{processes: {agents: {enabled: true}}, agents: {config: 'agents: ['}}": "agents.config: no YAML",
         "{processes: {notify: {enabled: true}}, notify: {sinks: '- x'}}": "notify.sinks: no YAML",
         "networkPolicy: {enabled: false, metrics: [{podSelector: {}}]}": "networkPolicy.metrics: needs",
         "networkPolicy: {remoteWrite: [{podSelector: {}}]}": "networkPolicy.remoteWrite: needs collect.remoteWritePort",
         "prometheus: {labels: {a: b}}": "prometheus.labels: needs",
         "prometheus: {rules: true, runbookUrl: docs/operations.md}": "/prometheus/runbookUrl",
-        "{mode: all, processes: {watch: {args: [--replicas=2]}}}": "processes.watch.args: nothing runs watch",
+        "{processes: {watch: {args: [--replicas=2]}}}": "processes.watch.args: nothing runs watch",
     }.items():
         file = tmp_path / "values.yaml"
         file.write_text(values)
@@ -164,6 +170,147 @@ def test_a_real_api_server_accepts_every_object(
     assert product_namespace == NAMESPACE
 
 
+def pods_of(text: str, namespace: str) -> list[Object]:
+    """A pod of each replica, as the controllers would create it."""
+    pods = []
+    for each in documents(text, "Deployment", "StatefulSet"):
+        template, name = each["spec"]["template"], each["metadata"]["name"]
+        for number in range(each["spec"].get("replicas", 2)):  # without the number: an autoscaler sets it
+            spec = dict(template["spec"])
+            for claim in each["spec"].get("volumeClaimTemplates", ()):
+                own = f"{claim['metadata']['name']}-{name}-{number}"
+                volume = {"name": claim["metadata"]["name"], "persistentVolumeClaim": {"claimName": own}}
+                spec["volumes"] = [*spec["volumes"], volume]
+            metadata = template["metadata"] | {"name": f"{name}-{number}", "namespace": namespace}
+            pods.append({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    return pods
+
+
+def listed(objects: Sequence[Object]) -> str:
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
+
+
+@pytest.fixture
+def restricted(cluster: Cluster, namespace: str) -> str:
+    """A namespace that refuses each pod which breaks the Pod Security Standard *restricted*."""
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    cluster.api.patch(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": labels}})
+    return namespace
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_namespace_that_enforces_restricted_takes_each_pod(
+    cluster: Cluster, restricted: str, helm: Path, name: str
+) -> None:
+    text = rendered(helm, *VALUES[name], namespace=restricted, crds=False)
+    cluster.apply(listed(documents(text, "ServiceAccount", "PriorityClass")))
+    pods = pods_of(text, restricted)
+    answer = cluster.kubectl("create", "--dry-run=server", "-f", "-", stdin=listed(pods))
+    assert len(answer.splitlines()) == len(pods) > 1
+    assert "Warning" not in answer
+    pods[-1]["spec"]["containers"][0]["securityContext"]["allowPrivilegeEscalation"] = True
+    with pytest.raises(RuntimeError, match="violates PodSecurity"):
+        cluster.kubectl("create", "--dry-run=server", "-f", "-", stdin=listed(pods[-1:]))
+
+
+def test_the_defaults_and_their_upgrade_fit_the_quota_that_the_page_names(
+    cluster: Cluster, restricted: str, helm: Path
+) -> None:
+    """A Deployment of two replicas needs room for a third one, or an upgrade never ends."""
+    (hard,) = re.findall(r"kubectl create quota tas .*--hard=(\S+)", (ROOT / "docs" / "install.md").read_text())
+    quota = cluster.kubectl("create", "quota", "tas", "-n", restricted, f"--hard={hard}", "--dry-run=client", "-ojson")
+    cluster.apply(quota)
+    # No controller of quotas runs here: its first count is made by hand, and admission adds to it.
+    limits = json.loads(quota)["spec"]["hard"]
+    status = {"hard": limits, "used": dict.fromkeys(limits, "0")}
+    cluster.api.patch(f"/api/v1/namespaces/{restricted}/resourcequotas/tas/status", {"status": status})
+    text = rendered(helm, namespace=restricted, crds=False)
+    cluster.apply(listed(documents(text, "ServiceAccount", "PriorityClass")))
+    (servers,) = documents(text, "StatefulSet")
+    (claim,) = servers["spec"]["volumeClaimTemplates"]
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim"} | claim
+    claim["metadata"] = {"name": "data-tas-nats-0", "namespace": restricted}
+    pods = pods_of(text, restricted)
+    (one,) = (each for each in pods if each["metadata"]["name"] == "tas-all-0")
+    surge, more = (one | {"metadata": one["metadata"] | {"name": name}} for name in ("surge", "more"))
+    cluster.kubectl("create", "-f", "-", stdin=listed([claim, *pods, surge]))
+    with pytest.raises(RuntimeError, match="exceeded quota: tas"):
+        cluster.kubectl("create", "-f", "-", stdin=listed([more]))
+    cluster.kubectl("delete", "pvc", "data-tas-nats-0", "-n", restricted, "--wait=false")
+
+
+class Upgrade:
+    """What `helm upgrade` would make of what is in a namespace: Helm asks the API server for it."""
+
+    def __init__(self, helm: Path, cluster: Cluster, namespace: str) -> None:
+        self.command: list[str | Path] = [
+            helm,
+            "template",
+            "tas",
+            CHART,
+            "--namespace",
+            namespace,
+            "--is-upgrade",
+            "--dry-run=server",
+        ]
+        self.command += ["--kubeconfig", cluster.kubeconfig, "--kube-version", KUBERNETES]
+
+    def replicas(self, *flags: str) -> dict[str, int]:
+        """The number of pods by name of the Deployment or StatefulSet. Raises RuntimeError with the error of Helm."""
+        done = subprocess.run([*self.command, *flags], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(done.stderr)
+        found = documents(done.stdout, "Deployment", "StatefulSet")
+        return {each["metadata"]["name"]: each["spec"]["replicas"] for each in found}
+
+
+def test_an_upgrade_keeps_what_runs_unless_the_values_say_otherwise(
+    cluster: Cluster, namespace: str, helm: Path
+) -> None:
+    """The default was separate processes and three servers. Another number of servers is refused (facts.md n78)."""
+    upgrade = Upgrade(helm, cluster, namespace)
+    small = {"tas-all": 2, "tas-nats": 1}
+    assert upgrade.replicas() == small  # what is not there cannot be kept
+    text = rendered(helm, "examples/separate.yaml", namespace=namespace, crds=False)
+    there = [
+        each | {"spec": each["spec"] | {"replicas": 0 if each["kind"] == "Deployment" else 3}}
+        for each in documents(text, "Deployment", "StatefulSet")
+        if each["metadata"]["name"] in ("telemetry-aware-scheduling", "tas-nats")
+    ]
+    cluster.apply(listed(there))
+    separate = {each["metadata"]["name"] for each in documents(text, "Deployment", "StatefulSet")}
+    kept = upgrade.replicas()
+    assert kept.keys() == separate
+    assert kept["tas-nats"] == 3
+    assert upgrade.replicas("--set=mode=all") == small | {"tas-nats": 3}
+    with pytest.raises(
+        RuntimeError, match=r"set bus\.servers\.replicas = 3, or begin anew \(docs/upgrading\.md#servers\)"
+    ):
+        upgrade.replicas("--set=bus.servers.replicas=1")
+    cluster.kubectl("delete", "statefulset", "tas-nats", "-n", namespace)
+    assert upgrade.replicas("--set=bus.servers.replicas=1")["tas-nats"] == 1
+    cluster.kubectl("delete", "deployment", "telemetry-aware-scheduling", "-n", namespace)
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_the_notes_say_what_one_process_gives_up_and_what_is_paid_twice(helm: Path, tmp_path: Path, name: str) -> None:
+    """Helm prints them after an installation only: here a template of a copy of the chart does."""
+    shutil.copytree(CHART, tmp_path / "chart")
+    shutil.copy(CHART / "templates" / "NOTES.txt", tmp_path / "chart" / "notes")
+    shown = tmp_path / "chart" / "templates" / "shown.yaml"
+    shown.write_text('notes: |{{ tpl (.Files.Get "notes") . | nindent 2 }}')
+    command: list[str | Path] = [helm, "template", tmp_path / "chart", "--show-only", "templates/shown.yaml"]
+    command += ["--kube-version", KUBERNETES, *(f"--values={CHART / each}" for each in VALUES[name])]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    notes = yaml.safe_load(done.stdout)["notes"]
+    together = name not in ("separate", "everything")
+    assert ("It has all rights: whoever controls it" in notes) is together
+    assert ("\n- By each replica: its memory" in notes) is (together and name != "small")
+    assert ("--user tas-all" in notes) is (together and name != "small")
+    assert ("One server of NATS: " in notes) is (together and name != "own-nats")
+
+
 def test_prometheus_names_the_job_as_the_alerts_expect(helm: Path) -> None:
     """The operator of Prometheus names a job after the PodMonitor, and then no alert about a lost target would fire."""
     (monitor,) = documents(rendered(helm, "examples/everything.yaml"), "PodMonitor")
@@ -201,15 +348,16 @@ def test_all_is_in_the_namespace_of_the_release(helm: Path) -> None:
 
 
 class Installed:
-    """What the chart renders with its defaults, and where its files are on this machine."""
+    """What the chart renders, and where its files and addresses are on this machine: `host` is one of loopback."""
 
-    def __init__(self, cluster: Cluster, text: str, folder: Path) -> None:
+    def __init__(self, cluster: Cluster, text: str, folder: Path, host: str) -> None:
         self.cluster = cluster
         self.folder = folder
-        self.servers = free_ports(3)
-        self.url = ",".join(f"tls://127.0.0.1:{port}" for port in self.servers)
-        self.deployments = documents(text, "Deployment")
+        self.host = host
         (servers,) = documents(text, "StatefulSet")
+        self.servers = free_ports(servers["spec"]["replicas"])
+        self.url = ",".join(f"tls://{host}:{port}" for port in self.servers)
+        self.deployments = documents(text, "Deployment")
         (self.server,) = servers["spec"]["template"]["spec"]["containers"]
         (self.bus,) = (
             each["data"]["nats.conf"] for each in documents(text, "ConfigMap") if each["metadata"]["name"] == "tas-nats"
@@ -224,20 +372,21 @@ class Installed:
 
     @contextmanager
     def nats(self) -> Iterator[None]:
-        """Three servers with the configuration of the chart, on loopback."""
-        routes = free_ports(3)
+        """The servers with the configuration of the chart, on loopback."""
+        routes = free_ports(len(self.servers))
         with ExitStack() as stack:
             for number, (port, route) in enumerate(zip(self.servers, routes, strict=True)):
                 config = self.bus
                 for before, after in {
-                    '"0.0.0.0:4222"': f'"127.0.0.1:{port}"',
-                    '"0.0.0.0:8222"': f'"127.0.0.1:{free_ports(1)[0]}"',
-                    '"0.0.0.0:6222"': f'"127.0.0.1:{route}"',
+                    '":4222"': f'"{self.host}:{port}"',
+                    '":8222"': f'"{self.host}:{free_ports(1)[0]}"',
+                    '":6222"': f'"{self.host}:{route}"',
                     '"/data"': f'"{self.folder}/data-{number}"',
                     '"auth/auth.conf"': '"operator/auth.conf"',
                     "/etc/nats-tls/": f"{self.folder}/server-tls/",
                 }.items():
-                    assert config.count(before) == (6 if "tls" in before else 1), before
+                    if len(routes) > 1:
+                        assert config.count(before) == (6 if "tls" in before else 1), before
                     config = config.replace(before, after)
                 assert "sync_interval: always" in config
                 file = self.folder / f"nats-{number}.conf"
@@ -254,6 +403,8 @@ class Installed:
 
     def cluster_variables(self, routes: Sequence[int]) -> dict[str, str]:
         """What the container of a server has in its environment, filled in as a kubelet does."""
+        if len(routes) == 1:
+            return {}
         variables = {each["name"]: each for each in self.server["env"]}
         reference = variables["CLUSTER_PASSWORD"]["valueFrom"]["secretKeyRef"]
         assert reference == {"name": "tas-nats", "key": "cluster.password"}
@@ -275,8 +426,8 @@ class Installed:
             "/etc/tas/tls/": f"{self.folder}/certs/",
             "/etc/tas/bus-tls/": f"{self.folder}/bus-tls/",
             "/etc/tas/bus/user.creds": f"{self.folder}/operator/users/tas-{name}.creds",
-            "0.0.0.0:9002": f"127.0.0.1:{health}",
-            "0.0.0.0:9001": f"127.0.0.1:{listen}",
+            ":9002": f"{self.host}:{health}",
+            ":9001": f"{self.host}:{listen}",
         }
         variables = {each["name"]: each["value"] for each in container["env"]} | {"TAS_BUS": self.url}
 
@@ -285,29 +436,36 @@ class Installed:
                 text = text.replace(before, after)
             return text
 
+        account = spec.get("serviceAccountName")
+        if account:
+            places["in-cluster"] = str(self.cluster.account(NAMESPACE, account))
         env = environment(self.folder) | {key: placed(value) for key, value in variables.items()}
-        if account := spec.get("serviceAccountName"):
-            env["TAS_KUBECONFIG"] = str(self.cluster.account(NAMESPACE, account))
+        if account:
+            env["TAS_KUBECONFIG"] = places["in-cluster"]
         command = ["-m", "cli", *map(placed, container["args"])]
-        process = stack.enter_context(running(f"pod-{name}", command, folder=self.folder, env=env, kind=ForkedProcess))
+        process = stack.enter_context(
+            running(f"pod-{name}-{health}", command, folder=self.folder, env=env, kind=ForkedProcess)
+        )
         return process, health, name
 
 
-@pytest.mark.usefixtures("crd")
-def test_the_defaults_run_on_a_closed_bus_of_three_servers(
-    cluster: Cluster, product_namespace: str, helm: Path, namespace: str, tmp_path: Path
-) -> None:
+@pytest.mark.usefixtures("crd", "product_namespace")
+@pytest.mark.parametrize("form", ["defaults", pytest.param("separate", marks=pytest.mark.nightly)])
+def test_it_runs_on_a_closed_bus(cluster: Cluster, helm: Path, namespace: str, tmp_path: Path, form: str) -> None:
     """Each process with its own account, its own user of the bus, and the flags of its pod. All with TLS."""
     authority = Authority("of the bus")
     # The processes have another certificate than the servers, with which they could not be servers.
-    pairs = {"server-tls": authority.server("tas-nats", is_client=True), "bus-tls": authority.client("tas")}
+    pairs = {
+        "server-tls": authority.server("tas-nats", ips=("127.0.0.1", "::1"), is_client=True),
+        "bus-tls": authority.client("tas"),
+    }
     for folder, pair in pairs.items():
         (tmp_path / folder).mkdir()
         for name, content in (("ca.crt", authority.certificate), ("tls.crt", pair.certificate), ("tls.key", pair.key)):
             (tmp_path / folder / name).write_bytes(content)
     values = tmp_path / "values.yaml"
     values.write_text("bus: {tls: {secret: tas-bus-tls, serverSecret: tas-server-tls}}")
-    text = rendered(helm, str(values), crds=False)
+    text = rendered(helm, *VALUES[form], str(values), crds=False)
     mounted = {
         each["metadata"]["name"]: {
             one["secret"]["secretName"] for one in spec["volumes"] if one["name"].endswith("tls")
@@ -317,7 +475,7 @@ def test_the_defaults_run_on_a_closed_bus_of_three_servers(
     }
     assert mounted.pop("tas-nats") == {"tas-server-tls"}
     assert all("tas-bus-tls" in each and "tas-server-tls" not in each for each in mounted.values())
-    installed = Installed(cluster, text, tmp_path)
+    installed = Installed(cluster, text, tmp_path, HOSTS[form])
     cluster.create_nodes(*NODES)
     rights = documents(text, "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
     cluster.apply("\n---\n".join(map(json.dumps, rights)))
@@ -325,10 +483,12 @@ def test_the_defaults_run_on_a_closed_bus_of_three_servers(
     installed.tas("bus", "init", tmp_path / "operator")
     installed.tas("certs", "init", tmp_path / "certs")
     with installed.nats(), ExitStack() as stack:
-        started = [installed.start(stack, each) for each in installed.deployments]
-        assert {name for _, _, name in started} >= {"keeper", "extender", "watch", "collect", "labels", "resources"}
-        for process, health, name in started:
-            until(partial(is_ready, process, health), f"{name} is ready")
+        replicas = [each for each in installed.deployments for _ in range(2 if form == "defaults" else 1)]
+        started = [installed.start(stack, each) for each in replicas]
+        separate = {"keeper", "extender", "watch", "collect", "labels", "resources"}
+        assert {process for _, _, process in started} >= ({"all"} if form == "defaults" else separate)
+        for process, health, which in started:
+            until(partial(is_ready, process, health, HOSTS[form].strip("[]")), f"{which} is ready")
         rule = {"metricname": "chart_metric", "operator": "Equals", "target": 1}
         body = {
             "apiVersion": "telemetry.intel.com/v1alpha1",
@@ -347,11 +507,11 @@ def test_the_defaults_run_on_a_closed_bus_of_three_servers(
         checked = installed.tas("get", "nodes", "--json", *person)
         assert {each["node"] for each in json.loads(checked)} >= set(NODES)
         checked = installed.tas("bus", "check", tmp_path / "operator", "--bus", installed.url, *flags[2:])
-        servers = [line for line in checked.splitlines() if line.startswith("server tas-nats-")]
-        assert servers == [f"server tas-nats-{number}: ok" for number in range(3)]
+        if form == "separate":
+            servers = [line for line in checked.splitlines() if line.startswith("server tas-nats-")]
+            assert servers == [f"server tas-nats-{number}: ok" for number in range(3)]
     cluster.delete_nodes(*NODES)
     cluster.remove_resource()
-    assert product_namespace == NAMESPACE
 
 
 def offered(cluster: Cluster) -> bool:

@@ -19,17 +19,47 @@ agents: {port: 9030, tls: true, budget: true}
 keeper: {}
 {{- end }}
 
+{{- /* `mode` of the values; if it is empty, an upgrade keeps separate processes, which were the default. */}}
+{{- define "tas.mode" -}}
+{{- $extender := dict }}
+{{- if and .Release.IsUpgrade (not .Values.mode) }}
+{{- $extender = lookup "apps/v1" "Deployment" .Release.Namespace "telemetry-aware-scheduling" | default dict }}
+{{- end }}
+{{- $component := dig "metadata" "labels" "app.kubernetes.io/component" "" $extender }}
+{{- .Values.mode | default (ternary "separate" "all" (eq $component "extender")) }}
+{{- end }}
+
+{{- /* The NATS servers that run before an upgrade; 0 if there are none. */}}
+{{- define "tas.runningServers" -}}
+{{- $set := dict }}
+{{- if .Release.IsUpgrade }}
+{{- $set = lookup "apps/v1" "StatefulSet" .Release.Namespace "tas-nats" | default dict }}
+{{- end }}
+{{- dig "spec" "replicas" 0 $set | int }}
+{{- end }}
+
+{{- define "tas.servers" -}}
+{{- .Values.bus.servers.replicas | int | default (include "tas.runningServers" . | int) | default 1 }}
+{{- end }}
+
+{{- /* The class of all pods; empty: none. A release of before `priorityClass` may be upgraded with its own values. */}}
+{{- define "tas.priorityClass" -}}
+{{- $own := ternary "telemetry-aware-scheduling" "" (dig "create" false (.Values.priorityClass | default dict)) }}
+{{- .Values.priorityClassName | default $own }}
+{{- end }}
+
 {{- /* The processes that run, as a list in YAML. */}}
 {{- define "tas.enabled" -}}
 {{- $root := . }}
+{{- $mode := include "tas.mode" . }}
 {{- range $name, $_ := include "tas.processes" . | fromYaml }}
 {{- $extra := has $name (list "notify" "inventory" "gpu" "evictions" "agents") }}
 {{- $enabled := (get $root.Values.processes $name).enabled }}
 {{- if eq $name "all" }}
-{{- $enabled = eq $root.Values.mode "all" }}
+{{- $enabled = eq $mode "all" }}
 {{- else if eq $name "keeper" }}
-{{- $enabled = and $root.Values.bus.credentials (eq $root.Values.mode "separate") }}
-{{- else if and (eq $root.Values.mode "all") (not (and $extra (ne $name "notify"))) }}
+{{- $enabled = and $root.Values.bus.credentials (eq $mode "separate") }}
+{{- else if and (eq $mode "all") (not (and $extra (ne $name "notify"))) }}
 {{- $enabled = false }}
 {{- end }}
 {{- if $enabled }}
@@ -38,9 +68,12 @@ keeper: {}
 {{- end }}
 {{- end }}
 
-{{- /* The name of a Deployment: the one behind tas-service has that of the original. */}}
+{{- /*
+The name of a Deployment: the separate extender has that of the original. That of mode all has another one: the selector of a Deployment
+cannot change, and so `mode` can.
+*/}}
 {{- define "tas.deployment" -}}
-{{- if has . (list "all" "extender") }}telemetry-aware-scheduling{{ else }}tas-{{ . }}{{ end }}
+{{- if eq . "extender" }}telemetry-aware-scheduling{{ else }}tas-{{ . }}{{ end }}
 {{- end }}
 
 {{- define "tas.labels" -}}
@@ -60,14 +93,14 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- define "tas.routes" -}}
 {{- $user := ternary "tas:$(CLUSTER_PASSWORD)@" "" .Values.bus.credentials }}
 {{- $routes := list }}
-{{- range $number := until (int .Values.bus.servers.replicas) }}
+{{- range $number := until (include "tas.servers" . | int) }}
 {{- $routes = append $routes (printf "nats://%stas-nats-%d.tas-nats-servers.%s.svc:6222" $user $number $.Release.Namespace) }}
 {{- end }}
 {{- toJson $routes }}
 {{- end }}
 
 {{- define "tas.replicas" -}}
-{{- if .Values.bus.url }}{{ .Values.bus.copies }}{{ else }}{{ .Values.bus.servers.replicas }}{{ end }}
+{{- if .Values.bus.url }}{{ .Values.bus.copies }}{{ else }}{{ include "tas.servers" . }}{{ end }}
 {{- end }}
 
 {{- /* The security settings of each container. */}}
@@ -131,15 +164,20 @@ seccompProfile: {type: RuntimeDefault}
 {{- define "tas.check" -}}
 {{- $values := .Values }}
 {{- $processes := $values.processes }}
-{{- $collects := or (eq $values.mode "all") $processes.collect.enabled }}
-{{- $notifies := or (eq $values.mode "all") $processes.notify.enabled }}
+{{- $mode := include "tas.mode" . }}
+{{- $running := include "tas.runningServers" . | int }}
+{{- $collects := or (eq $mode "all") $processes.collect.enabled }}
+{{- $notifies := or (eq $mode "all") $processes.notify.enabled }}
 {{- if and $values.admission.enabled (semverCompare "<1.30.0-0" .Capabilities.KubeVersion.Version) }}
 {{- fail (printf "admission.enabled = true: needs Kubernetes 1.30, and this is %s" .Capabilities.KubeVersion.Version) }}
 {{- end }}
 {{- if and (not $values.bus.url) (lt (int (include "tas.storeMebibytes" .)) 6144) }}
 {{- fail (printf "bus.servers.storage = %s: must be at least 8Gi: the streams may have 5.5 GiB, the buckets need room, and a quarter stays free" $values.bus.servers.storage) }}
 {{- end }}
-{{- if and $values.autoscaling.enabled (eq $values.mode "all") }}
+{{- if and (not $values.bus.url) $running (ne (include "tas.servers" . | int) $running) }}
+{{- fail (printf "bus.servers.replicas = %d: %d run, and streams of %d do not work with another number: set bus.servers.replicas = %d, or begin anew (docs/upgrading.md#servers)" (int $values.bus.servers.replicas) $running $running $running) }}
+{{- end }}
+{{- if and $values.autoscaling.enabled (eq $mode "all") }}
 {{- fail "autoscaling.enabled = true: needs mode = separate, since materialize has no Deployment in mode all" }}
 {{- end }}
 {{- if and $values.agents.config (not $processes.agents.enabled) }}
