@@ -8,7 +8,7 @@ import click
 from cli.configure.errors import errors_shown
 from cli.configure.files import Step, stored, write_all
 from cli.configure.flags import Command, extender_options, extenders_of
-from cli.configure.planning import CONFIG_NAME, folder_options, plugin_option, template_option, text_of
+from cli.configure.planning import CONFIG_NAME, folder_options, plugin_option, template_of, template_option, text_of
 from cli.output import echo
 from tas.configuring.kubeadm import PATCH
 from tas.configuring.plan import Options, check_paths, for_kubeadm
@@ -46,12 +46,13 @@ def kubeadm(
     """
     minor = minor_of_version(kube_version)
     chosen = extenders_of(extenders=extenders or (() if template else ("telemetry",)), **about_extenders)
-    name = Path(template).name if template is not None else CONFIG_NAME
+    given = None if template is None else template_of(Path(template))
+    name = CONFIG_NAME if given is None else given.name
     options = Options(
         extenders=chosen,
         config=str(Path(config_dir) / name),
         certificates=cert_dir.rstrip("/"),
-        template=None if template is None else text_of(Path(template)),
+        template=None if given is None else given.text,
         minor=minor,
         allowed=frozenset(allowed_plugins),
     )
@@ -67,7 +68,7 @@ def kubeadm(
     if texts.init_phase is not None:
         paths[folder / "init-phase.yaml"] = texts.init_phase
     write_all([Step(path=path, before=stored(path), content=text.encode()) for path, text in paths.items()])
-    for notice in texts.notices:
+    for notice in (*(() if given is None else given.notices), *texts.notices):
         echo(f"note: {notice}", err=True)
     for path in paths:
         echo(f"written: {path}")

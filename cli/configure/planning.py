@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -13,11 +13,13 @@ from cli.configure.certificates import checked
 from cli.configure.errors import ConfigureError
 from cli.configure.files import FilesError, Step, Stored, stored, why_not_writable
 from cli.configure.flags import OriginalOption, extender_options, extenders_of
+from tas.configuring.editing import rendered
+from tas.configuring.originals import configuration_of_original
 from tas.configuring.plan import Options, Plan, check_paths, configuration, current_config, plan
 from tas.configuring.static_pod import Scheduler
 from tas.configuring.versions import minor_of_version
 from tas.errors import InvalidInputError
-from workers.process.manifests import ManifestError, read_yaml_tree
+from workers.process.manifests import ManifestError, read_yaml, read_yaml_tree
 from workers.process.tls_files import TlsFiles
 
 CONFIG_NAME = "scheduler-config.yaml"
@@ -47,7 +49,8 @@ def template_option() -> click.Option:
     """The flag with a configuration."""
     return OriginalOption(
         "f", "template", metavar="FILE",
-        help="A configuration whose extenders are added; all of it, if the scheduler has none.",
+        help="A configuration whose extenders are added; all of it, if the scheduler has none. Also a Policy of an "
+        "older scheduler, as it is or in a ConfigMap.",
     )  # fmt: skip
 
 
@@ -140,13 +143,15 @@ def planned(
     if policy_configmap and (template is not None or replace):
         raise click.UsageError("--policy-configmap contradicts -f and --replace")
     pod = Path(manifest).absolute()
+    given = None if template is None or not Path(template).exists() else template_of(Path(template))
     name = Path(template).name if template is not None else POLICY_CONFIG_NAME if policy_configmap else CONFIG_NAME
+    name = name if given is None else given.name
     chosen = extenders_of(extenders=extenders or (() if template is not None else ("telemetry",)), **about_extenders)
     options = Options(
         extenders=chosen,
         config=str(Path(config_dir) / name),
         certificates=cert_dir,
-        template=None if template is None or not Path(template).exists() else text_of(Path(template)),
+        template=None if given is None else given.text,
         minor=None if kube_version is None else minor_of_version(kube_version),
         policy=policy_configmap,
         allowed=frozenset(allowed_plugins),
@@ -161,10 +166,11 @@ def planned(
     source = None if policy_configmap or replace else _source(text, options)
     made = configuration(text, None if source is None else text_of(source), options, read_yaml_tree)
     certificates: dict[str, bytes] = {}
-    notices: list[str] = []
+    notices: list[str] = [] if given is None else [*given.notices]
     if made.certificates:
         files = TlsFiles(cert=Path(cert), key=Path(key), cacert=Path(cacert))
-        certificates, notices = checked(files, datetime.now(UTC), allow_ca_key=allow_ca_key, looking=looking)
+        certificates, of_files = checked(files, datetime.now(UTC), allow_ca_key=allow_ca_key, looking=looking)
+        notices = [*of_files, *notices]
     result = plan(text, made, certificates, options, read_yaml_tree)
     if tas_depl or gas_depl:
         notices.append("-tas-depl and -gas-depl have no effect: deployments tolerate both taints of the control plane")
@@ -245,6 +251,27 @@ def existing(path: Path) -> Stored:
     if found is None:
         raise ConfigureError(f"missing: {path}")
     return found
+
+
+class Template(NamedTuple):
+    """The text of a configuration, the name of its file on the node, and notices for people."""
+
+    text: str
+    name: str
+    notices: Sequence[str] = ()
+
+
+def template_of(path: Path) -> Template:
+    """The file of `-f`, also a Policy. Raises ConfigureError, FilesError, and InvalidInputError for another object."""
+    content = existing(path).content
+    try:
+        made = configuration_of_original(read_yaml(content), lambda text: read_yaml(text.encode()))
+    except ManifestError as error:
+        raise ConfigureError(f"{path}: {error}") from error
+    if made is None:
+        return Template(text_of(path), path.name)
+    document, notices = made
+    return Template(rendered(document), CONFIG_NAME, notices)
 
 
 def text_of(path: Path) -> str:

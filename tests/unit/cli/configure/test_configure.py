@@ -159,6 +159,28 @@ def test_facts_K29_a_template_adds_its_extenders_to_the_configuration_of_the_sch
     assert "dnsPolicy: ClusterFirstWithHostNet" in node.manifest.read_text()
 
 
+def test_a_policy_of_the_original_is_a_template_and_its_deployment_is_named(node: Node) -> None:
+    """As somebody pastes the files of its guide; the file on the node has our name."""
+    template = node.folder / "scheduler-extender-configmap.yaml"
+    policy = (
+        '{"kind": "Policy", "apiVersion": "v1", "extenders": [{"apiVersion": "v1",'
+        '"urlPrefix": "https://tas-service:9001", "filterVerb": "scheduler/filter", "weight": 1,'
+        '"enableHttps": true, "tlsConfig": {"insecure": false,'
+        '"certFile": "/host/certs/client.crt", "keyFile": "/host/certs/client.key"}}]}'
+    )
+    template.write_text(f"apiVersion: v1\nkind: ConfigMap\ndata:\n  policy.cfg: |\n    {policy}\n")
+    done = node.configure("-f", str(template))
+    assert code(done) == 0, done.output
+    assert urls(node) == ["https://tas-service:9001"]
+    assert "kube-scheduler reads none since 1.23" in done.output
+    assert (node.certs / "client.key").exists()
+    before = {path: each for path, each in node.state().items() if path != str(template)}
+    template.write_text("apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: telemetry-aware-scheduling}\n")
+    refused = node.configure("-f", str(template))
+    assert (code(refused), "tas run all" in str(refused.exception)) == (1, True)
+    assert {path: each for path, each in node.state().items() if path != str(template)} == before
+
+
 def urls(node: Node) -> list[str]:
     document = read_yaml_tree(node.config.read_text()).value
     assert isinstance(document, dict)
