@@ -1,19 +1,21 @@
-"""docs/operations.md names, for each log line and flag of the original TAS, what replaces it here."""
+"""docs/coming-from.md names what takes the place of what the originals have: each name of ours on it exists."""
 
+import json
 import re
 
 import click
 import pytest
 
 from cli import cli
+from cli.configure.flags import translated
 from cli.loading import every_setting
 from cli.original import FLAGS, SAME, OriginalFlag
 from cli.settings import flag
 from tas.extender.verbs import Answer
 from tas.verdict.status import CONDITIONS
-from tests.contract.test_operations_page import PAGE, ROOT, log_events
+from tests.contract.test_operations_page import ROOT, log_events
 
-SECTION = PAGE.partition("\n## Coming from the original\n")[2].partition("\n## ")[0]
+PAGE = (ROOT / "docs" / "coming-from.md").read_text()
 TEXTS = "".join(
     path.read_text() for folder in ("bus", "cli", "tas", "workers") for path in (ROOT / folder).rglob("*.py")
 )
@@ -47,10 +49,22 @@ LINES = (
 
 def rows(heading: str) -> list[list[str]]:
     """The cells of the table that begins with this heading."""
-    table = SECTION.partition(heading)[2].partition("\n\n")[0]
+    table = PAGE.partition(heading)[2].partition("\n\n")[0]
     lines = [line for line in table.splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 
+
+def cells_of(line: str) -> list[str]:
+    """The cells of a line of a table, in which a bar within a cell is escaped."""
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+
+
+TABLES = [
+    [cells_of(line) for line in table.partition("\n\n")[0].splitlines()]
+    for table in PAGE.split("| Theirs | Ours | Differs |\n|---|---|---|\n")[1:]
+]
+OURS = sorted({name for table in TABLES for _, ours, _ in table for name in re.findall(r"`([^`]+)`", ours)})
+DEPLOYED = "".join(path.read_text() for path in sorted((ROOT / "deploy").rglob("*.yaml")))
 
 LINE_ROWS = rows("| The original's line or text | Here |\n")
 FLAG_ROWS = rows("| The original's flag | Is here | Differs |\n")
@@ -62,6 +76,56 @@ def is_command(words: list[str]) -> bool:
     for word in words:
         command = command.get_command(click.Context(command), word) if isinstance(command, click.Group) else None
     return command is not None
+
+
+def options_of(words: list[str]) -> set[str]:
+    command: click.Command = cli
+    for word in words:
+        assert isinstance(command, click.Group)
+        found = command.get_command(click.Context(command), word)
+        assert found is not None
+        command = found
+    return {option for param in command.get_params(click.Context(command)) for option in param.opts}
+
+
+def ours_exists(name: str) -> bool:
+    """Whether a name of ours is a command with its flags, a file of this tree, a flag, a route or in the code."""
+    if name.startswith("tas "):
+        words = name.split()[1:]
+        flags = [word for word in words if word.startswith("-")]
+        before = words[: words.index(flags[0])] if flags else words
+        return is_command(before) and set(translated(flags)) <= options_of(before)
+    if name.startswith(("--", "GET ")):
+        return exists(name)
+    if "/" in name and "." in name.rpartition("/")[2]:
+        return (ROOT / name).is_file()
+    return f'"{name}' in TEXTS or f'{name}"' in TEXTS or f" {name}\n" in DEPLOYED or f'"{name}"' in DEPLOYED
+
+
+def test_each_original_has_a_table() -> None:
+    assert [len(table) >= 5 for table in TABLES] == [True] * 5
+    for original in ("TAS", "GAS", "Configurator", "kube-safe-scheduler", "kubeRL"):
+        assert re.search(rf"^## .*{original}", PAGE, re.MULTILINE), original
+
+
+def test_every_name_of_ours_exists() -> None:
+    assert len(OURS) > 80
+    assert [name for name in OURS if not ours_exists(name)] == []
+
+
+def test_a_name_that_does_not_exist_is_noticed() -> None:
+    wrong = ("tas run nothing", "tas configure --nothing", "--nothing", "GET /nothing", "deploy/x.yaml", "gas-nothing")
+    assert [name for name in wrong if ours_exists(name)] == []
+
+
+def test_the_commands_for_their_deployments_are_accepted() -> None:
+    """The page gives the flags of the originals to our command: none is unknown."""
+    patches = [json.loads(patch) for patch in re.findall(r"--patch '(\[.*?\])'\n", PAGE, re.DOTALL)]
+    commands = [change["value"] for patch in patches for change in patch if change["path"].endswith("/command")]
+    assert [words[:3] for words in commands] == [["tas", "run", "all"], ["tas", "run", "gpu"]]
+    for words in commands:
+        flags = {word.partition("=")[0] for word in words[3:] if word.startswith("-")}
+        assert flags <= options_of(words[1:3])
 
 
 def exists(name: str) -> bool:
