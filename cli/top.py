@@ -1,16 +1,29 @@
 """`tas top`: the live view of an installation that is already running."""
 
+import click
+
 from cli.options import settings_command
 from cli.queries.query import ask
 from cli.settings import Settings
 
 
-@settings_command("top")
-def top(settings: Settings) -> int:
+@settings_command(
+    "top",
+    params=[
+        click.Option(
+            ["--node", "pattern"],
+            metavar="PATTERN",
+            default="*",
+            help="Only nodes with such names, as 'gpu-*' in a shell. [default: all]",
+        )
+    ],
+)
+def top(settings: Settings, *, pattern: str) -> int:
     """Show the live view of a running installation.
 
-    Shows nodes, policies, labels, pods and the last answers of the extender, until Ctrl-C. Nothing is changed.
+    Shows nodes, policies, labels, pods and the last answers of the extender, until Ctrl-C. Nodes that violate most
+    policies come first. Nothing is changed.
     """
     from cli.up.running import show_running  # here: the help needs neither rich nor the view
 
-    return ask(settings, lambda bus, url: show_running(bus, url, settings))
+    return ask(settings, lambda bus, url: show_running(bus, url, settings, pattern=pattern))

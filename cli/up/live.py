@@ -12,6 +12,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from fnmatch import fnmatchcase
 from typing import Any
 
 import aiohttp
@@ -23,7 +24,7 @@ from rich.text import Text
 from cli.output import counted
 from tas.enforcing.labels import is_in_our_form
 from tas.errors import printable
-from tas.explain.explain import explain_node
+from tas.explain.explain import NodeExplanation, explain_node
 from tas.policy.directory import FileProblems
 from tas.policy.policy import PolicyKey, StrategyType
 from tas.policy.rules import State
@@ -61,6 +62,10 @@ _FIRST_FIELDS = ("file", "in_force", "reason", "error", "field", "value", "messa
 _HIDDEN_FIELDS = ("time", "level", "event", "logger", "exception", "stack")
 
 
+States = Mapping[tuple[str, StrategyType], tuple[State | None, str]]
+"""Of one node, the state of each strategy by policy, and its name on the screen; without a name it is not shown."""
+
+
 class LiveView:
     """Shows nodes with metrics and their age, policies with the nodes that violate them, and the last answers.
 
@@ -68,7 +73,7 @@ class LiveView:
     commands that the user can try; the last one is always shown. `cluster` returns the rows of the section `cluster`:
     text by name. `file_problems` returns what is wrong with the files of policies. `freezes` follows why labels are
     frozen; another worker runs it. `cards` returns the rows of the section `cards`; without rows it is not
-    shown. `no_events` is shown without events.
+    shown. `no_events` is shown without events. Only nodes whose names match `pattern` are shown, as of a shell.
     """
 
     name = "live"
@@ -85,6 +90,7 @@ class LiveView:
         freezes: Freezes,
         cards: Callable[[], Mapping[str, str]],
         no_events: str = "none yet",
+        pattern: str = "*",
     ) -> None:
         self._answers_url = answers_url
         self._hints = tuple(hints)
@@ -94,6 +100,8 @@ class LiveView:
         self._freezes = freezes
         self._cards = cards
         self._no_events = no_events
+        self._pattern = pattern
+        self._explained: dict[str, States] = {}
         self._history: deque[Text] = deque(maxlen=KEPT_EVENTS)
         self._followed = followed
         self._view = followed.view
@@ -129,14 +137,14 @@ class LiveView:
 
     def _render(self) -> RenderableType:
         now = time.time()
-        self._view.advance(now)
+        self._explain(now)
         width, height = self._console.size
         # Hints come first. The sections share the other lines.
         hints = fitting_hints(self._hints, width, height)
         sections = [
-            self._nodes(now, width),
+            self._nodes(now, width, height),
             self._cluster_lines(width),
-            self._policy_lines(now, width),
+            self._policy_lines(width),
             *self._card_sections(width),
             self._answer_lines(width),
             self._event_lines(height),
@@ -162,36 +170,46 @@ class LiveView:
             line.truncate(width, overflow="ellipsis")
         return Text("\n", no_wrap=True, overflow="crop").join(lines[:height])
 
-    def _nodes(self, now: float, width: int) -> list[Text]:
-        if not self._view.sampled_nodes:
-            return [Text("nodes"), Text(self._followed.unready() or "no samples yet", style="yellow")]
+    def _explain(self, now: float) -> None:
+        """Computes the state of each strategy of each node that is shown: once, for all sections."""
+        self._view.advance(now)
+        self._explained = {
+            node: _states_of(explain_node(self._view, node, now))
+            for node in sorted(self._view.sampled_nodes)
+            if fnmatchcase(node, self._pattern)
+        }
+
+    def _nodes(self, now: float, width: int, height: int) -> list[Text]:
+        """The nodes that violate most come first: with many nodes, only those that fit are shown."""
+        if not self._explained:
+            none = "no samples yet" if self._pattern == "*" else f"no node with samples matches {self._pattern}"
+            return [Text("nodes"), Text(self._followed.unready() or none, style="yellow")]
+        found = {
+            node: (self._names(node, State.VIOLATED), self._names(node, State.UNKNOWN)) for node in self._explained
+        }
+        worst = sorted(found, key=lambda node: (-len(found[node][0]), -len(found[node][1]), node))
         rows = []
-        for node in sorted(self._view.sampled_nodes):
-            strategies = [Text(name, style=_STYLE[State.VIOLATED]) for name in self._names(node, State.VIOLATED, now)]
-            strategies += [
-                Text(f"?{name}", style=_STYLE[State.UNKNOWN]) for name in self._names(node, State.UNKNOWN, now)
-            ]
+        for node in worst[:height]:
+            violated, unknown = found[node]
+            strategies = [Text(name, style=_STYLE[State.VIOLATED]) for name in violated]
+            strategies += [Text(f"?{name}", style=_STYLE[State.UNKNOWN]) for name in unknown]
             rows.append((Text(node), fit(strategies, width * 2 // 5, " "), self._metric_pieces(node, now)))
-        left = [Text("nodes"), Text("violates, ?unknown")]
+        sums = [sum(bool(names[at]) for names in found.values()) for at in (0, 1)]
+        left = [Text(f"nodes {len(found)}"), Text(f"violate {sums[0]}, ?unknown {sums[1]}")]
         widths = [
             max(cell.cell_len for cell in column) for column in zip(left, *(row[:2] for row in rows), strict=True)
         ]
         free = width - sum(widths) - 2 * GAP
         cells = [(*row[:2], fit(row[2], free, "  ")) for row in rows]
-        return aligned([(*left, Text("metrics (value, age)")), *cells], width, flexible=2)
+        lines = aligned([(*left, Text("metrics (value, age)")), *cells], width, flexible=2)
+        return [*lines, *[Text()] * (len(worst) - len(rows))]  # the section says how many are not shown
 
-    def _strategies(self, node: str, state: State, now: float) -> Text:
-        names = self._names(node, state, now)
+    def _strategies(self, node: str, state: State) -> Text:
+        names = self._names(node, state)
         return Text(" ".join(names) or "–", style=_STYLE[state] if names else "dim")
 
-    def _names(self, node: str, state: State, now: float) -> list[str]:
-        return [
-            f"{policy.policy.removeprefix('default/')}/{strategy.type}"
-            + (" (rejected)" if strategy.rejects_by_kept else "")
-            for policy in explain_node(self._view, node, now).policies
-            for strategy in policy.strategies
-            if strategy.state is state and strategy.rules
-        ]
+    def _names(self, node: str, state: State) -> list[str]:
+        return [name for found, name in self._explained[node].values() if found is state and name]
 
     def _metric_pieces(self, node: str, now: float) -> list[Text]:
         """Each metric with its value and age; the metrics that most rules use come first."""
@@ -225,7 +243,7 @@ class LiveView:
         rows = [(Text(name), Text(text)) for name, text in self._cards().items()]
         return [aligned([(Text("cards"), Text()), *rows], width, flexible=1)] if rows else []
 
-    def _policy_lines(self, now: float, width: int) -> list[Text]:
+    def _policy_lines(self, width: int) -> list[Text]:
         if not self._view.policies:
             return [Text("policies"), Text(self._followed.unready() or "no policies", style="yellow")]
         rows: list[tuple[Text, ...]] = []
@@ -234,7 +252,7 @@ class LiveView:
             if self._file_problems().leave_last_good(key, self._followed.records[key].origin):
                 name.append(" (last good version)", style="yellow")
             for kind, strategy in sorted(entry.policy.strategies.items()):
-                states = self._states(key, kind, now)
+                states = self._states(key, kind)
                 nodes = [Text(n, style="red") for n, state in states.items() if state is State.VIOLATED]
                 nodes += [Text(f"?{n}", style="yellow") for n, state in states.items() if state is State.UNKNOWN]
                 rows.append((name, Text(kind.value), fit(nodes, width // 4, " "), Text(str(strategy) or "–")))
@@ -257,15 +275,9 @@ class LiveView:
             for each in self._followed.records[key].problems
         ]
 
-    def _states(self, key: PolicyKey, kind: StrategyType, now: float) -> dict[str, State]:
-        return {
-            node: strategy.state
-            for node in sorted(self._view.sampled_nodes)
-            for policy in explain_node(self._view, node, now).policies
-            if policy.policy == str(key)
-            for strategy in policy.strategies
-            if strategy.type is kind and strategy.state is not None
-        }
+    def _states(self, key: PolicyKey, kind: StrategyType) -> dict[str, State]:
+        found = ((node, states.get((str(key), kind))) for node, states in self._explained.items())
+        return {node: state for node, each in found if each is not None and (state := each[0]) is not None}
 
     def _answer_lines(self, width: int) -> list[Text]:
         if self._answers_error is not None:
@@ -294,7 +306,7 @@ class LiveView:
         last_answer = 0.0
         while True:
             now = time.time()
-            self._view.advance(now)
+            self._explain(now)
             for name, line, rest in self._changing_lines(now):
                 if shown.get(name) != line:
                     shown[name] = line
@@ -307,8 +319,8 @@ class LiveView:
 
     def _changing_lines(self, now: float) -> Iterator[tuple[str, str, str]]:
         """A name, the line that is printed when it changes, and the rest of the line."""
-        for node in sorted(self._view.sampled_nodes):
-            violates, unknown = (self._strategies(node, state, now) for state in (State.VIOLATED, State.UNKNOWN))
+        for node in self._explained:
+            violates, unknown = (self._strategies(node, state) for state in (State.VIOLATED, State.UNKNOWN))
             metrics = "  ".join(map(str, self._metric_pieces(node, now)))
             yield f"node {node}", f"node {node}: violates {violates}, unknown {unknown}", f"; {metrics}"
         for problem in self._problems():
@@ -355,19 +367,36 @@ class _Lines(io.StringIO):
 
 
 def cluster_rows(nodes: Mapping[str, Mapping[str, str]], pods: Iterable[tuple[str, str, str | None]]) -> dict[str, str]:
-    """The labels of TAS on each node, its pods, and the waiting pods: each as text, by the name of the row.
+    """The waiting pods, then the labels of TAS on each node, and its pods: each as text, by the name of the row.
 
-    `nodes` has the labels of each node. A pod is its name, its policy, and its node if it has one.
+    Nodes with labels come first, since not all may be seen. `nodes` has the labels of each node. A pod is its name, its
+    policy, and its node if it has one.
     """
     placed: defaultdict[str, list[str]] = defaultdict(list)
     for pod, policy, node in pods:
         placed[node or ""].append(f"{pod} ({policy})")
-    rows: dict[str, str] = {}
+    labelled: dict[str, str] = {}
+    others: dict[str, str] = {}
     for name, labels in nodes.items():
         ours = [f"{key}={value}" for key, value in sorted(labels.items()) if is_in_our_form(key, value)]
-        rows[name] = f"labels: {' '.join(ours) or '–'}; pods: {', '.join(placed.pop(name, [])) or '–'}"
+        text = f"labels: {' '.join(ours) or '–'}; pods: {', '.join(placed.pop(name, [])) or '–'}"
+        (labelled if ours else others)[name] = text
     waiting = [pod for node in sorted(placed) for pod in placed[node]]
-    return rows | {"waiting": ", ".join(waiting) or "–"}
+    return {"waiting": ", ".join(waiting) or "–", **labelled, **others}
+
+
+def _states_of(explained: NodeExplanation) -> States:
+    return {
+        (policy.policy, strategy.type): (
+            strategy.state,
+            f"{policy.policy.removeprefix('default/')}/{strategy.type}"
+            + (" (rejected)" if strategy.rejects_by_kept else "")
+            if strategy.rules
+            else "",
+        )
+        for policy in explained.policies
+        for strategy in policy.strategies
+    }
 
 
 def answer_cells(answer: Mapping[str, Any]) -> tuple[str, str, str, str, str, str]:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 
 from bus.buckets import NODES, SYNCED
 from bus.connection import Bus
@@ -21,8 +22,11 @@ from workers.process.logs import configure_logging
 from workers.process.signals import stop_signals
 
 
-async def show_running(bus: Bus, url: str, settings: Settings) -> int:
-    """Shows the view until a stop signal; returns the exit code. Raises BusError if the bus is of another program."""
+async def show_running(bus: Bus, url: str, settings: Settings, *, pattern: str) -> int:
+    """Shows the view until a stop signal; returns the exit code. Raises BusError if the bus is of another program.
+
+    `pattern`: only nodes with such names, as in a shell.
+    """
     await synced_of(NODES).get(bus, SYNCED)  # an error says what is missing on a bus of another program
     configure_logging(LogFormat.CONSOLE, LogLevel.WARNING)
     followed = FollowedView(bus, default_stale_after=settings.stale_after)
@@ -34,11 +38,12 @@ async def show_running(bus: Bus, url: str, settings: Settings) -> int:
         answers_url=f"http://{settings.extender_health.near}/answers",
         hints=[f"Ctrl-C ends the view      # {url}   http://{settings.extender_health.near}/answers"],
         console=new_console(),
-        cluster=lambda: pods.rows(followed),
+        cluster=lambda: pods.rows(followed, pattern),
         file_problems=lambda: followed.file_problems,
         freezes=freezes,
         cards=cards.rows,
         no_events="no warning of tas top itself; the workers have logs of their own",
+        pattern=pattern,
     )
     async with stop_signals() as stop:
         tasks = [asyncio.create_task(part.run()) for part in (followed, pods, freezes, cards, live)]
@@ -64,11 +69,15 @@ class _Pods:
         """Follows until cancelled."""
         await self._watch.run()
 
-    def rows(self, followed: FollowedView) -> Mapping[str, str]:
-        """The rows of the section `cluster`; none without a cluster."""
+    def rows(self, followed: FollowedView, pattern: str) -> Mapping[str, str]:
+        """The rows of the section `cluster` about nodes of this pattern; none without a cluster."""
         view = followed.view
-        labels = {node: view.labels(node) or {} for node in view.labelled_nodes}
-        pods = [(key.name, pod.policy, pod.node) for key, pod in sorted(self._pods.items())]
+        labels = {node: view.labels(node) or {} for node in sorted(view.labelled_nodes) if fnmatchcase(node, pattern)}
+        pods = [
+            (key.name, pod.policy, pod.node)
+            for key, pod in sorted(self._pods.items())
+            if not pod.node or pod.node in labels
+        ]
         return cluster_rows(labels, pods) if labels else {}
 
     def _apply(self, entry: Entry[PodKey, PodRecord]) -> None:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cli.up.live import LiveView, answer_cells, cluster_rows, event_line, fit, shares
+from tas.explain.explain import NodeExplanation, explain_node
 from tas.policy.directory import FileProblem, FileProblems
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey
@@ -64,6 +65,7 @@ def live(
     file_problems: FileProblems | None = None,
     frozen: Sequence[str] = (),
     cards: dict[str, str] | None = None,
+    pattern: str = "*",
 ) -> LiveView:
     now = time.time()
     view = View()
@@ -87,6 +89,7 @@ def live(
         file_problems=lambda: file_problems or FileProblems(listed=(PROBLEM,)),
         freezes=cast("Freezes", SimpleNamespace(texts=lambda _: frozen)),
         cards=lambda: cards or {},
+        pattern=pattern,
     )
     for line in events:
         shown.add_event(line)
@@ -149,6 +152,56 @@ def test_a_node_that_is_only_in_a_table_is_shown_like_the_others() -> None:
     shown._view.set_table(TableKey("t", Part(1, 0)), Table("t", ("node-5",), columns), now)
     (line,) = (line for line in rendered(shown) if line.startswith("node-5"))
     assert line.split()[-3:] == ["load1", "3", "0s"]
+
+
+def add_nodes(shown: LiveView, count: int, *, healthy: str = "0", violates: str = "") -> None:
+    """Nodes `n-001` and so on, which all violate no policy; the one with the name `violates` violates one."""
+    now = time.time()
+    for number in range(1, count + 1):
+        name = f"n-{number:03}"
+        value = parse_quantity("1" if name == violates else healthy)
+        metrics = {"health_metric": value}
+        shown._view.add_samples(name, [Scrape(source="s", measured=now, arrived=now, sequence=1, metrics=metrics)], now)
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (160, 50)])
+def test_of_300_nodes_the_worst_come_first_with_sums_and_the_number_of_the_others(width: int, height: int) -> None:
+    shown = live(width, height)
+    add_nodes(shown, 296, violates="n-296")
+    lines = rendered(shown)
+    at = next(index for index, line in enumerate(lines) if line.startswith("nodes"))
+    assert lines[at].split()[:6] == ["nodes", "300", "violate", "5,", "?unknown", "0"]
+    end = next(index for index, line in enumerate(lines) if line.startswith("… and"))
+    names = [line.split()[0] for line in lines[at + 1 : end]]
+    assert names[:5] == ["n-296", "node-1", "node-2", "node-3", "node-4"][: len(names)]
+    assert int(lines[end].split()[2]) + len(names) == 300
+
+
+def test_only_nodes_of_the_pattern_are_shown_and_counted() -> None:
+    shown = live(160, 50, pattern="n-00?")
+    add_nodes(shown, 20)
+    lines = rendered(shown)
+    head = next(line for line in lines if line.startswith("nodes"))
+    assert head.split()[:4] == ["nodes", "9", "violate", "0,"]
+    assert not any(line.startswith(("n-010", "node-1 ")) and "health_metric" in line for line in lines)
+    nothing = rendered(live(160, 50, pattern="gpu-*"))
+    assert any("no node with samples matches gpu-*" in line for line in nothing)
+
+
+def test_each_node_is_judged_once_for_a_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """300 nodes and 7 policies were judged 2,700 times for each screen, four times a second."""
+    shown = live(80, 24)
+    add_nodes(shown, 96)
+    judged: list[str] = []
+
+    def counted(view: View, node: str, now: float) -> NodeExplanation:
+        judged.append(node)
+        return explain_node(view, node, now)
+
+    monkeypatch.setattr("cli.up.live.explain_node", counted)
+    rendered(shown)
+    assert sorted(judged) == sorted({*judged})
+    assert len(judged) == 100
 
 
 def test_metrics_are_not_cut_but_counted() -> None:
