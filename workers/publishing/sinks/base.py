@@ -60,7 +60,8 @@ class SinkMetrics:
         self.events = counter(
             "tas_notify_events",
             "Events by what became of them: delivered, retried, dead (given up), invalid (unreadable on the bus), "
-            "unknown (of a type or version that is not known here, and not handed on).",
+            "unknown (of a type or version that is not known here, and not handed on), grouped (of a node, and only in "
+            "the Event of its policy).",
             "outcome",
         )
         self.requests = counter("tas_notify_requests", "Requests to a sink by HTTP status; none: no response.", "code")

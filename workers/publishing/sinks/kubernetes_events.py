@@ -1,4 +1,4 @@
-"""Kubernetes Events on nodes and policies, shown by `kubectl describe`."""
+"""Kubernetes Events on nodes and policies, shown by `kubectl describe`: a bounded number, however many nodes change."""
 
 import asyncio
 import time
@@ -15,6 +15,7 @@ from bus.lease import process_identity
 from tas.notifying.config import KubernetesEventsConfig
 from tas.notifying.digest import Digest
 from tas.notifying.event_series import CreateEvent, EventSeries, Occurrence, PatchSeries
+from tas.notifying.node_events import NodeEvents
 from tas.notifying.notices import notice_of
 from tas.notifying.occurrences import StoredPolicy, needs_policies, occurrence_on_node, occurrences_on_policies
 from tas.notifying.outbox import BACKOFF, Delivery, Outbox
@@ -60,7 +61,7 @@ class _Work:
 
 
 class KubernetesEventsSink:
-    """Writes an Event for each change of a node, and one for each group of changes of a policy."""
+    """Writes an Event for changes of nodes, while these are few, and one for each group of changes of a policy."""
 
     shared = True
 
@@ -78,6 +79,7 @@ class KubernetesEventsSink:
         """Writes until cancelled."""
         wait, interval = parse_duration(self._config.wait), parse_duration(self._config.interval)
         self._series = EventSeries(process_identity())
+        self._of_nodes = NodeEvents()
         self._outbox: Outbox[_Work] = Outbox(lanes=LANES)
         self._digest: Digest[tuple[int, str]] = Digest(wait=wait, interval=interval, capacity=CAPACITY // 2)
         self._open: Counter[int] = Counter()  # writes that an event still waits for, by sequence
@@ -108,13 +110,17 @@ class KubernetesEventsSink:
     def _add(self, message: EventMessage) -> None:
         notice = notice_of(message.event)
         self._open[message.sequence] = 1  # until the end of this method
-        if notice is not None and (notice.policy is not None or notice.freeze):
+        grouped = notice is not None and (notice.policy is not None or bool(notice.freeze))
+        if notice is not None and grouped:
             self._open[message.sequence] += 1
             self._digest.add(notice, (message.sequence, message.event.id), _now())
         what = None if notice is None else occurrence_on_node(notice, identity=message.event.id)
-        if what is not None:
-            self._open[message.sequence] += 1
-            self._record(what, (message.sequence,))
+        if what is not None and notice is not None:
+            if not grouped or self._of_nodes.admits(notice, _now()):
+                self._open[message.sequence] += 1
+                self._record(what, (message.sequence,))
+            else:
+                self._metrics.events.labels(self.name, "grouped").inc()
         self._finish([message.sequence])
 
     async def _add_groups(self) -> None:

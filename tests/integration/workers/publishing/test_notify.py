@@ -2,13 +2,18 @@
 
 import asyncio
 import base64
+import json
 import re
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from math import inf
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry
@@ -24,7 +29,8 @@ from bus.stream_reader import FROM_START, StreamReader
 from tas.events import cloudevents
 from tas.events.data import EpochChanged, EventData, LabelApplied
 from tas.events.event import TYPE_PREFIX, Event
-from tas.notifying.config import AlertmanagerConfig, ChatConfig, CloudEventsConfig
+from tas.notifying.config import AlertmanagerConfig, ChatConfig, CloudEventsConfig, KubernetesEventsConfig
+from tas.notifying.node_events import MAX_ALIKE
 from tas.values.backoff import Backoff
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.publishing.receiver import (
@@ -37,11 +43,13 @@ from tests.integration.workers.publishing.receiver import (
 )
 from tests.integration.workers.running import running
 from tests.unit.tas.notifying.making import ended, event, started
+from workers.kubernetes.client import KubernetesClient
 from workers.publishing.notify import Notify
 from workers.publishing.sinks.alertmanager import AlertmanagerSink
 from workers.publishing.sinks.base import Sink, SinkMetrics
 from workers.publishing.sinks.chat import ChatSink
 from workers.publishing.sinks.cloudevents import CloudEventsSink
+from workers.publishing.sinks.kubernetes_events import KubernetesEventsSink
 
 SECRET = bytes(range(32))
 QUICK = Backoff(first=0.02, longest=0.1)
@@ -473,3 +481,68 @@ class TestOtherSinks:
             assert slow.accepted == []
         # Each once or more: on a busy machine an event comes again, since its acknowledgement is late.
         assert len({each.headers["webhook-id"] for each in receiver.accepted if "webhook-id" in each.headers}) == 100
+
+
+@asynccontextmanager
+async def event_api() -> AsyncIterator[tuple[str, list[dict[str, Any]], list[str]]]:
+    """The part of an API server that takes Events: its URL, the created Events, and the paths of patched ones."""
+    created: list[dict[str, Any]] = []
+    patched: list[str] = []
+
+    async def create(request: web.Request) -> web.Response:
+        created.append(await request.json())
+        return web.json_response(created[-1], status=201)
+
+    async def patch(request: web.Request) -> web.Response:
+        patched.append(request.path)
+        return web.json_response({"metadata": {"name": "x", "namespace": "default"}})
+
+    path = "/apis/events.k8s.io/v1/namespaces/default/events"
+    app = web.Application()
+    app.add_routes([web.post(path, create), web.patch(f"{path}/{{name}}", patch)])
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}", created, patched
+    finally:
+        await runner.cleanup()
+
+
+async def test_150_nodes_that_change_make_a_bounded_number_of_events(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tas.notifying.node_events.WINDOW_SECONDS", inf)
+    nodes, policies = [f"node-{number}" for number in range(150)], ("demo", "other")
+    kubeconfig = tmp_path / "kubeconfig"
+    async with event_api() as (url, created, patched):
+        entry = {"name": "test", "cluster": {"server": url}}
+        context = {"name": "test", "context": {"cluster": "test", "user": "test"}}
+        user = {"name": "test", "user": {}}
+        document = {"current-context": "test", "clusters": [entry], "contexts": [context], "users": [user]}
+        kubeconfig.write_text(json.dumps(document))
+        config = KubernetesEventsConfig(wait="1s", interval="1s")
+        async with KubernetesClient.connect(kubeconfig, worker="notify") as client:
+            sink = KubernetesEventsSink(world.bus, client, "cluster", config, metrics=world.metrics)
+            async with world.running(sink):
+                await world.publish(*(started(node, policy=policy) for node in nodes for policy in policies))
+                await world.publish(
+                    *(
+                        msgspec.structs.replace(ended(node, policy=policy), node_uid=f"uid-{node}")
+                        for node in nodes
+                        for policy in policies
+                    )
+                )
+                await world.acknowledged("cluster")
+    of_nodes = Counter(
+        (each["reason"], each["related"]["name"]) for each in created if each["regarding"]["kind"] == "Node"
+    )
+    assert set(of_nodes.values()) == {MAX_ALIKE}
+    assert len(of_nodes) == 4
+    of_policies = [each for each in created if each["regarding"]["kind"] == "TASPolicy"]
+    assert len(created) + len(patched) <= 4 * MAX_ALIKE + 3 * len(of_policies)
+    ended_of = Counter(each["regarding"]["name"] for each in of_policies if "150 nodes" in each["note"])
+    assert ended_of.keys() == {"demo", "other"}, [each["note"] for each in of_policies]
+    assert len(of_policies) <= 4, "at most one for each policy and reason"
+    assert world.value("tas_notify_events_total", sink="cluster", outcome="grouped") == 600 - 4 * MAX_ALIKE
