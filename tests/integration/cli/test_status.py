@@ -93,14 +93,14 @@ async def test_a_policy_whose_labels_are_not_written_is_not_in_force(tas: Tas, b
         key = PolicyKey("default", name)
         policy, _ = parse_policy(key, {"strategies": {"deschedule": rules}})
         await put(bus, POLICIES, policy_key(key), encode_policy(PolicyRecord(policy=policy, uid="u", generation=1)))
-    label = RefusedLabel(label="refused", value="violating", reason="denied", count=1, nodes=("n1",))
+    label = RefusedLabel(label="refused", value="violating", reason="denied", count=1, nodes=("node-1",))
     await put(bus, REFUSALS, "refused", encode_refused_labels((label,)))
     await put_process(
         bus, "watch", "status", not_ready={"LabelsNotWritten": NotReady(3, ("default/demo", "default/refused"))}
     )
     done = await tas("status", "--json")
     (written,) = (each["what"] for each in done.json["findings"] if each["check"] == "policies.written")
-    assert written == "refused of default/refused: the API server refuses the label on 1 node (n1): denied"
+    assert written == "refused of default/refused: the API server refuses the label on 1 node (node-1): denied"
     assert done.code == 1
     text = (await tas("status", "--all")).out
     assert "  default/demo: Ready is False, LabelsNotWritten\n" in text

@@ -50,7 +50,7 @@ class Start(NamedTuple):
 STARTS = {
     "--version": Start(TERMINAL, 25),
     "--help": Start(TERMINAL, 25),
-    "crd": Start(TERMINAL | RECORDS | {"workers.kubernetes"}, 70),
+    "crd": Start(TERMINAL | RECORDS | {"workers.kubernetes"}, 71),
     "files": Start(TERMINAL, 25),
     "runbook TasWorkerMissing": Start(TERMINAL, 26),
     "docs --help": Start(SETTINGS | {"orjson"}, 110),
@@ -69,9 +69,9 @@ STARTS = {
     "publish node-1 a=1": Start(BUS, 237),
     "get nodes": Start(TABLES, 293),
     "events": Start(BUS, 238),
-    "explain --help": Start(EXPLAIN, 328),
-    "explain node node-1": Start(EXPLAIN, 327),
-    "explain pod pod-1": Start(EXPLAIN | HTTP, 412),
+    "explain --help": Start(EXPLAIN, 329),
+    "explain node node-1": Start(EXPLAIN, 328),
+    "explain pod pod-1": Start(EXPLAIN | HTTP, 413),
     "trace node-1 a": Start(EXPLAIN, 291),
     "pause": Start(BUS, 234),
     "status": Start(BUS, 255),
@@ -79,25 +79,25 @@ STARTS = {
     "support --help": Start(BUS, 251),
     "doctor --help": Start(BUS, 255),
     "certs --help": Start(TERMINAL | {"cryptography", "orjson"}, 90),
-    "configure --help": Start(TERMINAL | RECORDS | {"cryptography", "orjson", "yaml"}, 164),
+    "configure --help": Start(TERMINAL | RECORDS | {"cryptography", "orjson", "yaml"}, 166),
     "top --help": Start(BUS, 232),
 }
 
 WORKERS = {
-    "materialize": Start(WORKER | {"workers.following"}, 382),
+    "materialize": Start(WORKER | {"workers.following"}, 376),
     "policies --policies DIR": Start(
-        WORKER | {"anyio", "watchfiles", "workers.following", "workers.watching", "yaml"}, 435
+        WORKER | {"anyio", "watchfiles", "workers.following", "workers.watching", "yaml"}, 429
     ),
-    "evaluate": Start(WORKER | {"workers.enforcing", "workers.following"}, 398),
-    "events": Start(WORKER | {"workers.following", "workers.publishing"}, 384),
-    "keeper": Start(WORKER, 365),
-    "machine --node node-1": Start(WORKER | {"psutil"}, 342),
-    "windows": Start(WORKER | {"fastdigest", "numpy", "workers.following"}, 485),
+    "evaluate": Start(WORKER | {"workers.enforcing", "workers.following"}, 392),
+    "events": Start(WORKER | {"workers.following", "workers.publishing"}, 379),
+    "keeper": Start(WORKER, 359),
+    "machine --node node-1": Start(WORKER | {"psutil"}, 331),
+    "windows": Start(WORKER | {"fastdigest", "numpy", "workers.following"}, 480),
     "extender --listen 127.0.0.1:0": Start(WORKER | {"workers.following", "workers.serving"}, 412),
     "agents --listen 127.0.0.1:0": Start(WORKER | {"numpy", "workers.following", "workers.serving", "yaml"}, 545),
-    "collect --source prometheus=http://127.0.0.1:1": Start(WORKER | {"workers.following", "yaml"}, 422),
+    "collect --source prometheus=http://127.0.0.1:1": Start(WORKER | {"workers.following", "yaml"}, 417),
     "collect --source metrics-server --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.following"}, 465),
-    "notify --sinks DIR/sinks": Start(WORKER | {"workers.publishing", "yaml"}, 415),
+    "notify --sinks DIR/sinks": Start(WORKER | {"workers.publishing", "yaml"}, 409),
     "watch --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.following", "workers.watching"}, 456),
     "labels --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing", "workers.following"}, 466),
     "marks --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing", "workers.following"}, 459),
@@ -107,7 +107,7 @@ WORKERS = {
     ),
     "evictions --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing", "workers.following"}, 451),
     "gpu --kubeconfig DIR/kubeconfig --listen 127.0.0.1:0": Start(
-        CLUSTER | {"workers.following", "workers.serving"}, 473
+        CLUSTER | {"workers.following", "workers.serving"}, 476
     ),
 }
 """Each worker with the flags that it demands, until it works without the bus that it waits for."""
