@@ -165,7 +165,7 @@ class WatchWorker:
         forget_seconds: float = FORGET_SECONDS,
         address_seconds: float = LIST_SECONDS,
     ) -> None:
-        """The addresses of nodes are listed once in `address_seconds`."""
+        """The addresses of nodes are listed at least once in `address_seconds`."""
         self._bus = bus
         self._forget_seconds = forget_seconds
         self._metrics = _Metrics(registry)
