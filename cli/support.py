@@ -37,7 +37,8 @@ def support(settings: Settings, *, output: Path | None, logs: tuple[Path, ...]) 
     in URLs and addresses are replaced; names of nodes, policies and metrics stay. Prints what is in it and what is
     lacking: read it before you send it. Nothing is changed, and nothing is sent.
 
-    The logs are those that `--log` names: a process writes its log to standard error, and TAS keeps none.
+    The logs are those that `--log` names, and with `--kubeconfig` the last lines of each pod of the chart: a process
+    writes its log to standard error, and TAS keeps none.
     """
     path = output or Path(time.strftime("tas-support-%Y%m%d-%H%M%S.tar.gz", time.gmtime()))
 

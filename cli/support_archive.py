@@ -29,6 +29,7 @@ from cli.doctor.requests import requested
 from cli.output import echo
 from cli.settings import Settings, flag
 from cli.status.status import overview_of
+from cli.support_logs import logs_of_pods
 from cli.workers.registry import with_commands
 from tas.diagnosis.finding import Missing
 from tas.diagnosis.redaction import Redactor
@@ -42,7 +43,6 @@ MAX_FILE_BYTES = 2 << 20
 MAX_FILES = 64
 MAX_SECRET_BYTES = 64 << 10
 LOOPBACK = "127.0.0.1"
-LOGS = "kubectl logs --namespace NAMESPACE --tail 5000 POD"
 
 SECRET_FILES = ("bus_credentials", "bus_token", "bus_key", "remote_write_token", "remote_write_key", "key")
 """The settings with files of which each line is a secret."""
@@ -113,8 +113,12 @@ async def _collected(settings: Settings, read: BusRead, bus: Bus | None, logs: S
             files[f"logs/{number}-{log.name}"] = await asyncio.to_thread(_end_of, log)
         except OSError as error:
             lacking[f"logs/{number}"] = f"{log}: {error.strerror or error}"
-    if not logs:
-        lacking["logs"] = f"give {flag('log')} FILE for each process; in Kubernetes write them first: {LOGS} > FILE"
+    if settings.kubeconfig is not None:
+        of_pods = await logs_of_pods(settings.kubeconfig if isinstance(settings.kubeconfig, Path) else None)
+        files |= of_pods.files
+        lacking |= of_pods.lacking
+    elif not logs:
+        lacking["logs"] = f"give {flag('kubeconfig')} FILE of a cluster, or {flag('log')} FILE for each process"
     return Collected(files, lacking)
 
 

@@ -1,20 +1,24 @@
 """`tas support`: what a bug report needs, and nothing that a stranger must not have."""
 
+import json
 import stat
 import tarfile
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
+from aiohttp import web
 
 from bus.connection import Bus
 from bus.kinds import POLICY_RECORDS, PROCESSES, SOURCE_STATES
 from bus.records.policies import PolicyRecord
 from bus.subjects import ProcessKey
 from cli.support_archive import MAX_FILE_BYTES
+from cli.support_logs import MAX_PODS
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey
 from tas.processes.process import Process
@@ -127,3 +131,74 @@ async def test_without_a_bus_it_says_what_is_lacking(tas: Tas, tmp_path: Path) -
     assert "without logs" in done.out
     assert b"no bus answers" in files["status.json"]
     assert all(SECRETS["url"].encode() not in data for data in files.values())
+
+
+@asynccontextmanager
+async def pods(folder: Path, logs: Mapping[str, str]) -> AsyncIterator[tuple[Path, list[str]]]:
+    """The part of an API server that has pods with logs: a kubeconfig for it, and the requested paths of logs."""
+    asked: list[str] = []
+
+    async def listed(request: web.Request) -> web.Response:
+        items = [
+            {"metadata": {"name": name, "namespace": "tas", "uid": name}}
+            for name in logs
+            if request.query.get("labelSelector") == "app.kubernetes.io/name=tas-on-nats"
+        ]
+        kind = {"kind": "PartialObjectMetadataList", "metadata": {"resourceVersion": "1"}}
+        return web.json_response(kind | {"items": items})
+
+    async def log(request: web.Request) -> web.Response:
+        asked.append(request.path_qs)
+        name, query = request.match_info["name"], request.query
+        if query.get("previous") == "true" and not name.startswith("crashed"):
+            return web.json_response({"kind": "Status", "code": 400, "message": "previous terminated"}, status=400)
+        lines = logs[name].splitlines()[-int(query["tailLines"]) :]
+        return web.Response(text="\n".join(lines)[: int(query["limitBytes"])])
+
+    app = web.Application()
+    app.add_routes([web.get("/api/v1/pods", listed), web.get("/api/v1/namespaces/tas/pods/{name}/log", log)])
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        kubeconfig = folder / "kubeconfig"
+        cluster = {"server": f"http://127.0.0.1:{runner.addresses[0][1]}"}
+        named = {"clusters": [{"name": "t", "cluster": cluster}], "users": [{"name": "t", "user": {}}]}
+        context = [{"name": "t", "context": {"cluster": "t", "user": "t"}}]
+        kubeconfig.write_text(json.dumps(named | {"current-context": "t", "contexts": context}))
+        yield kubeconfig, asked
+    finally:
+        await runner.cleanup()
+
+
+async def test_with_a_cluster_it_has_the_end_of_the_logs_of_our_pods(tas: Tas, tmp_path: Path) -> None:
+    tas.environment["TAS_BUS"] = "nats://127.0.0.1:1"
+    secret = f"nats://me:{SECRETS['log']}@{ADDRESS}:4222 password={SECRETS['log']}"
+    lines = "\n".join(["first line", *["x" * 900] * 3000])
+    output = tmp_path / "report.tar.gz"
+    logs = {"watch": f"{secret}\nlast line", "crashed": lines} | {f"z-{number:02}": "z" for number in range(30)}
+    async with pods(tmp_path, logs) as (kubeconfig, asked):
+        done = await tas("support", "--output", str(output), "--kubeconfig", str(kubeconfig))
+    assert done.code == 0, done.err
+    files = unpacked(output)
+    assert b"REDACTED" in files["logs/tas-watch.log"]
+    assert files["logs/tas-watch.log"].endswith(b"last line")
+    assert "logs/tas-watch.previous.log" not in files
+    for name in ("logs/tas-crashed.log", "logs/tas-crashed.previous.log"):
+        assert len(files[name]) <= MAX_FILE_BYTES
+        assert b"first line" not in files[name]
+    for data in files.values():
+        assert SECRETS["log"].encode() not in data
+        assert ADDRESS.encode() not in data
+    assert len(asked) == 2 * MAX_PODS
+    assert "without logs: those of 8 more pods" in done.out
+
+
+async def test_a_cluster_that_gives_no_logs_is_named(tas: Tas, tmp_path: Path) -> None:
+    tas.environment["TAS_BUS"] = "nats://127.0.0.1:1"
+    async with pods(tmp_path, {}) as (kubeconfig, _):
+        done = await tas("support", "--output", str(tmp_path / "one.tar.gz"), "--kubeconfig", str(kubeconfig))
+    assert "without logs: no pod of the cluster has the label app.kubernetes.io/name=tas-on-nats" in done.out
+    done = await tas("support", "--output", str(tmp_path / "two.tar.gz"), "--kubeconfig", str(kubeconfig))
+    assert done.code == 0
+    assert "without logs: " in done.out
