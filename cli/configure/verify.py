@@ -12,6 +12,7 @@ from cli.configure.liveness import livez_option, look
 from cli.configure.planning import Planned, plan_options, planned
 from cli.configure.reachability import Unreached, why_not_reached
 from cli.configure.report import print_notices
+from cli.configure.running import files_not_read
 from cli.output import echo
 
 
@@ -27,8 +28,8 @@ from cli.output import echo
 def verify(*, livez: str, cluster_dns: str | None, files_only: bool, as_json: bool, **given: Any) -> int:
     """Compare the files of this node with what the same flags of `tas configure` would write.
 
-    Also asks the scheduler whether it is alive, and each extender of these flags, as the scheduler would: by the DNS of
-    the cluster and with the same certificates.
+    Also asks the scheduler whether it is alive and has read these files, and each extender of these flags, as the
+    scheduler would: by the DNS of the cluster and with the same certificates.
 
     Exit codes: 0 as configured; 1 cannot be compared; 3 differences, for example after `kubeadm upgrade`.
     """
@@ -40,6 +41,8 @@ def verify(*, livez: str, cluster_dns: str | None, files_only: bool, as_json: bo
     if not files_only:
         if (problem := look(livez).problem) is not None:
             differences.append(f"the scheduler does not answer at {livez}: {problem}")
+        *certificates, config, _manifest = (step.path for step in made.steps)
+        differences += files_not_read(config, certificates)
         dns = of_kubelet() if cluster_dns is None else ClusterDns(cluster_dns)
         for url, unreached in _unreached(made, dns).items():
             if dns is None and unreached.unresolved:

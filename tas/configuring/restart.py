@@ -1,4 +1,14 @@
-"""Has the scheduler come back after its manifest changed?"""
+"""Has the scheduler come back after its manifest changed, and has it read its files?"""
+
+from collections.abc import Mapping
+
+SLACK_SECONDS = 1.0
+"""A file that is written while a scheduler starts: the times of processes and files have other roundings."""
+
+
+def not_read(started: float, changed: Mapping[str, float]) -> list[str]:
+    """The files that have changed since a scheduler started; times in seconds since 1970."""
+    return [path for path, at in changed.items() if at > started + SLACK_SECONDS]
 
 
 class Restart:

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import os
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -105,6 +106,12 @@ def test_a_configured_manifest_makes_the_scheduler_ask_the_extender(
             assert cluster.placed(namespace, "web") == "node-2"
             assert recorder.about("web", FILTER)
             config.write_text(written)
+            # The scheduler has started before, and does not look again.
+            unread = [
+                line for line in tas("configure", "verify", *flags).stdout.splitlines() if "is newer than" in line
+            ]
+            assert [line.partition(":")[0] for line in unread] == [str(config)]
+            os.utime(config, (0, 0))
 
             def is_verified() -> bool:
                 """The scheduler is alive and the extender for telemetry is there; nobody answers for GPUs.
