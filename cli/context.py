@@ -1,6 +1,5 @@
 """What the workers of one process have in common: settings, metrics, and connections to the bus and the API server."""
 
-import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import cached_property
@@ -8,13 +7,14 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry
 
 from bus.buckets import ALL
 from bus.connection import Bus
 from bus.errors import MisconfiguredError
 from bus.rights.access import Access
 from bus.rights.roles import streams_of
+from cli.bus_metrics import BusMetrics
 from cli.discovery import bus_access, bus_url
 from cli.settings import Settings, flag, variable
 from tas.errors import shortened
@@ -61,21 +61,7 @@ class Context:
         self._buses: list[Bus] = []
         self._reflectors: Reflectors | None = None
         self._invalid = invalid_entries(registry)
-        self._connected = self._gauge("connected", "1 while a connection to the bus is open, else 0.")
-        self._unavailable = self._gauge(
-            "unavailable", "1 while a connection to the bus is open, and a stream gives no answer, else 0."
-        )
-        self._credentials = self._gauge(
-            "credentials_remaining_seconds",
-            "Seconds until the credentials of a connection to the bus expire; +Inf: never.",
-        )
-        self._refusing = self._gauge(
-            "refusing",
-            "1 while a connection is open and the bus refuses a stream, consumer, lease or new credentials, else 0.",
-        )
-
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(f"tas_bus_{name}", text, ["connection"], registry=self.registry)
+        self._bus_metrics = BusMetrics(registry)
 
     @cached_property
     def url(self) -> str:
@@ -139,10 +125,7 @@ class Context:
         except MisconfiguredError as error:
             raise StartError(str(error)) from error
         self._buses.append(bus)
-        self._connected.labels(bus.name).set_function(lambda: float(bus.connected))
-        self._unavailable.labels(bus.name).set_function(lambda: float(bus.connected and bus.unavailable))
-        self._credentials.labels(bus.name).set_function(lambda: bus.credentials_expire - time.time())
-        self._refusing.labels(bus.name).set_function(lambda: float(bus.connected and bus.refusing))
+        self._bus_metrics.add(bus)
         return bus
 
     async def connect_kubernetes(self, name: str) -> "KubernetesClient":
