@@ -227,6 +227,7 @@ class KubernetesContract:
         path = policies_of(namespace)
         for name in ("a", "b", "c"):
             (await api.create(path, policy(name))).ok()
+        assert not (await api.get(path, limit=3)).ok()["metadata"].get("continue")  # all are on the page
         first = (await api.get(path, limit=2)).ok()
         assert [each["metadata"]["name"] for each in first["items"]] == ["a", "b"]
         assert first["metadata"]["remainingItemCount"] == 1
