@@ -1,5 +1,6 @@
 """A node in NODES: its newest samples, and what the API server reported."""
 
+import sys
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
@@ -94,7 +95,19 @@ class _StoredSamples(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 _read_samples = reader("samples of a node", _StoredSamples)
 
-decode_node_facts = reader("facts of a node", NodeFacts)
+_read_facts = reader("facts of a node", NodeFacts)
+
+
+def decode_node_facts(data: bytes) -> NodeFacts:
+    """The value of `<node>.facts` in NODES. Raises InvalidInputError.
+
+    Nodes have many of the same values of labels: each text is in memory once.
+    """
+    facts = _read_facts(data)
+    for key, value in facts.labels.items():
+        facts.labels[key] = sys.intern(value)
+    return facts
+
 
 decode_node_release = reader("release of a node", NodeRelease)
 

@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from bus.connection import Bus, Epoch
@@ -219,8 +219,12 @@ class Records(Generic[K, R]):
         self.epoch = epoch
 
     def _apply(self, entry: Entry[K, R]) -> None:
-        if self.get(entry.key).revision >= entry.revision:
-            return  # our own write
+        known = self.get(entry.key)
+        if known.revision >= entry.revision:  # our own write
+            if self._packed and known.revision == entry.revision and known.content is not None:
+                # Other readers of this process keep the delivered bytes: these are in memory once.
+                self.stored[entry.key] = replace(known, content=entry.packed())
+            return
         self.stored[entry.key] = self._stored(entry)
         if entry.key in self._writing:
             self._arrived[entry.key] = entry.revision  # perhaps our own write

@@ -268,7 +268,7 @@ class _Following:
         self._writer = writer
         self._default_stale_after = writer._default_stale_after
         self._seen = SeenMetrics()
-        self._facts: dict[str, Entry[str, NodeFacts]] = {}  # decoded when needed, which is seldom
+        self._labels: dict[str, Mapping[str, str]] = {}  # in a process that has a view, the objects of that
         self._start_at = time.monotonic() + patch_after
         self._patched: dict[PolicyKey, float] = {}
         self._objects = writer._reflectors.policies.consumer(on_list=self._listed, on_change=self._change)
@@ -318,10 +318,9 @@ class _Following:
         """The labels of those of `nodes` that have this label."""
         found: dict[str, Mapping[str, str]] = {}
         for node in nodes:
-            entry = self._facts.get(node)
-            facts = entry.readable() if entry is not None and entry.mentions(label) else None
-            if facts is not None:
-                found[node] = facts.labels
+            labels = self._labels.get(node, {})
+            if label in labels:
+                found[node] = labels
         return found
 
     def no_room(self, written: _Written) -> list[Problem]:
@@ -332,11 +331,8 @@ class _Following:
 
     def has_label(self, node: str, label: str) -> bool | None:
         """Whether a node has a label; None if the node is not known."""
-        entry = self._facts.get(node)
-        if entry is None or not entry.mentions(label):  # most nodes with a desired label mention it
-            return None if entry is None else False
-        facts = entry.readable()
-        return None if facts is None else label in facts.labels
+        labels = self._labels.get(node)
+        return None if labels is None else label in labels
 
     @property
     def _ready(self) -> bool:
@@ -450,10 +446,11 @@ class _Following:
             self.changed.update(self.policies if entry.key == ALL else self.claims.named(entry.key))
 
     def _take_facts(self, entry: Entry[str, NodeFacts]) -> None:
-        if entry.present:
-            self._facts[entry.key] = entry
+        facts = entry.readable()
+        if facts is not None:
+            self._labels[entry.key] = facts.labels
         else:
-            self._facts.pop(entry.key, None)
+            self._labels.pop(entry.key, None)
 
     def _refusals_epoch_began(self) -> None:
         self.refused.clear()
@@ -469,7 +466,7 @@ class _Following:
 
     def _nodes_epoch_began(self) -> None:
         self._seen.clear()
-        self._facts.clear()
+        self._labels.clear()
 
     def _complete(self, synced: Synced) -> None:
         log.info("status_ready", nodes=synced.count, policies=len(self.policies))

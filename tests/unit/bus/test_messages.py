@@ -599,3 +599,10 @@ def test_facts_with_addresses_are_read_by_a_version_before_and_facts_without_the
     assert (before.uid, before.resource_version) == ("u", "7")
     assert decode_node_facts(encode(before)).addresses is None
     assert b"addresses" not in encode(NodeFacts(uid="u", labels={}))
+
+
+def test_each_value_of_labels_is_in_memory_once_for_all_nodes() -> None:
+    labels = {"zone": "eu-central-1a of a long name", "kind": "another long value"}
+    facts = [decode_node_facts(encode(NodeFacts(uid=uid, labels=labels))) for uid in ("a", "b")]
+    assert facts[0].labels == labels
+    assert len({id(value) for each in facts for value in each.labels.values()}) == len(labels)

@@ -11,6 +11,7 @@ from bus.buckets import NODES, Bucket
 from bus.connection import Bus, RawEntry
 from bus.errors import ConflictError
 from bus.kinds import NODE_FACTS
+from bus.record_kind import Packed
 from bus.records.codec import encode
 from bus.records.nodes import NodeFacts
 from bus.subjects import node_facts_key
@@ -66,6 +67,19 @@ async def test_a_read_that_is_answered_late_replaces_no_later_revision(
     monkeypatch.setattr(Bus, "get", answered_late)
     assert (await answered(lambda: records.read("node-1"))).record == FACTS
     assert records.get("node-1") is later
+
+
+async def test_an_own_write_is_kept_in_the_bytes_that_other_readers_keep(bus: Bus) -> None:
+    """Else a process that writes verdicts and reads them elsewhere, as `run all`, has each one twice."""
+    records = Records(bus, NODE_FACTS, packed=True)
+    await answered(lambda: records.write_one("node-1", Write(record=FACTS, revision=0, read_at=time.monotonic())))
+    before = records.get("node-1")
+    entry = await answered(lambda: NODE_FACTS.get(bus, "node-1"))
+    records._apply(entry)  # as the watch does, here after the answer of the write
+    stored = records.get("node-1")
+    assert isinstance(stored.content, Packed)
+    assert stored.content.value is entry.packed().value
+    assert (stored.revision, stored.record, stored.known_since) == (entry.revision, FACTS, before.known_since)
 
 
 @pytest.mark.parametrize("others", [False, True], ids=["alone", "then_another_writer"])
