@@ -35,8 +35,6 @@ from bus.records.nodes import (
     StoredSamples,
     decode_node_facts,
     decode_node_release,
-    decode_node_samples,
-    encode_node_samples,
 )
 from bus.records.outstanding import decode_outstanding, encode_outstanding
 from bus.records.pods import PodRecord, decode_pod
@@ -52,7 +50,12 @@ from bus.records.synced import Synced, decode_synced, encode_synced
 from bus.records.verdicts import decode_verdict, encode_verdict, verdict_json
 from bus.records.windows import decode_series
 from bus.records.workers import decode_expected, decode_process, encode_expected, encode_process
-from bus.records.written_tables import decode_written_table, encode_written_table
+from bus.records.written import (
+    decode_written_samples,
+    decode_written_table,
+    encode_written_samples,
+    encode_written_table,
+)
 from bus.subjects import (
     EXPECTED,
     NodeKind,
@@ -125,8 +128,8 @@ NODE_SAMPLES: RecordKind[str, StoredSamples] = RecordKind(
     bucket=NODES,
     key=node_metrics_key,
     parse_key=_node_of("metrics"),
-    encode=lambda stored: encode_node_samples(*stored),
-    decode=lambda _, data: decode_node_samples(data),
+    encode=encode_written_samples,
+    decode=lambda _, data: decode_written_samples(data),
     keys="*.metrics",
 )
 """The newest samples, by node."""

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import msgspec
 
@@ -60,7 +60,8 @@ class NodeRelease(msgspec.Struct, frozen=True, kw_only=True):
     by: str = ""
 
 
-class StoredSamples(NamedTuple):
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class StoredSamples:
     """Value of `<node>.metrics` in NODES: the newest samples of a node.
 
     `left_out` names the metrics of which a reader of each version has still not seen each value, as in a

@@ -110,6 +110,10 @@ class _KnownSamples:
         """Whether there is something to delete."""
         return bool(self._stored.samples) or (self._entry is not None and self._entry.present)
 
+    def is_same_undecoded(self, revision: int) -> bool:
+        """Whether this revision came by the watch, which is often faster than the answer to its write."""
+        return self.revision == revision and self._entry is not None
+
     def follow(self, before: "_KnownSamples") -> None:
         """Keeps of the versions before the last known one that says that values were left out."""
         self._said = before._last_said
@@ -325,7 +329,9 @@ class Materialize:
     def _remember(self, node: str, stored: _KnownSamples, epoch: Epoch | None) -> None:
         """Keeps `stored` in memory, unless the bucket has a new epoch or a newer revision is known."""
         current = self._nodes.get(node)
-        if epoch is self._epoch and (current is None or current.revision < stored.revision):
+        if epoch is not self._epoch:
+            return
+        if current is None or current.revision < stored.revision or current.is_same_undecoded(stored.revision):
             if current is not None and stored.has_samples:
                 stored.follow(current)
             self._nodes[node] = stored

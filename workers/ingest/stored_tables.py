@@ -87,6 +87,10 @@ class _Stored:
         """Whether there is something to delete."""
         return self._table is not None or (self._entry is not None and self._entry.present)
 
+    def is_same_undecoded(self, revision: int) -> bool:
+        """Whether this revision came by the watch, which is often faster than the answer to its write."""
+        return self.revision == revision and self._entry is not None
+
     def follow(self, before: "_Stored") -> None:
         """Keeps of the versions before the last known one that says that values were left out."""
         self._said = before._last_said
@@ -382,7 +386,9 @@ class StoredTables:
     def _remember(self, key: TableKey, stored: _Stored, epoch: Epoch | None) -> None:
         """Keeps `stored` in memory, unless the bucket has a new epoch or a newer revision is known."""
         current = self._stored.get(key)
-        if epoch is self._epoch and (current is None or current.revision < stored.revision):
+        if epoch is not self._epoch:
+            return
+        if current is None or current.revision < stored.revision or current.is_same_undecoded(stored.revision):
             if current is not None and stored.is_present:
                 stored.follow(current)
             self._stored[key] = stored

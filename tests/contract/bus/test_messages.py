@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from bus.connection import DEFAULT_VALUE_BYTES
+from bus.kinds import NODE_SAMPLES
 from bus.records.agents import LearnedState, decode_learned, encode_learned
 from bus.records.allocations import decode_allocation
 from bus.records.breakers import decode_breaker, decode_pause, encode_breaker, encode_pause
@@ -23,7 +24,6 @@ from bus.records.nodes import (
     decode_node_facts,
     decode_node_release,
     decode_node_samples,
-    encode_node_samples,
 )
 from bus.records.outcomes import decode_outcome, encode_outcome
 from bus.records.outstanding import decode_outstanding, encode_outstanding
@@ -436,7 +436,7 @@ RECORDS: list[tuple[str, Any, Callable[[Any], bytes], Callable[[bytes], Any]]] =
     ("breaker.json", BREAKER, encode_breaker, decode_breaker),
     ("pause.json", PAUSE, encode_pause, decode_pause),
     ("outstanding.json", OUTSTANDING, encode_outstanding, decode_outstanding),
-    ("node-metrics.json", StoredSamples(SCRAPES), lambda stored: encode_node_samples(*stored), decode_node_samples),
+    ("node-metrics.json", StoredSamples(SCRAPES), NODE_SAMPLES.encode, decode_node_samples),
     ("node-facts.json", FACTS, encode, decode_node_facts),
     ("node-released.json", RELEASE, encode, decode_node_release),
     ("node-hold.json", NODE_HOLD, encode, decode_hold),

@@ -13,7 +13,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from bus.records.codec import MAX_JSON_BYTES, encode
-from bus.records.nodes import NodeFacts, decode_node_facts, decode_node_samples, encode_node_samples
+from bus.records.nodes import NodeFacts, StoredSamples, decode_node_facts, decode_node_samples, encode_node_samples
 from bus.records.pods import PodRecord, decode_pod
 from bus.records.policies import PolicyRecord, decode_policy, encode_policy
 from bus.records.samples import MAX_SAMPLES_BYTES, MAX_SAMPLES_METRICS, decode_samples, encode_samples
@@ -297,7 +297,7 @@ class TestNodeSamples:
     @given(node_samples, st.frozensets(st.sampled_from("abc")))
     def test_encoded_reads_back(self, samples: NodeSamples, left_out: frozenset[str]) -> None:
         data = encode_node_samples(samples, left_out)
-        assert decode_node_samples(data) == (samples, left_out)
+        assert decode_node_samples(data) == StoredSamples(samples, left_out)
         assert (b"left_out" in data) == bool(left_out)
 
     @given(st.floats(1e9, 4e9))

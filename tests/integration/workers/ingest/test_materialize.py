@@ -43,6 +43,7 @@ from tests.integration.workers.running import (
     running,
     samples_on,
 )
+from workers.following.followed_view import FollowedView
 from workers.ingest.materialize import MAX_REFUSED_OBJECTS, Materialize
 
 REASONS = (
@@ -267,6 +268,20 @@ async def test_a_replica_that_comes_with_older_messages_says_once_that_nobody_ha
     assert await left_out_of(bus, "node-2") == frozenset(), "it came late: it never counted"
     await replica.handle([message_of(8, {"load": "99"}, "node-2", now=now, source="other")])
     assert await left_out_of(bus, "node-2") == frozenset(), "nothing is left out of another source"
+
+
+async def test_a_process_that_stores_samples_and_reads_them_has_them_in_memory_once(materialized: Materialized) -> None:
+    """As `run all`: what it has written is not decoded again, with one message for each node or for many."""
+    nodes = [f"node-{number}" for number in range(20)]
+    followed = FollowedView(materialized.bus, default_stale_after=60.0)
+    async with running(followed):
+        await eventually(lambda: followed.watches[NODES.name].caught_up)
+        for node in nodes:
+            await publish(materialized.bus, node, load1=1)
+        await eventually(lambda: all(followed.view.samples(node) for node in nodes))
+        for node in nodes:
+            (stored,), (seen,) = materialized.worker._nodes[node].samples, followed.view.samples(node)
+            assert stored is seen
 
 
 async def test_many_messages_of_a_node_are_merged_into_few_writes(bus: Bus) -> None:
