@@ -71,6 +71,8 @@ class Bucket:
     """A key-value bucket; `ttl` allows a TTL per key, and with `marks` an expired key leaves a tombstone.
 
     Watches deliver this tombstone. Its price: who may write one key of the bucket can delete all others (facts.md n46).
+    At `max_bytes` a server refuses new keys and longer values, and takes others (facts.md n79): so who fills one bucket
+    takes no room of another one.
     All work goes on without an `optional` one: that a connection cannot have it is no problem of the connection.
     """
 
@@ -123,9 +125,15 @@ not acknowledge what it cannot read. Its size lets the limits of all streams fit
 """
 TABLES_CONSUMER = "materialize"
 """The durable consumer of TABLES that all replicas of `materialize` share."""
-NODES = Bucket(name="NODES")
-POLICIES = Bucket(name="POLICIES")
-PODS = Bucket(name="PODS")
+NODES = Bucket(name="NODES", max_bytes=304 << 20)
+"""For 15,000 nodes with 200 metrics at 100 bytes each.
+
+All buckets and streams together fit three quarters of a volume of 8 GiB, as before they had limits.
+"""
+POLICIES = Bucket(name="POLICIES", max_bytes=32 << 20)
+"""For 500 policies of 64 KiB each, the largest."""
+PODS = Bucket(name="PODS", max_bytes=32 << 20)
+"""For 100,000 pods with a policy."""
 VERDICTS = Bucket(name="VERDICTS", history=64, max_bytes=512 << 20)
 """The only bucket with a history: so many revisions of a key can wait until they are copied to `VERDICT_LOG`.
 
@@ -165,16 +173,16 @@ OUTCOMES = Stream(
     identifies=True,
 )
 """What becomes of pods, for agents that learn: as long as such an agent remembers, if there is room."""
-LEASES = Bucket(name="LEASES", ttl=True, marks=False)
+LEASES = Bucket(name="LEASES", ttl=True, marks=False, max_bytes=16 << 20)
 """Every process writes its own key, and none watches: so no key can delete the others."""
-SOURCES = Bucket(name="SOURCES", ttl=True)
-"""A key expires when its source is no longer configured."""
-REFUSALS = Bucket(name="REFUSALS", ttl=True)
+SOURCES = Bucket(name="SOURCES", ttl=True, max_bytes=16 << 20)
+"""A key expires when its source is no longer configured. For 32 sources with a state of 512 KiB, the largest."""
+REFUSALS = Bucket(name="REFUSALS", ttl=True, max_bytes=8 << 20)
 """A key expires when no replica of `labels` renews it."""
-BREAKERS = Bucket(name="BREAKERS")
-AGENTS = Bucket(name="AGENTS", ttl=True)
-"""What agents have learned. A key expires when no replica has written it for a month."""
-HOLDS = Bucket(name="HOLDS")
+BREAKERS = Bucket(name="BREAKERS", max_bytes=8 << 20)
+AGENTS = Bucket(name="AGENTS", ttl=True, max_bytes=16 << 20)
+"""What agents have learned, at most 1 MiB each. A key expires when no replica has written it for a month."""
+HOLDS = Bucket(name="HOLDS", max_bytes=8 << 20)
 """One key for each node with GPU cards: a conditional write of it assigns cards."""
 WINDOWS = Bucket(name="WINDOWS", ttl=True, max_bytes=1 << 30)
 """What the worker `windows` has of each series, so that another replica can go on with it.
@@ -306,6 +314,8 @@ def weaknesses(of: Stream | Bucket, actual: Mapping[str, Any]) -> dict[str, tupl
     for field, limit in most.items():
         if limit and not 0 < actual.get(field, 0) <= limit:
             found[field] = (actual.get(field), limit)
+    if isinstance(of, Bucket) and of.max_bytes and actual.get("max_bytes", -1) <= 0:
+        found["max_bytes"] = (actual.get("max_bytes"), of.max_bytes)
     limits, needed_limits = actual.get("consumer_limits") or {}, needed["consumer_limits"]
     if not 0 < limits.get("inactive_threshold", 0) <= needed_limits["inactive_threshold"]:
         found["consumer_limits"] = (limits, {**limits, **needed_limits})

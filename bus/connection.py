@@ -22,11 +22,13 @@ from bus import consumers
 from bus.buckets import ALL, HEADER_BYTES, Bucket, Stream
 from bus.entry import EXPECTED_REVISION, Epoch, RawEntry, StreamMessage, is_tombstone, replaced_revision
 from bus.errors import (
+    FULL_MEND,
     MESSAGE_NOT_FOUND,
     AccessError,
     BusError,
     CrowdedError,
     ExpiredError,
+    FullError,
     MisconfiguredError,
     NoMajorityError,
     RefusedError,
@@ -62,6 +64,12 @@ Short, because a cluster has few processes, and their data becomes stale without
 
 STABLE_SECONDS = 1.0
 """If a connection is lost sooner, the next attempt waits the longest time: the server probably rejects connections."""
+
+STREAMS = "streams"
+"""The key of the problem that the check of the streams has found."""
+
+FULL_SECONDS = 60.0
+"""How long a bucket counts as full after it has refused a write: others may succeed, and a retry may take long."""
 
 RECHECK_SECONDS = 5.0
 """After this time, streams that could not be created or have wrong settings are checked again."""
@@ -135,6 +143,7 @@ class Bus:
         self._connected = asyncio.Event()
         self._recheck = asyncio.Event()
         self._problems: dict[str, BusError] = {}
+        self._until: dict[str, float] = {}
         self._refused: Mapping[str, str] = {}
         self._checked_again = asyncio.Event()
         self.bucket_feeds: dict[Bucket, BucketFeed] = {}
@@ -207,18 +216,26 @@ class Bus:
 
     @property
     def problem(self) -> BusError | None:
-        """What is wrong with a stream, a consumer, a lease or new credentials, or None. All else continues to work."""
-        return next(iter(self._problems.values()), None)
+        """What is wrong with a stream, a consumer, a lease or new credentials, or which bucket is full, or None.
+
+        All else continues to work.
+        """
+        return next(iter(self._standing()), None)
+
+    @property
+    def streams_problem(self) -> BusError | None:
+        """What was wrong with the streams of this connection at their last check, or None."""
+        return self._problems.get(STREAMS)
 
     @property
     def unavailable(self) -> bool:
         """Whether a stream or a consumer gave no answer: for example, most servers of the cluster do not run."""
-        return any(isinstance(problem, UnavailableError) for problem in self._problems.values())
+        return any(isinstance(problem, UnavailableError) for problem in self._standing())
 
     @property
     def refusing(self) -> bool:
         """Whether the bus refuses a stream, a consumer, a lease or new credentials, or a stream has other settings."""
-        return any(not isinstance(problem, UnavailableError) for problem in self._problems.values())
+        return any(not isinstance(problem, UnavailableError) for problem in self._standing())
 
     @property
     def lag(self) -> dict[str, int]:
@@ -450,7 +467,22 @@ class Bus:
         age = time.monotonic() - read_at
         if age > WRITE_SECONDS:
             raise ExpiredError(f"{bucket.name}/{key}: read {age:.1f} s ago")
-        return await self._checked(link.publish(bucket.subject(key), value, headers=headers, seconds=seconds))
+        try:
+            return await self._checked(link.publish(bucket.subject(key), value, headers=headers, seconds=seconds))
+        except FullError as error:
+            if bucket.history == 1:  # who fills another one makes room itself
+                what = f"room of {bucket.stream}"
+                self._until[what] = time.monotonic() + FULL_SECONDS
+                self.report(what, FullError(f"{bucket.name} has no room: {FULL_MEND}", code=error.code))
+            raise
+
+    def _standing(self) -> Collection[BusError]:
+        """The problems, without those of a bucket that has refused nothing for a while."""
+        now = time.monotonic()
+        for what in [what for what, until in self._until.items() if until <= now]:
+            del self._until[what]
+            self.report(what, None)
+        return self._problems.values()
 
     async def _writable(self) -> tuple[Link, float]:
         """A connection that accepts data, and the rest of the call's time limit. Raises UnavailableError."""
@@ -572,7 +604,7 @@ class Bus:
             if link.lost.is_set():
                 break
             self.report("connection", None)
-            self.report("streams", state.problem)
+            self.report(STREAMS, state.problem)
             self._refused = state.refused
             self._checked_again.set()
             self._checked_again = asyncio.Event()

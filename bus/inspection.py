@@ -92,6 +92,11 @@ async def inspect(bus: Bus) -> tuple[BusFacts, Offset | Missing]:
         late=late,
         closed=bool(bus.link.loaded.name),
         consumers={of.stream: _places(answer) for of, answer in known.items()},
+        room={
+            of.stream: (int(answer["state"].get("bytes", 0)), most)
+            for of, answer in known.items()
+            if isinstance(of, Bucket) and of.history == 1 and (most := int(answer["config"].get("max_bytes", -1))) > 0
+        },
         weak={of.stream: list(weak) for of, answer in known.items() if (weak := weaknesses(of, answer["config"]))},
     )
     clocks = [each.clock for each in told.values() if isinstance(each.clock, Offset)]

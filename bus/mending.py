@@ -18,7 +18,7 @@ from bus.buckets import (
     weaknesses,
 )
 from bus.connection import Bus
-from bus.errors import STREAM_NOT_FOUND, UnavailableError
+from bus.errors import STREAM_NOT_FOUND, RefusedError, UnavailableError
 from bus.rights.roles import user_of
 
 OURS = frozenset({(SAMPLES.stream, SAMPLES_CONSUMER), (TABLES.stream, TABLES_CONSUMER)})
@@ -80,6 +80,14 @@ async def change(bus: Bus, of: Stream | Bucket) -> None:
     config = await _config(bus, of)
     if config is not None and (weak := weaknesses(of, config)):
         await bus.api(f"STREAM.UPDATE.{of.stream}", config | {field: new for field, (_, new) in weak.items()})
+
+
+async def resize(bus: Bus, bucket: Bucket, max_bytes: int) -> None:
+    """Sets how many bytes a bucket may have. What it has stays, also if that is more. Raises BusError."""
+    config = await _config(bus, bucket)
+    if config is None:
+        raise RefusedError(f"{bucket.stream} does not exist")
+    await bus.api(f"STREAM.UPDATE.{bucket.stream}", config | {"max_bytes": max_bytes})
 
 
 async def consumers_of(bus: Bus) -> list[Consumer]:

@@ -1,17 +1,19 @@
 """`tas bus mend`: the settings of new streams for those of before, and no consumer that nobody uses."""
 
+import re
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import click
 
+from bus.buckets import ALL, Bucket
 from bus.connection import Bus
 from bus.errors import BusError, RefusedError
-from bus.mending import Consumer, change, changes_of, consumers_of, remove
+from bus.mending import Consumer, change, changes_of, consumers_of, remove, resize
 from bus.rights.access import Access
 from cli.configure.files import FilesError
 from cli.discovery import bus_access, bus_url
@@ -37,6 +39,20 @@ MANY = 300
 """From so many consumers of one stream on, those that stay are named."""
 
 
+class _Room(click.ParamType[tuple[Bucket, int]]):
+    """A bucket with a number of bytes."""
+
+    name = "room"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Bucket, int]:
+        found = re.fullmatch(r"([A-Z]+)=([1-9][0-9]{0,5})(Mi|Gi)", value)
+        bucket = next((of for of in ALL if isinstance(of, Bucket) and found and of.name == found[1]), None)
+        if found is None or bucket is None:
+            names = ", ".join(of.name for of in ALL if isinstance(of, Bucket))
+            self.fail(f"{value!r}: must be BUCKET=SIZE, as NODES=608Mi; the buckets are {names}", param, ctx)
+        return bucket, int(found[2]) << (20 if found[3] == "Mi" else 30)
+
+
 @settings_command(
     "mend",
     settings_as="bus mend",
@@ -44,10 +60,14 @@ MANY = 300
         click.Argument(
             ["directory"], metavar="[DIR]", type=click.Path(path_type=Path, file_okay=False), required=False
         ),
+        click.Option(
+            ["--room"], type=_Room(), multiple=True, metavar="BUCKET=SIZE",
+            help="How much a bucket may have, as NODES=608Mi; may be given several times.",
+        ),
         click.Option(["--dry-run"], is_flag=True, help="Print what would change, and change nothing."),
     ],
-)
-def mend(settings: Settings, *, directory: Path | None, dry_run: bool) -> int:
+)  # fmt: skip
+def mend(settings: Settings, *, directory: Path | None, room: tuple[tuple[Bucket, int], ...], dry_run: bool) -> int:
     """Give existing streams the settings of new ones, and remove consumers that nobody uses.
 
     Settings: those that keep one user from harming others. No message is deleted, except dead letters beyond the last
@@ -59,15 +79,17 @@ def mend(settings: Settings, *, directory: Path | None, dry_run: bool) -> int:
     configure_logging(LogFormat.CONSOLE, LogLevel.ERROR)
     try:
         folder = None if directory is None else existing(directory)
-        return run_to_end(_mended(settings, folder, dry_run=dry_run))
+        return run_to_end(_mended(settings, folder, room, dry_run=dry_run))
     except (BusError, FilesError, StartError) as error:
         raise click.ClickException(str(error)) from error
 
 
-async def _mended(settings: Settings, folder: OperatorFolder | None, *, dry_run: bool) -> int:
+async def _mended(
+    settings: Settings, folder: OperatorFolder | None, room: Sequence[tuple[Bucket, int]], *, dry_run: bool
+) -> int:
     address = bus_url(settings)
     access = bus_access(settings, address)
-    question = partial(_mend, folder=folder, dry_run=dry_run)
+    question = partial(_mend, folder=folder, room=room, dry_run=dry_run)
     return await (asked(address, access, question) if folder is None else as_mender(address, access, folder, question))
 
 
@@ -83,7 +105,7 @@ async def as_mender(
         return await asked(address, replace(access, find_token=None, token=None, credentials=file), question)
 
 
-async def _mend(bus: Bus, *, folder: OperatorFolder | None, dry_run: bool) -> int:
+async def _mend(bus: Bus, *, folder: OperatorFolder | None, room: Sequence[tuple[Bucket, int]], dry_run: bool) -> int:
     would = "would be " if dry_run else ""
     if folder is not None:
         await remove_left(bus, folder, dry_run=dry_run)
@@ -98,6 +120,15 @@ async def _mend(bus: Bus, *, folder: OperatorFolder | None, dry_run: bool) -> in
             continue
         text = ", ".join(f"{field} {before!r} to {after!r}" for field, (before, after) in fields.items())
         echo(printable(f"{of.stream}: {would}changed: {text}"))
+    for bucket, size in room:
+        try:
+            if not dry_run:
+                await resize(bus, bucket, size)
+        except RefusedError as error:
+            echo(f"{bucket.stream}: {error}", err=True)
+            refused = 1
+        else:
+            echo(f"{bucket.stream}: {would}changed: max_bytes to {size}")
     return refused
 
 

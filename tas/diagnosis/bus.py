@@ -14,7 +14,16 @@ SYNC_MEND = (
 MONITOR_MEND = (
     "set `http: HOST:8222` in the configuration of each nats-server, and give --bus-monitor http://HOST:8222 for each"
 )
-CHECKS_ONLINE = ("bus.version", "bus.sync", "bus.streams", "bus.replicas", "bus.copies", "bus.consumers", "bus.limits")
+CHECKS_ONLINE = (
+    "bus.version",
+    "bus.sync",
+    "bus.streams",
+    "bus.replicas",
+    "bus.copies",
+    "bus.consumers",
+    "bus.room",
+    "bus.limits",
+)
 
 
 class WrongStream(NamedTuple):
@@ -48,6 +57,7 @@ class BusFacts(msgspec.Struct, frozen=True, kw_only=True):
         sync: Whether each server syncs each write before it acknowledges the write.
         closed: Whether we are a user with credentials: then others may have fewer rights.
         consumers: By stream, how many consumers it has, and how many it may have.
+        room: By bucket with a limit that nobody but its keys can fill, its bytes, and how many it may have.
         weak: By stream, the settings of an earlier version with which one user can harm others.
     """
 
@@ -66,6 +76,7 @@ class BusFacts(msgspec.Struct, frozen=True, kw_only=True):
     sync: bool | Missing = Missing("the server does not say")
     closed: bool = False
     consumers: Mapping[str, tuple[int, int]] = {}
+    room: Mapping[str, tuple[int, int]] = {}
     weak: Mapping[str, Sequence[str]] = {}
 
 
@@ -90,6 +101,7 @@ def check_bus(facts: BusFacts | Missing) -> Iterator[Finding]:
     yield _replicas(facts)
     yield _copies(facts)
     yield _consumers(facts)
+    yield _room(facts)
     yield _limits(facts)
 
 
@@ -205,6 +217,21 @@ def _consumers(facts: BusFacts) -> Finding:
     if full:
         return finding("bus.consumers", Severity.ERROR, f"{shown}: nobody can begin to read there", mend, run=run)
     return finding("bus.consumers", Severity.WARNING, shown, mend, run=run)
+
+
+def _room(facts: BusFacts) -> Finding:
+    filling = {name: each for name, each in facts.room.items() if 10 * each[0] >= 9 * each[1]}
+    if not filling:
+        return ok("bus.room", "each bucket has room")
+    full = {name: each for name, each in filling.items() if 100 * each[0] >= 99 * each[1]}
+    shown = some(f"{name} has {count} of at most {most} bytes" for name, (count, most) in (full or filling).items())
+    mend = "if these keys belong there, raise the limit, for example to the double; else see who writes them"
+    name = min(full or filling)
+    room = f"{name.removeprefix('KV_')}={2 * filling[name][1] >> 20}Mi"
+    run = command("tas", "bus", "mend", *(["DIR"] if facts.closed else []), "--room", room)
+    if full:
+        return finding("bus.room", Severity.ERROR, f"{shown}: new keys and longer values are refused", mend, run=run)
+    return finding("bus.room", Severity.WARNING, shown, mend, run=run)
 
 
 def _limits(facts: BusFacts) -> Finding:

@@ -10,6 +10,7 @@ CHECKS: Mapping[str, str] = {
     "bus.replicas": "with one copy, the loss of one server stops all workers",
     "bus.copies": "a stream takes no write while most of its copies are lost, and the next loss may be that",
     "bus.consumers": "without a place for its consumer no process can begin to read the stream",
+    "bus.room": "a full bucket takes no new key and no longer value: what should be there becomes stale",
     "bus.limits": "with such a setting one user can delete or displace what belongs to others, or fill the server",
     "policies.served": "without the CRD nobody can create a policy",
     "policies.crd": "the API server drops a field that its CRD does not know, and refuses a value",

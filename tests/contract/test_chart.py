@@ -195,7 +195,7 @@ def test_the_limits_of_all_streams_fit_a_nats_server_and_its_volume() -> None:
         volume = int(claim["spec"]["resources"]["requests"]["storage"].removesuffix("Gi")) << 30
         found = re.search(r"max_file_store: (\d+)MiB$", config, re.MULTILINE)
         assert found is not None, config
-        assert needed + (448 << 20) <= int(found[1]) << 20 <= volume * 3 // 4  # the buckets without a limit need room
+        assert needed <= int(found[1]) << 20 <= volume * 3 // 4
 
 
 def test_the_schema_knows_every_value() -> None:

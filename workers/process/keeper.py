@@ -32,8 +32,8 @@ class Keeper:
             return None
         if not self._bus.connected:
             return self._bus.last_error or "not connected to the bus"
-        if self._bus.problem is not None:
-            return str(self._bus.problem)
+        if self._bus.streams_problem is not None:
+            return str(self._bus.streams_problem)
         self._was_ready = True
         return None
 

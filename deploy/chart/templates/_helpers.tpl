@@ -172,7 +172,7 @@ seccompProfile: {type: RuntimeDefault}
 {{- fail (printf "admission.enabled = true: needs Kubernetes 1.30, and this is %s" .Capabilities.KubeVersion.Version) }}
 {{- end }}
 {{- if and (not $values.bus.url) (lt (int (include "tas.storeMebibytes" .)) 6144) }}
-{{- fail (printf "bus.servers.storage = %s: must be at least 8Gi: the streams may have 5.5 GiB, the buckets need room, and a quarter stays free" $values.bus.servers.storage) }}
+{{- fail (printf "bus.servers.storage = %s: must be at least 8Gi: the streams and buckets may have 6 GiB, and a quarter stays free" $values.bus.servers.storage) }}
 {{- end }}
 {{- if and (not $values.bus.url) $running (ne (include "tas.servers" . | int) $running) }}
 {{- fail (printf "bus.servers.replicas = %d: %d run, and streams of %d do not work with another number: set bus.servers.replicas = %d, or begin anew (docs/upgrading.md#servers)" (int $values.bus.servers.replicas) $running $running $running) }}

@@ -211,7 +211,7 @@ async def test_a_stream_with_wrong_settings_is_reported_and_left_unchanged(serve
 
 
 async def test_a_stream_that_the_store_has_no_room_for_is_reported(server: Server) -> None:
-    await server.restart(wiped=True, store_bytes=1 << 20)
+    await server.restart(wiped=True, store_bytes=NODES.max_bytes)
     huge = Stream(name="HUGE", subjects=("huge.>",), max_bytes=1 << 30)
     async with Bus.connect(server.url, name="test", streams=[huge, NODES]) as bus:
         await bus.wait_connected()

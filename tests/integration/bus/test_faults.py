@@ -363,7 +363,9 @@ async def test_a_lost_entry_is_detected_at_the_next_entry(
 
 @pytest.mark.usefixtures("long_limits")
 @pytest.mark.parametrize("limited", ["bucket", "server"])
-async def test_a_full_store_refuses_writes_at_once_and_can_be_read(limited: str, server: Server) -> None:
+async def test_a_full_store_refuses_writes_at_once_and_can_be_read(
+    limited: str, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bucket = Bucket(name="SMALL", max_bytes=(256 << 10) if limited == "bucket" else 0)
     if limited == "server":
         await server.restart(wiped=True, store_bytes=256 << 10)
@@ -373,6 +375,12 @@ async def test_a_full_store_refuses_writes_at_once_and_can_be_read(limited: str,
             with pytest.raises(RefusedError) as refused:
                 await fill(bus, bucket)
             assert refused.value.code in (10077, 10047, 10023)
+            assert "SMALL has no room: tas doctor says" in str(bus.problem)
+            assert bus.refusing
+            later = now() + 60
+            with monkeypatch.context() as patch:
+                patch.setattr("bus.connection.time.monotonic", lambda: later)
+                assert bus.problem is None, "the last refusal was a minute ago"
             entries = await answered(lambda: bus.entries(bucket))
             assert len(entries) > 10
             await eventually(lambda: len(follower.view) == len(entries))

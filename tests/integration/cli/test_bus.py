@@ -1,5 +1,6 @@
 """`tas bus`: an operator, its users, and what a server says of them."""
 
+import itertools
 import stat
 import time
 from base64 import b64decode
@@ -12,15 +13,15 @@ from typing import Any
 import pytest
 import yaml
 
-from bus.buckets import LEASES, NODES, SAMPLES, Bucket
+from bus.buckets import LEASES, NODES, PODS, SAMPLES, Bucket
 from bus.connection import Bus
-from bus.errors import CrowdedError
+from bus.errors import CrowdedError, FullError
 from bus.mending import consumers_of
 from bus.rights.access import Access
 from bus.rights.credentials import credentials_text
 from bus.rights.jwt import user_jwt
 from bus.rights.nkeys import Nkey, NkeyKind
-from bus.rights.roles import MOST_USERS, PLACES, ROLES, Limits
+from bus.rights.roles import MOST_USERS, PLACES, ROLES, Limits, streams_of
 from cli.configure.files import write_all
 from cli.rights.folder import NewUser, OperatorFolder
 from tests.e2e.processes import free_ports
@@ -279,6 +280,7 @@ async def test_a_stream_full_of_consumers_is_named_and_revoke_and_mend_make_room
     bob = tmp_path / "bob.creds"
     bob.write_bytes((folder / "users" / "bob.creds").read_bytes())
     before = {"allow_rollup_hdrs": True, "duplicate_window": 120 * 10**9, "consumer_limits": {}, "max_consumers": 16}
+    before["max_bytes"] = -1
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(operated(tmp_path, auth(folder)))
 
@@ -360,9 +362,50 @@ async def test_a_stream_full_of_consumers_is_named_and_revoke_and_mend_make_room
         mended, leases = await config_of(NODES), await config_of(LEASES)
         assert (mended["allow_rollup_hdrs"], mended["duplicate_window"]) == (False, 10**8)
         assert mended["consumer_limits"] == {"inactive_threshold": 600 * 10**9}
+        assert mended["max_bytes"] == NODES.max_bytes
         assert mended["max_consumers"] == 16, "what an operator has set stays"
         assert (leases["allow_rollup_hdrs"], leases.get("subject_delete_marker_ttl")) == (False, None)
         done = await tas("bus", "mend", str(folder), "--bus", server.url)
         assert (done.code, done.out) == (0, "")
         findings = {each["check"]: each for each in (await tas("status", *reader, "--json")).json["findings"]}
         assert not {"bus.limits", "bus.consumers"} & findings.keys()
+
+
+async def test_a_full_bucket_is_named_and_mend_gives_it_room(tas: Tas, tmp_path: Path) -> None:
+    """Whoever fills a bucket takes no room of others, and what the bucket has can be written again (facts.md n79)."""
+    folder = tmp_path / "operator"
+    await init(tas, folder)
+    async with operated(tmp_path, auth(folder)) as server, AsyncExitStack() as stack:
+
+        async def connect(user: str) -> Bus:
+            access = Access(credentials=folder / "users" / f"tas-{user}.creds")
+            own = Bus.connect(server.url, name=user, access=access, streams=streams_of(user))
+            bus = await stack.enter_async_context(own)
+            await eventually(lambda: bus.connected and bus.problem is None)
+            return bus
+
+        async def fill(bus: Bus) -> None:
+            for number in itertools.count():
+                await bus.put(PODS, f"a.p{number}", bytes(100_000), revision=0, read_at=time.monotonic())
+
+        await connect("keeper")
+        reader = ("--bus", server.url, "--bus-credentials", str(folder / "users" / "tas-reader.creds"))
+        done = await tas("bus", "mend", str(folder), "--bus", server.url, "--room", "PODS=1Mi")
+        assert (done.code, done.out) == (0, "KV_PODS: changed: max_bytes to 1048576\n")
+        watch = await connect("watch")
+        with pytest.raises(FullError, match="maximum bytes exceeded"):
+            await fill(watch)
+        assert "PODS has no room" in str(watch.problem)
+        entry = await watch.get(PODS, "a.p1")
+        assert entry is not None
+        await watch.put(PODS, "a.p1", bytes(99_000), revision=entry.revision, read_at=time.monotonic())
+        await watch.put(NODES, "n.facts", b"{}", revision=0, read_at=time.monotonic())
+        for command in ("status", "doctor"):
+            printed = (await tas(command, *reader, "--json")).json
+            findings = {each["check"]: each for each in (printed if command == "doctor" else printed["findings"])}
+            assert findings["bus.room"]["run"] == "tas bus mend DIR --room PODS=2Mi", command
+        done = await tas("bus", "mend", str(folder), "--bus", server.url, "--room", "PODS=2Mi")
+        assert done.code == 0
+        await watch.put(PODS, "a.more", bytes(100_000), revision=0, read_at=time.monotonic())
+        done = await tas("bus", "mend", str(folder), "--bus", server.url, "--room", "PODS=2M")
+        assert (done.code, "must be BUCKET=SIZE, as NODES=608Mi" in done.err) == (2, True)

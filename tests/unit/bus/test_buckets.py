@@ -14,8 +14,6 @@ from bus.buckets import (
     SOURCES,
     VERDICT_LOG,
     VERDICTS,
-    WINDOWS,
-    WORKERS,
     Bucket,
     Stream,
     configuration,
@@ -52,8 +50,7 @@ def test_a_subject_of_another_bucket_is_no_key_of_this_one() -> None:
 
 def test_only_streams_and_buckets_with_history_have_a_size_limit() -> None:
     """And WINDOWS and WORKERS, in which a lost record costs only accuracy, or a look at the processes."""
-    limited = {of.name for of in ALL if of.max_bytes}
-    assert limited == {of.name for of in ALL if isinstance(of, Stream) or of.history > 1 or of in (WINDOWS, WORKERS)}
+    assert all(of.max_bytes for of in ALL)
 
 
 def test_only_a_bucket_whose_expired_keys_are_watched_has_delete_markers() -> None:
@@ -68,6 +65,7 @@ def test_only_a_bucket_whose_expired_keys_are_watched_has_delete_markers() -> No
 def test_a_created_stream_has_no_weaknesses_and_one_of_before_has(of: Stream | Bucket) -> None:
     assert weaknesses(of, as_reported(of, allow_rollup_hdrs=isinstance(of, Bucket) and of.ttl and of.marks)) == {}
     before = as_reported(of, allow_rollup_hdrs=True, duplicate_window=120 * 10**9, consumer_limits={}, max_msg_size=-1)
+    before["max_bytes"] = -1
     before["subject_delete_marker_ttl"] = 60 * 10**9 if isinstance(of, Bucket) and of.ttl else None
     found = weaknesses(of, before)
     assert found["consumer_limits"][1] == configuration(of, first_sequence=0, replicas=1)["consumer_limits"]
@@ -75,6 +73,7 @@ def test_a_created_stream_has_no_weaknesses_and_one_of_before_has(of: Stream | B
     assert ("allow_rollup_hdrs" in found) is (isinstance(of, Bucket) and (of is LEASES or not of.ttl))
     assert ("subject_delete_marker_ttl" in found) is (of is LEASES)
     assert ("max_msg_size" in found) is (of is DEAD_LETTERS)
+    assert found.get("max_bytes") == ((-1, of.max_bytes) if isinstance(of, Bucket) else None)
     # What mends a weakness leaves none.
     assert weaknesses(of, before | {field: new for field, (_, new) in found.items()}) == {}
 
@@ -82,6 +81,11 @@ def test_a_created_stream_has_no_weaknesses_and_one_of_before_has(of: Stream | B
 def test_a_stricter_setting_of_an_operator_is_no_weakness_and_other_limits_stay() -> None:
     strict = {"inactive_threshold": 10**9, "max_ack_pending": 5}
     assert weaknesses(SAMPLES, as_reported(SAMPLES, duplicate_window=10**7, consumer_limits=strict)) == {}
+    assert (
+        weaknesses(NODES, as_reported(NODES, max_bytes=1))
+        == weaknesses(NODES, as_reported(NODES, max_bytes=2**40))
+        == {}
+    )
     (_, mended) = weaknesses(EVENTS, as_reported(EVENTS, consumer_limits={"max_ack_pending": 5}))["consumer_limits"]
     assert mended == {"max_ack_pending": 5, "inactive_threshold": 30 * 24 * 3600 * 10**9}
 

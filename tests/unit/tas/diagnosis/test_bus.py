@@ -14,7 +14,7 @@ THREE = {"SAMPLES": 3}
 
 def test_a_good_bus_has_no_finding() -> None:
     assert bad(check_bus(GOOD)) == {}
-    assert len(severities(check_bus(GOOD))) == 8
+    assert len(severities(check_bus(GOOD))) == 9
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,9 @@ def test_a_good_bus_has_no_finding() -> None:
         ({"consumers": {"SAMPLES": (499, 1000)}}, {}),
         ({"consumers": {"SAMPLES": (500, 1000), "EVENTS": (1, 1000)}}, {"bus.consumers": Severity.WARNING}),
         ({"consumers": {"SAMPLES": (1000, 1000)}}, {"bus.consumers": Severity.ERROR}),
+        ({"room": {"KV_NODES": (899, 1000)}}, {}),
+        ({"room": {"KV_NODES": (900, 1000), "KV_PODS": (1, 1000)}}, {"bus.room": Severity.WARNING}),
+        ({"room": {"KV_NODES": (990, 1000)}}, {"bus.room": Severity.ERROR}),
         ({"weak": {"SAMPLES": ["duplicate_window"]}}, {"bus.limits": Severity.HINT}),
         ({"weak": {"SAMPLES": ["duplicate_window"]}, "closed": True}, {"bus.limits": Severity.WARNING}),
         ({"cluster": "c"}, {"bus.replicas": Severity.WARNING}),
@@ -94,6 +97,15 @@ def test_a_stream_without_a_majority_is_shown_by_a_command_that_works_then() -> 
     found = one(check_bus(lost), "bus.copies")
     assert found.what.startswith("without a majority: EVENTS, SAMPLES: most servers of c ")
     assert found.run == "nats --server nats://h:4222 stream info SAMPLES"
+
+
+def test_a_full_bucket_is_named_with_the_command_that_gives_it_room() -> None:
+    room = {"KV_NODES": (300 << 20, 300 << 20), "KV_PODS": (95, 100)}
+    found = one(check_bus(msgspec.structs.replace(GOOD, room=room, closed=True)), "bus.room")
+    assert found.what == "KV_NODES has 314572800 of at most 314572800 bytes: new keys and longer values are refused"
+    assert found.run == "tas bus mend DIR --room NODES=600Mi"
+    found = one(check_bus(msgspec.structs.replace(GOOD, room=room)), "bus.room")
+    assert found.run == "tas bus mend --room NODES=600Mi"
 
 
 def test_a_stream_without_places_is_named_with_the_command_that_makes_some() -> None:
