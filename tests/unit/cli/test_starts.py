@@ -79,25 +79,25 @@ STARTS = {
     "support --help": Start(BUS, 251),
     "doctor --help": Start(BUS, 255),
     "certs --help": Start(TERMINAL | {"cryptography", "orjson"}, 90),
-    "configure --help": Start(TERMINAL | RECORDS | {"cryptography", "orjson", "yaml"}, 166),
+    "configure --help": Start(TERMINAL | RECORDS | {"cryptography", "orjson", "yaml"}, 167),
     "top --help": Start(BUS, 232),
 }
 
 WORKERS = {
-    "materialize": Start(WORKER | {"workers.following"}, 376),
+    "materialize": Start(WORKER | {"workers.following"}, 377),
     "policies --policies DIR": Start(
-        WORKER | {"anyio", "watchfiles", "workers.following", "workers.watching", "yaml"}, 429
+        WORKER | {"anyio", "watchfiles", "workers.following", "workers.watching", "yaml"}, 430
     ),
-    "evaluate": Start(WORKER | {"workers.enforcing", "workers.following"}, 392),
-    "events": Start(WORKER | {"workers.following", "workers.publishing"}, 379),
-    "keeper": Start(WORKER, 359),
-    "machine --node node-1": Start(WORKER | {"psutil"}, 331),
-    "windows": Start(WORKER | {"fastdigest", "numpy", "workers.following"}, 480),
+    "evaluate": Start(WORKER | {"workers.enforcing", "workers.following"}, 393),
+    "events": Start(WORKER | {"workers.following", "workers.publishing"}, 380),
+    "keeper": Start(WORKER, 360),
+    "machine --node node-1": Start(WORKER | {"psutil"}, 332),
+    "windows": Start(WORKER | {"fastdigest", "numpy", "workers.following"}, 481),
     "extender --listen 127.0.0.1:0": Start(WORKER | {"workers.following", "workers.serving"}, 412),
     "agents --listen 127.0.0.1:0": Start(WORKER | {"numpy", "workers.following", "workers.serving", "yaml"}, 545),
-    "collect --source prometheus=http://127.0.0.1:1": Start(WORKER | {"workers.following", "yaml"}, 417),
+    "collect --source prometheus=http://127.0.0.1:1": Start(WORKER | {"workers.following", "yaml"}, 418),
     "collect --source metrics-server --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.following"}, 465),
-    "notify --sinks DIR/sinks": Start(WORKER | {"workers.publishing", "yaml"}, 409),
+    "notify --sinks DIR/sinks": Start(WORKER | {"workers.publishing", "yaml"}, 410),
     "watch --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.following", "workers.watching"}, 456),
     "labels --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing", "workers.following"}, 466),
     "marks --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing", "workers.following"}, 459),
@@ -107,7 +107,7 @@ WORKERS = {
     ),
     "evictions --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing", "workers.following"}, 451),
     "gpu --kubeconfig DIR/kubeconfig --listen 127.0.0.1:0": Start(
-        CLUSTER | {"workers.following", "workers.serving"}, 476
+        CLUSTER | {"workers.following", "workers.serving"}, 477
     ),
 }
 """Each worker with the flags that it demands, until it works without the bus that it waits for."""
