@@ -1,7 +1,7 @@
 """From the flags of `tas configure` and the files of this node to a plan."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +15,7 @@ from cli.configure.files import FilesError, Step, Stored, stored, why_not_writab
 from cli.configure.flags import OriginalOption, extender_options, extenders_of
 from tas.configuring.editing import rendered
 from tas.configuring.originals import configuration_of_original
-from tas.configuring.plan import Options, Plan, check_paths, configuration, current_config, plan
+from tas.configuring.plan import Options, Plan, check_paths, configuration, current_config, lines_by_hand, plan
 from tas.configuring.static_pod import Scheduler
 from tas.configuring.versions import minor_of_version
 from tas.errors import InvalidInputError
@@ -163,15 +163,17 @@ def planned(
     if missing := [path for path in needs if not Path(path).exists()]:
         raise ConfigureError("missing: " + ", ".join(dict.fromkeys(missing)))
     text = text_of(pod)
-    source = None if policy_configmap or replace else _source(text, options)
-    made = configuration(text, None if source is None else text_of(source), options, read_yaml_tree)
+    with _by_hand_if_refused(text, options):
+        source = None if policy_configmap or replace else _source(text, options)
+        made = configuration(text, None if source is None else text_of(source), options, read_yaml_tree)
     certificates: dict[str, bytes] = {}
     notices: list[str] = [] if given is None else [*given.notices]
     if made.certificates:
         files = TlsFiles(cert=Path(cert), key=Path(key), cacert=Path(cacert))
         certificates, of_files = checked(files, datetime.now(UTC), allow_ca_key=allow_ca_key, looking=looking)
         notices = [*of_files, *notices]
-    result = plan(text, made, certificates, options, read_yaml_tree)
+    with _by_hand_if_refused(text, options):
+        result = plan(text, made, certificates, options, read_yaml_tree)
     if tas_depl or gas_depl:
         notices.append("-tas-depl and -gas-depl have no effect: deployments tolerate both taints of the control plane")
     steps = _steps(pod, text, result, certificates, options)
@@ -185,6 +187,18 @@ def planned(
         notices=[*notices, *result.notices],
         copies=copies,
     )
+
+
+@contextmanager
+def _by_hand_if_refused(manifest: str, options: Options) -> Iterator[None]:
+    """Adds to the error about a file that cannot be edited what to write by hand."""
+    try:
+        yield
+    except InvalidInputError as error:
+        lines = lines_by_hand(error, manifest, options, read_yaml_tree)
+        if lines is None:
+            raise
+        raise ConfigureError(f"{error}\n\n{lines}") from error
 
 
 def _steps(

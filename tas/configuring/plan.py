@@ -12,13 +12,16 @@ from tas.configuring.extenders import COMMENTS, Extender, Object, needs_certific
 from tas.configuring.kubeadm import SUBJECT as CLUSTER
 from tas.configuring.kubeadm import cluster_configuration, init_phase, patch
 from tas.configuring.policy_configmap import policy_config_map
-from tas.configuring.static_pod import CERTIFICATES, Scheduler, Wanted
+from tas.configuring.static_pod import CERTIFICATES, PROGRAM, Scheduler, Wanted
 from tas.configuring.static_pod import SUBJECT as MANIFEST
 from tas.configuring.versions import minor_of_image
 from tas.errors import InvalidInputError
 
 KUBECONFIG = "/etc/kubernetes/scheduler.conf"
 """The credentials of kubeadm's scheduler."""
+
+TEXT = "text"
+"""The field of an error about a file that cannot be edited in place, whatever it says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,7 +262,41 @@ def _edited(subject: str, text: str, value: object, read: Read) -> str:
     try:
         return edited(text, value, read, COMMENTS)
     except EditError as error:
-        raise InvalidInputError(subject, "text", "", str(error)) from error
+        raise InvalidInputError(subject, TEXT, "", str(error)) from error
+
+
+def lines_by_hand(error: InvalidInputError, manifest: str, options: Options, read: Read) -> str | None:
+    """What somebody adds to manifest and configuration where these cannot be edited.
+
+    None where it does not help: against another error, for a Policy, and for a scheduler of an unknown version.
+    """
+    # A configuration that is there, and cannot be found, is lost with ours: the error says what to do.
+    cannot_edit = error.subject == MANIFEST and error.field != "--config"
+    cannot_edit |= error.subject == SUBJECT and error.field == TEXT
+    minor = options.minor if options.minor is not None else _minor_or_none(manifest, read)
+    if not cannot_edit or minor is None or options.policy:
+        return None
+    made = _configuration(None, minor, options, KUBECONFIG, read)
+    container: Object = {"name": PROGRAM, "command": [PROGRAM]}
+    empty = Scheduler({"kind": "Pod", "spec": {"containers": [container]}})
+    pod, _, _ = empty.configured(_wanted(options, made, []))
+    spec = pod["spec"]
+    assert isinstance(spec, dict)
+    new = spec["containers"][0]
+    added = {"command": new["command"][1:], "volumeMounts": new["volumeMounts"]}
+    lines = {"containers": [added]} | {name: spec[name] for name in ("volumes", "dnsPolicy") if name in spec}
+    files = f"\nand copy client.crt, client.key and ca.crt to {options.certificates}" if made.certificates else ""
+    return (
+        f"By hand, add this to the spec of the manifest:\n\n{rendered(lines)}\n"
+        f"and this to the configuration, {options.config}:\n\n{made.text}{files}"
+    )
+
+
+def _minor_or_none(manifest: str, read: Read) -> int | None:
+    try:
+        return minor_of_image(Scheduler(read(manifest).value).image)
+    except InvalidInputError:
+        return None
 
 
 def digest(contents: Sequence[bytes]) -> str:

@@ -389,6 +389,33 @@ def test_bad_input_changes_nothing(node: Node, name: str) -> None:
         assert node.state() == before
 
 
+UNEDITABLE = {
+    "a script of a shell": ("    - kube-scheduler\n", "    - sh\n    - -c\n    - kube-scheduler --v=2\n"),
+    "a volume with our name": ("  volumes:\n", "  volumes:\n  - {name: tas-certs, emptyDir: {}}\n"),
+}
+
+
+@pytest.mark.parametrize("name", UNEDITABLE)
+def test_what_cannot_be_edited_is_refused_with_the_lines_to_write_by_hand(node: Node, name: str) -> None:
+    """The lines are those that the same flags write in a manifest that can be edited."""
+    edited = node.configure("-dry-run")
+    assert KUBEADM.count(UNEDITABLE[name][0]) == 1
+    node.manifest.write_text(KUBEADM.replace(*UNEDITABLE[name]))
+    before = node.state()
+    refused = node.configure()
+    assert (code(refused), node.state()) == (1, before)
+    error, manifest, config = re.split(r"\n\n(?:By hand|and this to)[^\n]*:\n\n", message(refused))
+    assert error.startswith("manifest: ")
+    added = [line[1:].strip() for line in edited.output.splitlines() if line.startswith("+ ")]
+    (container,) = read_yaml_tree(manifest).value["containers"]  # type: ignore[index]
+    assert f"- {container['command'][0]}" in added
+    assert "dnsPolicy: ClusterFirstWithHostNet" in manifest
+    assert {each["name"] for each in container["volumeMounts"]} == {"tas-scheduler-config", "tas-certs"}
+    config, _, copied = config.rpartition("\n\n")
+    assert copied == f"and copy client.crt, client.key and ca.crt to {node.certs}"
+    assert all(f"+{line}" in edited.output.splitlines() for line in config.splitlines() if "kubeconfig" not in line)
+
+
 def test_facts_K16_every_missing_file_is_named_at_once(tmp_path: Path) -> None:
     paths = [str(tmp_path / name) for name in ("m", "f", "c", "k")]
     words = [word for pair in zip(("-m", "-f", "-cert", "-key"), paths, strict=True) for word in pair]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tas.configuring.editing import rendered
-from tas.configuring.plan import Options, Plan, check_paths, configuration, current_config, plan
+from tas.configuring.plan import TEXT, Options, Plan, check_paths, configuration, current_config, lines_by_hand, plan
 from tas.configuring.policy_configmap import policy_config_map
 from tas.configuring.static_pod import DIGEST
 from tas.configuring.versions import api_version, minor_of_image, minor_of_version, reads
@@ -635,3 +635,24 @@ def test_entries_have_only_fields_of_the_published_types() -> None:
         assert entry.keys() <= EXTENDER_FIELDS
         assert isinstance(entry["tlsConfig"], dict)
         assert entry["tlsConfig"].keys() <= TLS_FIELDS
+
+
+@pytest.mark.parametrize(
+    ("subject", "field", "helps"),
+    [
+        ("manifest", "spec.volumes", True),
+        ("manifest", TEXT, True),
+        ("scheduler configuration", TEXT, True),
+        ("scheduler configuration", "extenders[0].weight", False),
+        ("manifest", "--config", False),
+        ("-f", "kind", False),
+    ],
+)
+def test_lines_by_hand_are_given_where_a_file_cannot_be_edited(subject: str, field: str, helps: bool) -> None:
+    error = InvalidInputError(subject, field, "", "x")
+    lines = lines_by_hand(error, KUBEADM, options(telemetry()), read_yaml_tree)
+    assert (lines is not None) is helps
+    unknown = KUBEADM.replace(":v1.28.3", ":latest")
+    assert lines_by_hand(error, unknown, options(telemetry()), read_yaml_tree) is None
+    assert lines_by_hand(error, unknown, options(telemetry(), minor=28), read_yaml_tree) == lines
+    assert lines_by_hand(error, KUBEADM, options(telemetry(), policy=True), read_yaml_tree) is None
