@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from math import isnan
 from typing import TypeVar
 
 import pytest
@@ -49,11 +50,13 @@ def policy(*, present: bool) -> Entry[PolicyKey, PolicyRecord]:
     return Entry(POLICY_RECORDS, P, raw, InvalidEntries())
 
 
-def brake_of(nodes: Mapping[str, Mapping[str, str]], breakers: Mapping[str, Breaker]) -> Brake:
+def brake_of(
+    nodes: Mapping[str, Mapping[str, str]], breakers: Mapping[str, Breaker], registry: CollectorRegistry | None = None
+) -> Brake:
     brake = Brake(
         Bus("nats://127.0.0.1:1", name="test", streams=(), replicas=1),  # it never connects
         BrakeSettings(),
-        registry=CollectorRegistry(),
+        registry=registry or CollectorRegistry(),
         on_answer=lambda node, wait: None,
         on_thaw=lambda: None,
         on_caught_up=lambda: None,
@@ -109,3 +112,14 @@ def test_labels_without_a_prefix_count_over_all_policies_while_there_is_a_policy
     brake.take_in_policy(policy(present=True))
     brake.forget_policies()
     assert is_admitted()
+
+
+def test_before_a_list_of_nodes_it_is_not_known_how_many_have_labels() -> None:
+    registry = CollectorRegistry()
+    brake = brake_of({}, {}, registry)
+    found = registry.get_sample_value("tas_labelled_nodes")
+    assert found is not None
+    assert isnan(found)
+    for name, labels in {"a": {"p": "violating"}, "b": {}}.items():
+        brake.take_in_node(name, NodeLabels(uid="u", labels=labels, managers={}, resource_version="7"))
+    assert registry.get_sample_value("tas_labelled_nodes") == 1
