@@ -13,6 +13,7 @@ from rich.console import Console
 
 from tests.bench import (
     agents,
+    attacked,
     beside,
     burst,
     cards,
@@ -60,6 +61,7 @@ FAMILIES: Mapping[str, Callable[[Stand], Awaitable[Results]]] = {
         cards,
         agents,
         beside,
+        attacked,
         polls,
         writes,
         sources,

@@ -1,0 +1,132 @@
+"""What filter answers while a polled source and the receiver of a sink attack the one process of `tas run all`.
+
+`python -m tests.bench.attacked PORT FILE` is the attacker: it answers each connection as the case in FILE says.
+"""
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import orjson
+import yaml
+
+from tas.policy.policy import API_VERSION
+from tests.bench import cluster
+from tests.bench.client import Client
+from tests.bench.rows import Budget, Results, quantile_rows
+from tests.bench.stand import FILTER, Stand, module
+from tests.e2e.processes import free_ports, until
+
+NAME = "attacked"
+NODES = 500
+PAUSE_SECONDS = 0.01
+PERIOD = "1s"
+BUDGETS = {"p99": Budget(50.0)}
+QUIET = "quiet"
+
+
+async def _continue() -> AsyncIterator[bytes]:
+    while True:
+        yield b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+async def _chunks() -> AsyncIterator[bytes]:
+    yield b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    while True:
+        yield b"1\r\n \r\n"
+
+
+async def _headers() -> AsyncIterator[bytes]:
+    yield b"HTTP/1.1 200 OK\r\n"
+    while True:
+        yield b"X-A: b\r\n"
+
+
+async def _honest() -> AsyncIterator[bytes]:
+    """A few nodes that violate the policy every other second: so the sink always has an event to post."""
+    now = time.time()
+    value = [now, str(cluster.VIOLATING + 1 if int(now) % 2 else 0)]
+    found = [{"metric": {"node": name}, "value": value} for name in cluster.node_names(20)]
+    body = orjson.dumps({"status": "success", "data": {"resultType": "vector", "result": found}})
+    yield b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+
+
+CASES: dict[str, Callable[[], AsyncIterator[bytes]]] = {
+    "100 Continue without end": _continue,
+    "chunks of one byte without end": _chunks,
+    "header lines without end": _headers,
+}
+
+
+async def measure(stand: Stand) -> Results:
+    """Milliseconds of filter in each case; the floor is the same process just before, with an honest answer."""
+    results = Results()
+    (attacker,) = free_ports(1)
+    folder = stand.subfolder("attacked")
+    case = folder / "case"
+    case.write_text(QUIET)
+    sinks = folder / "sinks.yaml"
+    policies = folder / "policies"
+    policies.mkdir()
+    metadata = {"name": cluster.policy_name(0), "namespace": cluster.NAMESPACE}
+    policy = {"apiVersion": API_VERSION, "kind": "TASPolicy", "metadata": metadata, "spec": cluster.policy_spec(0)}
+    (policies / "policy.yaml").write_text(yaml.safe_dump(policy))
+    url = f"http://127.0.0.1:{attacker}"
+    sinks.write_text(yaml.safe_dump({"sinks": {"hostile": {"type": "cloudevents", "url": url}}}))
+    command = [
+        *(*module("cli"), "run", "all", "--bus", "embedded", "--health-listen", "127.0.0.1:0", "--log-format", "json"),
+        *("--policies", str(policies)),
+        *("--source", f"prometheus={url}", "--period", PERIOD, "--sinks", str(sinks)),
+    ]
+    request = cluster.names_only(0, cluster.node_names(NODES))
+    with (
+        stand.process("attacker", [*module("tests.bench.attacked"), str(attacker), str(case)]) as process,
+        stand.serving("all", command, FILTER) as served,
+    ):
+        served.wait_ready()
+        with Client(served.port) as client:
+
+            def asked(name: str) -> list[float]:
+                case.write_text(name)
+                until(lambda: served_as(name), f"the source and the sink were served: {name}")
+                end, times = time.monotonic() + stand.some(20, 5), []
+                while time.monotonic() < end:
+                    times.append(client.seconds(served.request(request)))
+                    time.sleep(PAUSE_SECONDS)
+                process.must_run()
+                return times
+
+            def served_as(name: str) -> bool:
+                asked = process.log.read_text()
+                return all(f"{path} {name}" in asked for path in ("/api/v1/query", "/"))
+
+            for name in CASES:
+                rounds = [(asked(QUIET), asked(name)) for _ in range(stand.some(3, 1))]
+                quiet, attacked = zip(*rounds, strict=True)
+                series = f"filter of {NODES} names, a source and a sink send {name}"
+                results.rows += quantile_rows(series, attacked, quiet, floor_name="honest answers", budgets=BUDGETS)
+    return results
+
+
+async def _attack(port: int, file: Path) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            name = file.read_text()  # noqa: ASYNC240 - a few bytes
+            print(head.split(b" ")[1].partition(b"?")[0].decode(), name, flush=True)
+            async for piece in CASES.get(name, _honest)():
+                writer.write(piece)
+                await writer.drain()
+        except (OSError, asyncio.IncompleteReadError):
+            return  # the product has closed the connection
+        finally:
+            writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", port) as server:
+        await server.serve_forever()
+
+
+if __name__ == "__main__":
+    asyncio.run(_attack(int(sys.argv[1]), Path(sys.argv[2])))
