@@ -105,6 +105,8 @@ async def test_nodes_get_labels_pods_move_an_edit_takes_effect_and_no_file_remai
         await eventually(lambda: "simulated_pod_evicted" in screen.everything)
         await pager.shows("node-1 violates deschedule: 2")
         os.killpg(pager.process.pid, signal.SIGKILL)
+        # No source is polled for metrics that it does not have: a new user would see only its warnings.
+        assert (await tas("get", "sources", "--json")).out.strip() == "[]"
         publish = await as_written("bus.md", "publish.py", tas, policies.parent)
         await publish.shows("stored as ")
         # A new process: no other test runs this command as a user starts it.
@@ -113,8 +115,6 @@ async def test_nodes_get_labels_pods_move_an_edit_takes_effect_and_no_file_remai
         await top.shows("cluster: node-3: labels: demo-policy=violating", "answer: ")
         os.kill(top.process.pid, signal.SIGINT)
         assert await top.ended() == 0
-        # No source is polled for metrics that it does not have: a new user would see only its warnings.
-        assert (await tas("get", "sources", "--json")).out.strip() == "[]"
         replace_file(policies / "demo.yaml", POLICY.replace("target: 2", "target: 3"))
         for node in ("node-1", "node-2", "node-3"):
             # Some lines are from before the edit and some from after it: the last line counts.
