@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 import tas.windows.past
 import workers.ingest.collect
 import workers.ingest.windows
-from bus.buckets import NODES, SAMPLES, SYNCED, TABLES, Stream
+from bus.buckets import NODES, SAMPLES, SYNCED, TABLES, WINDOWS, Stream
 from bus.connection import Bus
 from bus.errors import RefusedError
 from bus.kinds import SOURCE_STATES, WINDOW_SERIES
@@ -775,6 +775,22 @@ async def test_a_series_ends_after_its_window_and_with_its_node(
         await put(bus, NODES, node_facts_key("b"), None)
         await eventually(lambda: series() == 1)
         await eventually(lambda: stored() == {"c"})  # else they would grow with every node that ever was
+
+
+async def test_no_sample_writes_its_series_again(bus: Bus, cluster: Cluster) -> None:
+    """Each series is stored once in four minutes, however often it is measured: here in the hours after the test."""
+    world = World(bus)
+    await cluster.has("a", "b")
+    await world.use("cpu:max:1m")
+    await world.listed()
+    before = await answered(lambda: bus.epoch(WINDOWS))
+    async with running(worker(bus, store_seconds=7200.0)):
+        for number in range(50):
+            for node in ("a", "b"):
+                await cluster.measure(node, 60 + number, number)
+        for node in ("a", "b"):
+            await world.has(node, SOURCE, {"cpu:max:1m": 49})
+    assert (await answered(lambda: bus.epoch(WINDOWS))).last_sequence == before.last_sequence
 
 
 async def test_a_stored_series_is_kept_for_its_window_and_some_minutes(bus: Bus, cluster: Cluster) -> None:
