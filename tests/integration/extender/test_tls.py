@@ -409,6 +409,31 @@ async def test_a_missing_handshake_times_out_and_blocks_no_other_client(folder: 
         assert (await served.ask()).status == 200
 
 
+async def test_a_handshake_byte_by_byte_ends_at_the_same_time(folder: Folder) -> None:
+    """Each byte is news, and still the time of the whole handshake counts."""
+    async with serving(folder, header_seconds=1.0) as served:
+        reader, writer = await asyncio.open_connection(served.address.host, served.address.port)
+        sent, ended = 0, asyncio.create_task(reader.read())
+        while not ended.done() and sent < PATIENCE * 20:
+            writer.write(b"\x16\x03\x01\x3f\xff"[sent : sent + 1] or b"\x01")  # a record of 16 KiB
+            sent += 1
+            await asyncio.wait([ended], timeout=0.05)
+        assert sent < 400, "one a 20th of a second, and the limit of asyncio itself is a minute"
+        writer.close()
+        await served.count("gone")
+        assert (await served.ask()).status == 200
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_a_huge_chain_of_certificates_is_refused(folder: Folder, version: ssl.TLSVersion) -> None:
+    """OpenSSL reads at most 100 KiB of certificates of a peer: the default of `SSL_CTX_set_max_cert_list`."""
+    huge = Pair(certificate=SCHEDULER.certificate + STRANGER.certificate * 400, key=SCHEDULER.key)
+    async with serving(folder) as served:
+        await served.refuses(huge, version=version)
+        await served.count("handshake")
+        assert (await served.ask()).status == 200
+
+
 async def test_the_remaining_time_of_certificates_is_exported_and_logged(folder: Folder) -> None:
     folder.swap(server=AUTHORITY.server("extender", lives=dt.timedelta(hours=6)), authorities=AUTHORITY.certificate)
     with capture_logs() as logs:
