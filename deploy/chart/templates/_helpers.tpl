@@ -44,7 +44,7 @@ keeper: {}
 
 {{- /* The class of all pods; empty: none. A release of before `priorityClass` may be upgraded with its own values. */}}
 {{- define "tas.priorityClass" -}}
-{{- $own := ternary "telemetry-aware-scheduling" "" (dig "create" false (.Values.priorityClass | default dict)) }}
+{{- $own := ternary "tas-on-nats" "" (dig "create" false (.Values.priorityClass | default dict)) }}
 {{- .Values.priorityClassName | default $own }}
 {{- end }}
 
