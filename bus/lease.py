@@ -36,6 +36,9 @@ CHECKS_PER_TTL = 4
 """How often a standby checks the lease within its TTL; at least once a second."""
 
 
+UNANSWERED = 2
+"""After so many attempts without an answer the connection has a problem: one may be slow."""
+
 ABANDONED_TTLS = 2
 """After so many TTLs without a renewal a lease is free: only a key without a TTL is still there then."""
 
@@ -94,7 +97,7 @@ class Lease:
 
     async def _acquire(self) -> None:
         clock = asyncio.get_running_loop().time
-        seen, since = -1, clock()
+        seen, since, unanswered = -1, clock(), 0
         while True:
             try:
                 entry = await LEASE_RECORDS.get(self._bus, self._key)
@@ -108,12 +111,18 @@ class Lease:
                     self._report(None)
                     self._log_acquisition()
                     return
+                unanswered = 0
                 self._report(None)
             except ConflictError:  # another process acquired it first
+                unanswered = 0
                 self._report(None)
             except RefusedError as error:
                 self._report(error)
             except BusError as error:
+                # With a full disk a server answers reads and no write: then nobody has the lease, and all looks well.
+                unanswered += 1
+                is_stuck = unanswered >= UNANSWERED and self._bus.connected
+                self._report(UnavailableError("no answer") if is_stuck else None)  # one text, one line of the log
                 log.debug("lease_unknown", key=self._key, error=str(error))
             await asyncio.sleep(min(self._ttl / CHECKS_PER_TTL, 1.0) * random.uniform(0.5, 1))  # noqa: S311 - spreads the checks
 
@@ -123,10 +132,14 @@ class Lease:
         if suppressed is not None:
             log.info("lease_acquired", key=self._key, holder=self._holder, suppressed=suppressed)
 
-    def _report(self, problem: RefusedError | None) -> None:
+    def _report(self, problem: RefusedError | UnavailableError | None) -> None:
         """Sets or clears the problem of the bus: a process that never gets the lease seems to be on standby."""
-        refused = None if problem is None else RefusedError(f"lease {self._key}: {problem}", code=problem.code)
-        self._bus.report(f"lease {self._key}", refused)
+        found: BusError | None = None
+        if isinstance(problem, RefusedError):
+            found = RefusedError(f"lease {self._key}: {problem}", code=problem.code)
+        elif problem is not None:
+            found = UnavailableError(f"lease {self._key}: {problem}")
+        self._bus.report(f"lease {self._key}", found)
 
     async def _renew(self, limit: asyncio.Timeout) -> None:
         """Renews the lease and moves the limit, until another process has the lease."""

@@ -155,6 +155,8 @@ def _running(facts: ProcessFacts) -> Iterator[Finding]:
         else:
             what = f"no process is known that runs {some(workers)}: {lost}"
             mend = "start one; a process of an earlier version runs without being known"
+        if not facts.running:
+            mend += "; or they run, and the bus takes no write: does the log of nats-server say that its disk is full?"
         severity = Severity.WARNING if running else Severity.ERROR
         yield finding("workers.running", severity, what, mend, run=run)
 

@@ -16,6 +16,7 @@ from prometheus_client import Counter
 from bus.connection import Bus
 from bus.errors import BusError
 from bus.kinds import LEASE_RECORDS
+from bus.lease import LEASE_SECONDS
 from tas.enforcing.managers import FIELD_MANAGER
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey
@@ -41,6 +42,9 @@ FIRST_SECONDS = 10.0
 
 BACK_SECONDS = 5.0
 """So long the bus must answer again until the outage is over: a bad network comes and goes."""
+
+HELD_SECONDS = float(LEASE_SECONDS)
+"""A lease that was not renewed for so long is held by nobody."""
 
 CHECK_SECONDS = 0.5
 RETRY_SECONDS = 5.0
@@ -86,6 +90,8 @@ class StatusWithoutBus:
         self._policies: dict[PolicyKey, PolicyObject] = {}
         self._written: set[str] = set()  # uids
         self._is_undone = False
+        self._seen: int | None = None  # the revision of the lease
+        self._renewed_at = -inf
         self._objects = reflectors.policies.consumer(on_list=self._listed, on_change=self._change)
 
     async def run(self) -> None:
@@ -98,16 +104,18 @@ class StatusWithoutBus:
                 await self._say_it(outage)
 
     async def _away(self, outage: Outage) -> float:
-        reachable = self._bus.connected and (not self._bus.unavailable or await self._has_answer())
+        reachable = self._bus.connected and (not self._bus.unavailable or await self._is_held())
         return outage.seconds(time.monotonic(), reachable=reachable)
 
-    async def _has_answer(self) -> bool:
-        """Whether there is an answer about the lease: then somebody can have it, whatever else has none."""
+    async def _is_held(self) -> bool:
+        """Whether somebody renews the lease, whatever else has no answer: a full disk is read, and takes no write."""
         try:
-            await LEASE_RECORDS.get(self._bus, LEASE_KEY)
+            revision = (await LEASE_RECORDS.get(self._bus, LEASE_KEY)).revision
         except BusError:
             return False
-        return True
+        if self._seen != revision:
+            self._seen, self._renewed_at = revision, time.monotonic()
+        return time.monotonic() - self._renewed_at < HELD_SECONDS
 
     async def _say_it(self, outage: Outage) -> None:
         """Writes until the bus is back."""

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from typing import cast
 
 import pytest
 
@@ -42,6 +43,19 @@ class LossyBus(Bus):
         if self.losing[:1] == [call]:
             del self.losing[0]
             raise UnavailableError(f"the answer to a {call} was lost")
+
+
+class FullBus(Bus):
+    """A bus that takes no write while it is full."""
+
+    is_full = True
+
+    async def put(
+        self, bucket: Bucket, key: str, value: bytes, *, revision: int, read_at: float, ttl_seconds: int = 0
+    ) -> int:
+        if self.is_full:
+            raise UnavailableError("no answer within 2 s")
+        return await super().put(bucket, key, value, revision=revision, read_at=read_at, ttl_seconds=ttl_seconds)
 
 
 @pytest.fixture
@@ -289,6 +303,28 @@ async def test_a_lease_that_the_bus_refuses_is_a_problem_of_the_connection_until
         await eventually(lambda: not bus.refusing)
         assert bus.problem is None
     finally:
+        holding.cancel()
+        await asyncio.wait([holding])
+
+
+async def test_a_bus_that_takes_no_write_is_a_problem_of_the_connection_until_the_lease_is_acquired(
+    server: Server,
+) -> None:
+    """As a server with a full disk does: it answers reads."""
+    async with FullBus.connect(server.url, name="full") as connected:
+        bus = cast("FullBus", connected)
+        await bus.wait_connected()
+        assert not bus.unavailable
+
+        async def hold() -> None:
+            async with Lease(bus, "k").hold():
+                await asyncio.Event().wait()
+
+        holding = asyncio.create_task(hold())
+        await eventually(lambda: bus.unavailable)
+        assert str(bus.problem) == "lease k: no answer"
+        bus.is_full = False
+        await eventually(lambda: bus.problem is None and "k" in bus.leases)
         holding.cancel()
         await asyncio.wait([holding])
 

@@ -10,6 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from bus.connection import Bus
+from bus.errors import UnavailableError
 from bus.lease import Lease
 from sandbox import Sandbox
 from tas.policy.policy import PolicyKey
@@ -173,4 +174,35 @@ async def test_a_replica_that_alone_has_lost_the_bus_says_so_of_one_policy_and_f
             proxy.open = True
             await eventually(lambda: not cut_off._without_bus._is_undone)  # its outage is over
         for key in keys:
+            await wait_for_status(world, key, Ready=("True", "InForce"))
+
+
+class FullBus(Bus):
+    """A bus that takes no write while it is full, and answers reads: as nats-server does with a full disk."""
+
+    is_full = False
+
+    async def put(self, *args: Any, **kwargs: Any) -> int:
+        if self.is_full:
+            raise UnavailableError("no answer within 2 s")
+        return await super().put(*args, **kwargs)
+
+
+async def test_with_a_full_disk_nobody_has_the_lease_and_no_policy_stays_ready(
+    world: World, server: Server, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, quick_outage: None
+) -> None:
+    monkeypatch.setattr("workers.watching.outage.HELD_SECONDS", 3.0)
+    key = await world.policy(await world.namespace(), world.name(), deschedule())
+    async with (
+        FullBus.connect(server.url, name="status") as connected,
+        KubernetesClient.connect(kubeconfig, worker="status") as client,
+    ):
+        bus = cast("FullBus", connected)
+        await bus.wait_connected()
+        async with running(Checking(bus, client)):
+            await wait_for_status(world, key, Ready=("True", "InForce"))
+            bus.is_full = True
+            await wait_for_status(world, key, **LOST)
+            assert bus.connected
+            bus.is_full = False
             await wait_for_status(world, key, Ready=("True", "InForce"))
