@@ -275,7 +275,7 @@ def test_an_upgrade_keeps_what_runs_unless_the_values_say_otherwise(
     there = [
         each | {"spec": each["spec"] | {"replicas": 0 if each["kind"] == "Deployment" else 3}}
         for each in documents(text, "Deployment", "StatefulSet")
-        if each["metadata"]["name"] in ("telemetry-aware-scheduling", "tas-nats")
+        if each["metadata"]["name"] in ("telemetry-aware-scheduling", "tas-labels", "tas-nats")
     ]
     cluster.apply(listed(there))
     separate = {each["metadata"]["name"] for each in documents(text, "Deployment", "StatefulSet")}
@@ -287,9 +287,16 @@ def test_an_upgrade_keeps_what_runs_unless_the_values_say_otherwise(
         RuntimeError, match=r"set bus\.servers\.replicas = 3, or begin anew \(docs/upgrading\.md#servers\)"
     ):
         upgrade.replicas("--set=bus.servers.replicas=1")
+    cluster.kubectl("scale", "statefulset", "tas-nats", "--replicas=0", "-n", namespace)
+    with pytest.raises(RuntimeError, match="tas-nats is scaled to 0, so nobody knows for how many servers its streams"):
+        upgrade.replicas()
+    assert upgrade.replicas("--set=bus.servers.replicas=3")["tas-nats"] == 3
     cluster.kubectl("delete", "statefulset", "tas-nats", "-n", namespace)
     assert upgrade.replicas("--set=bus.servers.replicas=1")["tas-nats"] == 1
     cluster.kubectl("delete", "deployment", "telemetry-aware-scheduling", "-n", namespace)
+    assert upgrade.replicas().keys() == separate, "the extender may be switched off"
+    cluster.kubectl("delete", "deployment", "tas-labels", "-n", namespace)
+    assert upgrade.replicas() == small
 
 
 @pytest.mark.parametrize("name", VALUES)
