@@ -21,12 +21,17 @@ keeper: {}
 
 {{- /* `mode` of the values; if it is empty, an upgrade keeps separate processes, which were the default. */}}
 {{- define "tas.mode" -}}
-{{- $extender := dict }}
+{{- $root := . }}
+{{- $found := "all" }}
 {{- if and .Release.IsUpgrade (not .Values.mode) }}
-{{- $extender = lookup "apps/v1" "Deployment" .Release.Namespace "telemetry-aware-scheduling" | default dict }}
+{{- range list "telemetry-aware-scheduling" "tas-materialize" "tas-evaluate" "tas-watch" "tas-labels" "tas-collect" }}
+{{- $deployment := lookup "apps/v1" "Deployment" $root.Release.Namespace . | default dict }}
+{{- if ne "all" (dig "metadata" "labels" "app.kubernetes.io/component" "all" $deployment) }}
+{{- $found = "separate" }}
 {{- end }}
-{{- $component := dig "metadata" "labels" "app.kubernetes.io/component" "" $extender }}
-{{- .Values.mode | default (ternary "separate" "all" (eq $component "extender")) }}
+{{- end }}
+{{- end }}
+{{- .Values.mode | default $found }}
 {{- end }}
 
 {{- /* The NATS servers that run before an upgrade; 0 if there are none. */}}
@@ -173,6 +178,12 @@ seccompProfile: {type: RuntimeDefault}
 {{- end }}
 {{- if and (not $values.bus.url) (lt (int (include "tas.storeMebibytes" .)) 6144) }}
 {{- fail (printf "bus.servers.storage = %s: must be at least 8Gi: the streams and buckets may have 6 GiB, and a quarter stays free" $values.bus.servers.storage) }}
+{{- end }}
+{{- if and .Release.IsUpgrade (not $values.bus.url) (not (int $values.bus.servers.replicas)) }}
+{{- $set := lookup "apps/v1" "StatefulSet" .Release.Namespace "tas-nats" | default dict }}
+{{- if and $set (eq 0 $running) }}
+{{- fail "bus.servers.replicas = 0: tas-nats is scaled to 0, so nobody knows for how many servers its streams are: set 1 or 3, or scale tas-nats up first" }}
+{{- end }}
 {{- end }}
 {{- if and (not $values.bus.url) $running (ne (include "tas.servers" . | int) $running) }}
 {{- fail (printf "bus.servers.replicas = %d: %d run, and streams of %d do not work with another number: set bus.servers.replicas = %d, or begin anew (docs/upgrading.md#servers)" (int $values.bus.servers.replicas) $running $running $running) }}
