@@ -66,28 +66,46 @@ class _Page(msgspec.Struct):
     consumers: list[_Info] | None = None
 
 
+class StreamState(NamedTuple):
+    """The configuration of a stream, and how many bytes it has."""
+
+    config: dict[str, Any]
+    size: int
+
+
 async def changes_of(bus: Bus) -> dict[Stream | Bucket, dict[str, tuple[Any, Any]]]:
     """The `weaknesses` of each stream that has some. Raises BusError."""
     found: dict[Stream | Bucket, dict[str, tuple[Any, Any]]] = {}
     for of in ALL:
-        if (config := await _config(bus, of)) is not None and (weak := weaknesses(of, config)):
+        if (state := await _state(bus, of)) is not None and (weak := changes(of, state)):
             found[of] = weak
     return found
 
 
 async def change(bus: Bus, of: Stream | Bucket) -> None:
     """Gives a stream the settings of a new one that it lacks, and changes nothing else. Raises BusError."""
-    config = await _config(bus, of)
-    if config is not None and (weak := weaknesses(of, config)):
-        await bus.api(f"STREAM.UPDATE.{of.stream}", config | {field: new for field, (_, new) in weak.items()})
+    state = await _state(bus, of)
+    if state is not None and (weak := changes(of, state)):
+        await bus.api(f"STREAM.UPDATE.{of.stream}", state.config | {field: new for field, (_, new) in weak.items()})
 
 
 async def resize(bus: Bus, bucket: Bucket, max_bytes: int) -> None:
-    """Sets how many bytes a bucket may have. What it has stays, also if that is more. Raises BusError."""
-    config = await _config(bus, bucket)
-    if config is None:
+    """Sets how many bytes a bucket may have. Raises BusError, also if the bucket has more: it would be full."""
+    state = await _state(bus, bucket)
+    if state is None:
         raise RefusedError(f"{bucket.stream} does not exist")
-    await bus.api(f"STREAM.UPDATE.{bucket.stream}", config | {"max_bytes": max_bytes})
+    if max_bytes < state.size:
+        raise RefusedError(f"it has {state.size} bytes, and would be full with {max_bytes}")
+    await bus.api(f"STREAM.UPDATE.{bucket.stream}", state.config | {"max_bytes": max_bytes})
+
+
+def changes(of: Stream | Bucket, state: StreamState) -> dict[str, tuple[Any, Any]]:
+    """The weaknesses of a stream. A bucket that has much may have twice as much: else it would be full at once."""
+    weak = weaknesses(of, state.config)
+    if isinstance(of, Bucket) and "max_bytes" in weak:
+        before, most = weak["max_bytes"]
+        weak["max_bytes"] = (before, max(most, 2 * state.size))
+    return weak
 
 
 async def consumers_of(bus: Bus) -> list[Consumer]:
@@ -126,12 +144,12 @@ def _consumer(of: Stream | Bucket, info: _Info) -> Consumer:
     )
 
 
-async def _config(bus: Bus, of: Stream | Bucket) -> dict[str, Any] | None:
-    """The configuration of a stream; None if it does not exist. Raises BusError."""
+async def _state(bus: Bus, of: Stream | Bucket) -> StreamState | None:
+    """None if the stream does not exist. Raises BusError."""
     try:
-        config: dict[str, Any] = (await bus.api(f"STREAM.INFO.{of.stream}"))["config"]
+        answer = await bus.api(f"STREAM.INFO.{of.stream}")
     except UnavailableError as error:
         if error.code != STREAM_NOT_FOUND:
             raise
         return None
-    return config
+    return StreamState(answer["config"], int(answer["state"].get("bytes", 0)))
