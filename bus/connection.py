@@ -24,6 +24,7 @@ from bus.entry import EXPECTED_REVISION, Epoch, RawEntry, StreamMessage, is_tomb
 from bus.errors import (
     FULL_MEND,
     MESSAGE_NOT_FOUND,
+    STREAM_FULL,
     AccessError,
     BusError,
     CrowdedError,
@@ -234,7 +235,10 @@ class Bus:
 
     @property
     def refusing(self) -> bool:
-        """Whether the bus refuses a stream, a consumer, a lease or new credentials, or a stream has other settings."""
+        """Whether the bus refuses a stream, a consumer, a lease, room in a bucket or new credentials.
+
+        Also, whether a stream has other settings.
+        """
         return any(not isinstance(problem, UnavailableError) for problem in self._standing())
 
     @property
@@ -473,7 +477,10 @@ class Bus:
             if bucket.history == 1:  # who fills another one makes room itself
                 what = f"room of {bucket.stream}"
                 self._until[what] = time.monotonic() + FULL_SECONDS
-                self.report(what, FullError(f"{bucket.name} has no room: {FULL_MEND}", code=error.code))
+                whose = f"{bucket.name} has no room: {FULL_MEND}"
+                if error.code != STREAM_FULL:  # the bucket is not full, but the disk, or what the account may have
+                    whose = f"there is no room for {bucket.name}: {error}"
+                self.report(what, FullError(whose, code=error.code))
             raise
 
     def _standing(self) -> Collection[BusError]:

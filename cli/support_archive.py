@@ -70,8 +70,9 @@ async def write_archive(settings: Settings, read: BusRead, bus: Bus | None, path
         for name, data in collected.files.items()
     }
     lacking = {name: redactor.redacted(reason) for name, reason in collected.lacking.items()}
-    files["lacking.json"] = _json(lacking)
-    files = {name: data[:MAX_FILE_BYTES] for name, data in list(files.items())[:MAX_FILES]}
+    lacking |= dict.fromkeys(list(files)[MAX_FILES - 1 :], f"an archive has at most {MAX_FILES} files")
+    files = {name: data[:MAX_FILE_BYTES] for name, data in list(files.items())[: MAX_FILES - 1]}
+    files["lacking.json"] = _json(lacking)[:MAX_FILE_BYTES]
     try:
         await asyncio.to_thread(_write, path, files)
     except OSError as error:

@@ -1,7 +1,6 @@
 """A node in NODES: its newest samples, and what the API server reported."""
 
-import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -71,12 +70,15 @@ class StoredSamples:
     samples: NodeSamples = ()
     left_out: frozenset[str] = frozenset()
 
-    def says_left_out(self, source: str, metric: str, sequence: int) -> bool:
-        """Whether a reader knows from this version that it has not seen the value of a message of this sequence."""
-        return metric in self.left_out and any(
-            scrape.source == source and metric in scrape.metrics and scrape.sequence > sequence
-            for scrape in self.samples
-        )
+    @property
+    def unseen(self) -> Mapping[tuple[str, str], int]:
+        """By source and metric, from which sequence on a reader of this version may have seen each value."""
+        found: dict[tuple[str, str], int] = {}
+        for scrape in self.samples if self.left_out else ():
+            for metric in scrape.metrics.keys() & self.left_out:
+                series = (scrape.source, metric)
+                found[series] = max(scrape.sequence, found.get(series, 0))
+        return found
 
 
 class _Scrape(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -98,6 +100,10 @@ _read_samples = reader("samples of a node", _StoredSamples)
 
 _read_facts = reader("facts of a node", NodeFacts)
 
+MAX_TEXTS = 100_000
+_texts: dict[str, str] = {}
+"""Values of labels. Not `sys.intern`: Python 3.12 never frees a text of it, and a node may change a label for ever."""
+
 
 def decode_node_facts(data: bytes) -> NodeFacts:
     """The value of `<node>.facts` in NODES. Raises InvalidInputError.
@@ -105,8 +111,10 @@ def decode_node_facts(data: bytes) -> NodeFacts:
     Nodes have many of the same values of labels: each text is in memory once.
     """
     facts = _read_facts(data)
+    if len(_texts) > MAX_TEXTS:
+        _texts.clear()
     for key, value in facts.labels.items():
-        facts.labels[key] = sys.intern(value)
+        facts.labels[key] = _texts.setdefault(value, value)
     return facts
 
 

@@ -99,10 +99,13 @@ class Table:
         """The row of each node."""
         return {node: row for row, node in enumerate(self.nodes)}
 
-    def says_left_out(self, metric: str, sequence: int) -> bool:
-        """Whether a reader knows from this version that it has not seen the values of a message of this sequence."""
-        column = self.columns.get(metric) if metric in self.left_out else None
-        return column is not None and all(each.sequence > sequence for each in column.different)
+    @property
+    def unseen(self) -> Mapping[str, int]:
+        """By metric, from which sequence on a reader of this version may have seen each value."""
+        return {
+            metric: min((each.sequence for each in self.columns[metric].different), default=0)
+            for metric in self.left_out & self.columns.keys()
+        }
 
     @cached_property
     def newest(self) -> float:

@@ -5,6 +5,7 @@ one that its worker did not need here, and no request was refused.
 """
 
 import asyncio
+import itertools
 import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -254,11 +255,12 @@ def takes_events(logs: Sequence[Path]) -> bool:
 
 @contextmanager
 def touching(cluster: Cluster, node: str) -> Iterator[None]:
-    """Changes an annotation of a node all the time."""
+    """Changes an annotation of a node nearly all the time: in the pauses also a slow machine reads and patches it."""
     ended = threading.Event()
 
     def touch() -> None:
-        while not ended.wait(0.003):
+        pauses = itertools.cycle([0.003] * 10 + [0.1])
+        while not ended.wait(next(pauses)):
             cluster.touch_node(node)
 
     thread = threading.Thread(target=touch)

@@ -87,7 +87,7 @@ def refusal_reason(error: InvalidInputError) -> str:
 class _KnownSamples:
     """A node's samples in NODES at `revision` (0: never written), decoded when first needed."""
 
-    __slots__ = ("_entry", "_said", "_stored", "revision")
+    __slots__ = ("_entry", "_stored", "_unseen", "revision")
 
     def __init__(
         self, revision: int, *, entry: Entry[str, StoredSamples] | None = None, stored: StoredSamples = _NOTHING
@@ -95,7 +95,7 @@ class _KnownSamples:
         self.revision = revision
         self._entry = entry
         self._stored = stored
-        self._said = _NOTHING
+        self._unseen: Mapping[tuple[str, str], int] = {}
 
     @property
     def samples(self) -> NodeSamples:
@@ -115,12 +115,12 @@ class _KnownSamples:
         return self.revision == revision and self._entry is not None
 
     def follow(self, before: "_KnownSamples") -> None:
-        """Keeps of the versions before the last known one that says that values were left out."""
-        self._said = before._last_said
+        """Keeps what the last version before said about values that were left out."""
+        self._unseen = before._last_unseen
 
     @property
-    def _last_said(self) -> StoredSamples:
-        return self._stored if self._stored.left_out else self._said
+    def _last_unseen(self) -> Mapping[tuple[str, str], int]:
+        return self._stored.unseen if self._stored.left_out else self._unseen
 
     def unsaid(self, left_out: Mapping[tuple[str, str], int], incoming: Iterable[Scrape]) -> frozenset[str]:
         """The metrics of values that no version has had, and of which none is known that says so.
@@ -131,10 +131,8 @@ class _KnownSamples:
         for scrape in incoming:
             for metric in replaced_metrics(self.samples, scrape):
                 series[scrape.source, metric] = max(scrape.sequence, series.get((scrape.source, metric), 0))
-        said = self._last_said
-        return frozenset(
-            metric for (source, metric), sequence in series.items() if not said.says_left_out(source, metric, sequence)
-        )
+        unseen = self._last_unseen
+        return frozenset(each[1] for each, sequence in series.items() if sequence >= unseen.get(each, 0))
 
 
 class _Incoming:

@@ -65,7 +65,7 @@ Refuse = Callable[[str, InvalidInputError, int], None]
 class _Stored:
     """A table in NODES at `revision` (0: never written), decoded when first needed."""
 
-    __slots__ = ("_entry", "_said", "_table", "revision")
+    __slots__ = ("_entry", "_table", "_unseen", "revision")
 
     def __init__(
         self, revision: int, *, entry: Entry[TableKey, Table] | None = None, table: Table | None = None
@@ -73,7 +73,7 @@ class _Stored:
         self.revision = revision
         self._entry = entry
         self._table = table
-        self._said: Table | None = None
+        self._unseen: Mapping[str, int] = {}
 
     @property
     def table(self) -> Table | None:
@@ -92,12 +92,12 @@ class _Stored:
         return self.revision == revision and self._entry is not None
 
     def follow(self, before: "_Stored") -> None:
-        """Keeps of the versions before the last known one that says that values were left out."""
-        self._said = before._last_said
+        """Keeps what the last version before said about values that were left out."""
+        self._unseen = before._last_unseen
 
     @property
-    def _last_said(self) -> Table | None:
-        return self._table if self._table is not None and self._table.left_out else self._said
+    def _last_unseen(self) -> Mapping[str, int]:
+        return self._table.unseen if self._table is not None and self._table.left_out else self._unseen
 
     def unsaid(self, left_out: Mapping[str, int], incoming: Table) -> frozenset[str]:
         """The metrics of values that no version has had, and of which none is known that says so.
@@ -109,10 +109,8 @@ class _Stored:
         if self.table is not None:
             for metric, sequence in replaced_columns(self.table, incoming).items():
                 metrics[metric] = max(sequence, metrics.get(metric, 0))
-        said = self._last_said
-        return frozenset(
-            metric for metric, sequence in metrics.items() if said is None or not said.says_left_out(metric, sequence)
-        )
+        unseen = self._last_unseen
+        return frozenset(metric for metric, sequence in metrics.items() if sequence >= unseen.get(metric, 0))
 
 
 class StoredTables:

@@ -96,7 +96,7 @@ class SinkMetrics:
 
     def start(self, sink: str) -> None:
         """The series of a sink with their zeros, so that a rate is never without them."""
-        for outcome in ("delivered", "retried", "dead", "invalid", "unknown"):
+        for outcome in ("delivered", "retried", "dead", "invalid", "unknown", "grouped"):
             self.events.labels(sink, outcome)
         self.missed.labels(sink)
         for gauge in (self.held, self.behind, self.lag):

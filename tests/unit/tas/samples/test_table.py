@@ -255,10 +255,8 @@ class TestReplaced:
 
     def test_a_version_says_what_readers_have_not_seen_of_messages_before_each_of_its_values(self) -> None:
         version = Table(SOURCE, ("a", "b"), {"x": column([at(9, 9), at(7, 7)], 1, 1)}, frozenset({"x", "gone"}))
-        assert version.says_left_out("x", 6)
-        assert not version.says_left_out("x", 7), "the row with the value 7 may have come later"
-        assert not version.says_left_out("gone", 1)
-        assert not Table(SOURCE, ("a",), {"x": column(at(9, 9), 1)}).says_left_out("x", 1)
+        assert version.unseen == {"x": 7}, "the row with the value 7 may have come later"
+        assert Table(SOURCE, ("a",), {"x": column(at(9, 9), 1)}).unseen == {}
 
 
 class TestTable:
