@@ -61,6 +61,13 @@ class Lease:
         self._revision = 0
         self._until = 0.0  # by the event loop's clock
         self._acquisitions = Throttle()
+        self._last_token = ""  # with which this process had the lease last
+        self._was_last = False
+
+    @property
+    def was_last(self) -> bool:
+        """Whether this process is the last known holder: it has the lease, or nobody else was seen with it since."""
+        return self._was_last
 
     @property
     def held(self) -> bool:
@@ -103,11 +110,14 @@ class Lease:
                 entry = await LEASE_RECORDS.get(self._bus, self._key)
                 if entry.revision != seen:
                     seen, since = entry.revision, clock()
+                if entry.present and not self._has_token(entry, self._last_token):
+                    self._was_last = False
                 is_abandoned = clock() - since > self._ttl * ABANDONED_TTLS
                 if not entry.present or is_abandoned or self._is_ours(entry):
                     # An expired lease leaves a tombstone: then the write must expect the tombstone's revision.
                     self._revision = entry.revision
                     await self._write()
+                    self._last_token, self._was_last = self._token, True
                     self._report(None)
                     self._log_acquisition()
                     return
@@ -188,5 +198,8 @@ class Lease:
         self._revision = 0
 
     def _is_ours(self, entry: Entry[str, LeaseRecord]) -> bool:
+        return self._has_token(entry, self._token)
+
+    def _has_token(self, entry: Entry[str, LeaseRecord], token: str) -> bool:
         record = entry.readable()  # an invalid record belongs to another process
-        return record is not None and record.token == self._token
+        return record is not None and record.token == token

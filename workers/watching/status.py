@@ -134,9 +134,8 @@ class PolicyStatus:
         )
         for result in ("patched", "conflict", "gone", "failed"):
             self._patches.labels(result)
-        self._had_lease = False
         self._without_bus = StatusWithoutBus(
-            bus, client, reflectors, patches=self._patches, had_lease=lambda: self._had_lease
+            bus, client, reflectors, patches=self._patches, had_lease=lambda: self._lease.was_last
         )
         self.not_ready: dict[PolicyKey, str] = {}  # the reason of each policy that is not ready, with the lease only
         gauge = Gauge(
@@ -168,7 +167,6 @@ class PolicyStatus:
             try:
                 first = (await LEASE_RECORDS.get(self._bus, LEASE_KEY)).revision == 0
                 async with self._lease.hold():
-                    self._had_lease = True
                     # Another replica may have patched a moment ago.
                     following = _Following(self, patch_after=0.0 if first else PATCH_SECONDS)
                     await following.run()

@@ -357,3 +357,19 @@ async def test_a_lease_is_acquired_once_the_server_is_back(server: Server, bus: 
     await eventually(lambda: not bus.connected)
     await server.start()
     await asyncio.wait_for(holding, 120)
+
+
+async def test_only_the_last_known_holder_is_the_last_one(server: Server) -> None:
+    async with Bus.connect(server.url, name="one") as bus:
+        await bus.wait_connected()
+        first, second = (Lease(bus, "last", name, ttl_seconds=LONG_TTL) for name in ("first", "second"))
+        assert (first.was_last, second.was_last) == (False, False)
+        async with first.hold():
+            pass
+        assert (first.was_last, second.was_last) == (True, False), "nobody else has had it"
+        async with second.hold():
+            async with asyncio.TaskGroup() as tasks:
+                standby = tasks.create_task(first._acquire())
+                await eventually(lambda: not first.was_last)
+                standby.cancel()
+            assert (first.was_last, second.was_last) == (False, True)
