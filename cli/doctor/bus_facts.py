@@ -136,7 +136,7 @@ def policy_facts(
         breakers=stored.breakers,
         pause=stored.pause,
         refused=stored.refused,
-        not_ready={} if isinstance(read.processes, Missing) else not_ready(read.processes.running),
+        not_ready=read.processes if isinstance(read.processes, Missing) else not_ready(read.processes.running),
     )
 
 

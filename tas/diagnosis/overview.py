@@ -10,7 +10,7 @@ from tas.diagnosis.finding import Finding, Missing, Severity, left
 from tas.diagnosis.metrics import MetricFacts, check_metrics, health_with, late_sources, newest_times
 from tas.diagnosis.policies import PolicyFacts, StoredPolicy, check_policies
 from tas.diagnosis.processes import ProcessFacts, check_answers, check_processes
-from tas.processes.process import LastAnswer, numbers, waiting_labels
+from tas.processes.process import LastAnswer, NotReady, numbers, waiting_labels
 from tas.sources.state import health
 from tas.verdict.brake import freeze_of
 from tas.verdict.ownership import LABEL_STRATEGIES
@@ -132,7 +132,7 @@ def overview(
         policies=None if isinstance(policies.stored, Missing) else len(policies.stored),
         not_in_force=rows,
         more_not_in_force=sum(
-            each.count - len(each.policies) for reason, each in policies.not_ready.items() if reason in BY_CONDITION
+            each.count - len(each.policies) for reason, each in _not_ready(policies).items() if reason in BY_CONDITION
         ),
         breakers=sorted(name for name, each in policies.breakers.items() if each.trip is not None),
         pause="" if policies.pause is None else str(policies.pause),
@@ -219,12 +219,17 @@ def _sources(facts: MetricFacts) -> list[SourceRow]:
     return sorted(rows, key=lambda row: (row.age is not None, -(row.age or 0.0), row.source))
 
 
+def _not_ready(facts: PolicyFacts) -> Mapping[str, NotReady]:
+    return {} if isinstance(facts.not_ready, Missing) else facts.not_ready
+
+
 def _not_in_force(facts: PolicyFacts, waiting: Mapping[str, int]) -> list[PolicyRow]:
     if isinstance(facts.stored, Missing):
         return []
     said: dict[str, list[str]] = {}
+    not_ready = _not_ready(facts)
     for reason in BY_CONDITION:
-        for key in facts.not_ready[reason].policies if reason in facts.not_ready else ():
+        for key in not_ready[reason].policies if reason in not_ready else ():
             said.setdefault(key, []).append(f"Ready is False, {reason}")
     found: list[PolicyRow] = []
     for each in sorted(facts.stored, key=lambda one: one.policy.key):

@@ -41,7 +41,8 @@ class PolicyFacts(msgspec.Struct, frozen=True, kw_only=True):
         changing: Those that were created or deleted while all was read: their absence means nothing.
         breakers: By name of policies, or `ALL`.
         refused: The labels and marks that the API server refuses, by name of policies.
-        not_ready: Those whose condition `Ready` is False, by its reason, as the process says that writes it.
+        not_ready: Those whose condition `Ready` is False, by its reason, as the process says that writes it; Missing:
+            the processes are not known.
     """
 
     stored: Collection[StoredPolicy] | Missing
@@ -52,7 +53,7 @@ class PolicyFacts(msgspec.Struct, frozen=True, kw_only=True):
     breakers: Mapping[str, Breaker] = {}
     pause: Pause | None = None
     refused: Mapping[str, Collection[RefusedLabel]] = {}
-    not_ready: Mapping[str, NotReady] = {}
+    not_ready: Mapping[str, NotReady] | Missing = {}
 
 
 def check_policies(facts: PolicyFacts) -> Iterator[Finding]:
@@ -192,22 +193,30 @@ NOT_WRITTEN = ("LabelsNotWritten", "MarksNotWritten")
 
 
 def _written(stored: Collection[StoredPolicy], facts: PolicyFacts) -> Iterator[Finding]:
+    refused: set[str] = set()  # policies
     found = False
     mend = "docs/labels.md and docs/marks.md say what the API server refuses; docs/operations.md has the other reasons"
     for name, labels in sorted(facts.refused.items()):
         keys = [str(each.policy.key) for each in stored if each.policy.key.name == name]
         for each in labels if keys else ():
             found = True
+            refused.update(keys)
             what = f"{each.label} of {some(keys)}: {each}"
             yield finding("policies.written", Severity.WARNING, what, mend, run="tas get policies")
+    if isinstance(facts.not_ready, Missing):
+        if not found:
+            yield unknown("policies.written", facts.not_ready)
+        return
     for reason in NOT_WRITTEN:
-        policies = facts.not_ready.get(reason)
-        if policies is not None and not found:
-            named = some(policies.policies, more=policies.count - len(policies.policies))
+        policies = facts.not_ready.get(reason, NotReady(0, ()))
+        others = set(policies.policies) - refused
+        more = policies.count - len(policies.policies)
+        if others or more > 0:
+            found = True
+            named = some(others, more=more) if others else f"{more} more"
             what = f"{named}: Ready is False, {reason}"
             run = "kubectl get taspolicies --all-namespaces"
             yield finding("policies.written", Severity.WARNING, what, mend, run=run)
-            found = True
     if not found:
         yield ok("policies.written", "the API server accepts all labels and marks of policies")
 

@@ -99,8 +99,11 @@ async def test_a_policy_whose_labels_are_not_written_is_not_in_force(tas: Tas, b
         bus, "watch", "status", not_ready={"LabelsNotWritten": NotReady(3, ("default/demo", "default/refused"))}
     )
     done = await tas("status", "--json")
-    (written,) = (each["what"] for each in done.json["findings"] if each["check"] == "policies.written")
-    assert written == "refused of default/refused: the API server refuses the label on 1 node (node-1): denied"
+    written = {each["what"] for each in done.json["findings"] if each["check"] == "policies.written"}
+    assert written == {
+        "refused of default/refused: the API server refuses the label on 1 node (node-1): denied",
+        "default/demo and 1 more: Ready is False, LabelsNotWritten",
+    }
     assert done.code == 1
     text = (await tas("status", "--all")).out
     assert "  default/demo: Ready is False, LabelsNotWritten\n" in text
@@ -128,6 +131,7 @@ async def test_a_bus_without_workers_is_not_well(tas: Tas, server: Server) -> No
     assert found(done) == {
         "bus.streams": "warning",
         "policies.any": "warning",
+        "policies.written": "unknown",
         "extender.asked": "unknown",
         **dict.fromkeys(CHECKS_OF_PROCESSES, "unknown"),
     }

@@ -149,3 +149,31 @@ def test_a_condition_that_labels_are_not_written_is_found() -> None:
     )
     other = msgspec.structs.replace(in_files(DEMO), not_ready={"Suspended": NotReady(1, ("default/demo",))})
     assert bad(check_policies(other)) == {}
+
+
+def test_a_refusal_of_one_policy_hides_no_condition_of_another_and_no_reason_hides_the_other() -> None:
+    facts = msgspec.structs.replace(
+        in_files(DEMO),
+        refused={"demo": [refused("a")]},
+        not_ready={
+            "LabelsNotWritten": NotReady(2, ("default/demo", "x/y")),
+            "MarksNotWritten": NotReady(1, ("x/z",)),
+        },
+    )
+    found = [each.what for each in check_policies(facts) if each.check == "policies.written"]
+    assert found == [
+        "demo of default/demo: the API server refuses the label on 1 node (a): denied by NODE",
+        "x/y: Ready is False, LabelsNotWritten",
+        "x/z: Ready is False, MarksNotWritten",
+    ]
+    named = msgspec.structs.replace(facts, not_ready={"LabelsNotWritten": NotReady(1, ("default/demo",))})
+    assert "LabelsNotWritten" not in one(check_policies(named), "policies.written").what
+    more = msgspec.structs.replace(facts, not_ready={"LabelsNotWritten": NotReady(4, ("default/demo",))})
+    assert "3 more: Ready is False, LabelsNotWritten" in [each.what for each in check_policies(more)]
+
+
+def test_while_the_processes_are_not_known_it_is_not_known_whether_labels_are_written() -> None:
+    facts = msgspec.structs.replace(in_files(DEMO), not_ready=Missing("no WORKERS"))
+    assert bad(check_policies(facts)) == {"policies.written": Severity.UNKNOWN}
+    known = msgspec.structs.replace(facts, refused={"demo": [refused("a")]})
+    assert bad(check_policies(known)) == {"policies.written": Severity.WARNING}
