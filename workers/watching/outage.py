@@ -7,7 +7,7 @@ most one patch by a replica. Why so: docs/decisions/2026-11-29-status-without-a-
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
 
 import structlog
@@ -69,6 +69,11 @@ class Outage:
         return 0.0 if self._since is None else now - self._since
 
 
+def fewest_failures_first(keys: Iterable[PolicyKey], failures: Mapping[PolicyKey, int]) -> list[PolicyKey]:
+    """The policies in the order in which they are tried: one that the API server always refuses holds up no other."""
+    return sorted(keys, key=lambda key: (failures.get(key, 0), key))
+
+
 class StatusWithoutBus:
     """A part of `PolicyStatus`, which runs beside it."""
 
@@ -89,6 +94,7 @@ class StatusWithoutBus:
         self._grouped = GroupedLog(log, kind="policy")
         self._policies: dict[PolicyKey, PolicyObject] = {}
         self._written: set[str] = set()  # uids
+        self._failures: dict[PolicyKey, int] = {}  # of this outage
         self._is_undone = False
         self._seen: int | None = None  # the revision of the lease
         self._renewed_at = -inf
@@ -104,8 +110,16 @@ class StatusWithoutBus:
                 await self._say_it(outage)
 
     async def _away(self, outage: Outage) -> float:
-        reachable = self._bus.connected and (not self._bus.unavailable or await self._is_held())
-        return outage.seconds(time.monotonic(), reachable=reachable)
+        return outage.seconds(time.monotonic(), reachable=await self._is_reachable())
+
+    async def _is_reachable(self) -> bool:
+        """Whether the bus answers right now."""
+        return self._answers or (self._bus.connected and await self._is_held())
+
+    @property
+    def _answers(self) -> bool:
+        """As `_is_reachable`, but without a call: a bus that gives no answer would hold up each policy."""
+        return self._bus.connected and (not self._bus.unavailable or LEASE_KEY in self._bus.leases)
 
     async def _is_held(self) -> bool:
         """Whether somebody renews the lease, whatever else has no answer: a full disk is read, and takes no write."""
@@ -128,29 +142,34 @@ class StatusWithoutBus:
         finally:
             self._policies.clear()
             self._written.clear()
+            self._failures.clear()
             self._is_undone = False
 
     async def _write_until_back(self, outage: Outage) -> None:
         listed, first_at = self._objects.listed, inf
         while await self._away(outage):
             await asyncio.sleep(CHECK_SECONDS)
-            if self._objects.listed == listed or self._is_undone:
+            if self._objects.listed == listed or self._is_undone or await self._is_reachable():
                 continue
             due = self._due()
             if first_at == inf and len(due) < len(self._policies):  # one says it
                 first_at = time.monotonic()
             is_first = time.monotonic() < first_at + FIRST_SECONDS
             for key in due[:1] if first_at == inf else [] if is_first else due:
-                if self._is_undone or not await self._write(key):
+                if self._is_undone or self._answers:
+                    break
+                if not await self._write(key):
+                    self._failures[key] = self._failures.get(key, 0) + 1
                     await asyncio.sleep(RETRY_SECONDS)
                     break
 
     def _due(self) -> list[PolicyKey]:
-        return [
+        due = (
             key
-            for key, found in sorted(self._policies.items())
+            for key, found in self._policies.items()
             if found.metadata.uid not in self._written and not says_bus_unreachable(found.status)
-        ]
+        )
+        return fewest_failures_first(due, self._failures)
 
     async def _write(self, key: PolicyKey) -> bool:
         """Writes one status, unless it has changed since it was read. Returns whether there was an answer."""
@@ -197,13 +216,15 @@ class StatusWithoutBus:
     def _change(self, change: Change[PolicyObject]) -> None:
         if change.type is ChangeType.DELETED:
             metadata = change.object.metadata
-            self._policies.pop(PolicyKey(metadata.namespace, metadata.name), None)
+            key = PolicyKey(metadata.namespace, metadata.name)
+            self._policies.pop(key, None)
+            self._failures.pop(key, None)
         else:
             self._take(change.object)
 
     def _take(self, found: PolicyObject) -> None:
         self._policies[PolicyKey(found.metadata.namespace, found.metadata.name)] = found
         if found.metadata.uid in self._written and not says_bus_unreachable(found.status):
-            if not self._is_undone:
+            if not (self._is_undone or self._answers):
                 log.info("status_written_by_another", policy=f"{found.metadata.namespace}/{found.metadata.name}")
             self._is_undone = True

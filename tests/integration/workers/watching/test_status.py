@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter
+from structlog.testing import capture_logs
 
 from bus.connection import Bus
 from bus.errors import UnavailableError
@@ -23,7 +24,9 @@ from tests.kubernetes.label_fixtures import world
 from tests.kubernetes.status_scenarios import Checking, StatusScenarios, status, status_running, wait_for_status
 from tests.kubernetes.world import STALE_SECONDS, World, deschedule
 from workers.kubernetes.client import KubernetesClient
+from workers.kubernetes.errors import KubernetesError
 from workers.kubernetes.reflectors import Reflectors
+from workers.watching.outage import StatusWithoutBus
 from workers.watching.status import PolicyStatus
 
 __all__ = ["status", "world"]
@@ -206,3 +209,68 @@ async def test_with_a_full_disk_nobody_has_the_lease_and_no_policy_stays_ready(
             assert bus.connected
             bus.is_full = False
             await wait_for_status(world, key, Ready=("True", "InForce"))
+
+
+class CountedBus(Bus):
+    """A bus that counts how often somebody asks whether it is connected."""
+
+    asked = 0
+
+    @property
+    def connected(self) -> bool:
+        self.asked += 1
+        return super().connected
+
+
+class RefusingClient(KubernetesClient):
+    """A client whose API server refuses each patch of a policy `a`, as an admission webhook does."""
+
+    async def merge_patch(self, resource: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        if name.endswith("-a"):
+            raise KubernetesError("denied the request", code=422)
+        return await super().merge_patch(resource, name, *args, **kwargs)
+
+
+async def test_a_refused_policy_alone_holds_up_no_other_and_while_the_bus_answers_nothing_is_said(
+    world: World, server: Server, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, quick_outage: None
+) -> None:
+    for name, seconds in (("FIRST", 0.0), ("BACK", 600.0), ("RETRY", 0.1)):
+        monkeypatch.setattr(f"workers.watching.outage.{name}_SECONDS", seconds)
+    namespace = await world.namespace()
+    async with (
+        CountedBus.connect(server.url, name="status") as connected,
+        RefusingClient.connect(kubeconfig, worker="status") as client,
+    ):
+        bus = cast("CountedBus", connected)
+        await bus.wait_connected()
+        patches = Counter("patches", "By result.", ["result"], registry=CollectorRegistry())
+        worker = StatusWithoutBus(bus, client, Reflectors(client), patches=patches, had_lease=lambda: True)
+
+        async def passes() -> None:
+            before = bus.asked
+            await eventually(lambda: bus.asked >= before + 10)
+
+        async def create(name: str) -> PolicyKey:
+            key = PolicyKey(namespace, f"{world.name('x')}-{name}")
+            await world.admin.create_policy(namespace, key.name, strategies=deschedule())
+            return key
+
+        async with running(worker):
+            await create("a")
+            second = await create("b")
+            await server.kill()
+            await wait_for_status(world, second, **LOST)
+            await server.start()
+            await bus.wait_connected()
+            third = await create("c")
+            await eventually(lambda: third in worker._policies)
+            await passes()
+            assert third not in {
+                key for key, found in worker._policies.items() if found.metadata.uid in worker._written
+            }
+            assert patches.labels("patched")._value.get() == 1
+            with capture_logs() as logs:
+                path = f"{world.admin.policies(namespace)}/{second.name}"
+                await world.admin.patch(f"{path}/status", {"status": {"conditions": []}})
+                await eventually(lambda: worker._is_undone)
+            assert "status_written_by_another" not in [each["event"] for each in logs]
