@@ -407,6 +407,11 @@ class SourceTracker:
         """Why the last poll failed as a whole; empty if it succeeded."""
         return self._problem
 
+    @property
+    def wanted(self) -> int:
+        """The number of metrics that policies use."""
+        return len(self._metrics)
+
     def set_metrics(self, metrics: Mapping[str, float], *, now: float) -> None:
         """Sets the metrics that policies use from now on, each with the seconds after which its samples are stale."""
         self._metrics = metrics
@@ -568,7 +573,8 @@ class SourceTracker:
             suspect=dict(self._suspect),
             without_tables=line_of(without_tables),
             behind=round(self.behind(now), 1),
-            lost=self.nodes(now, exists)[1],
+            # Of a source that writes to us another replica may have the nodes that this one no longer has.
+            lost=None if self._period is None else self.nodes(now, exists)[1],
         )
 
     def _states_of_metrics(self, now: float) -> dict[str, SourceMetric]:

@@ -357,7 +357,7 @@ class _CollectedSource:
 
     def wanted(self) -> float:
         """How many metrics policies use from this source."""
-        return float(self.state().metric_count)
+        return float(self._tracker.wanted)
 
     def nodes_with_samples(self) -> float:
         """How many nodes have a fresh sample from this source."""

@@ -10,7 +10,7 @@ from bus.records.nodes import StoredSamples
 from tas.samples.table import Table, TableKey
 
 AT_ONCE = 100
-"""So many records are decoded in one piece: the event loop has other work."""
+"""So many records, or one column of a table, are handled in one piece: the event loop has other work."""
 
 
 async def given_before(bus: Bus, source: str) -> dict[str, dict[str, float]]:
@@ -34,6 +34,7 @@ async def given_before(bus: Bus, source: str) -> dict[str, dict[str, float]]:
         if table is None:
             continue
         for metric, column in table.columns.items():
+            await asyncio.sleep(0)
             for node, value, reading in zip(table.nodes, column.values, column.readings, strict=True):
                 if value is not None:
                     _note(found, metric, node, reading.time)

@@ -162,6 +162,8 @@ class TestLostNodes:
         lost = tracker.nodes(190.0)[1]
         assert lost is not None
         assert (lost.names, lost.since) == (("b",), 101.0 + STALE_AFTER)
+        # Of a source that writes to us another replica may have the others.
+        assert tracker.state(now=190.0).lost == (None if period is None else lost)
 
     def test_the_metric_that_lost_the_most_nodes_counts(self) -> None:
         tracker = make_tracker()
