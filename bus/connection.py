@@ -24,6 +24,7 @@ from bus.entry import EXPECTED_REVISION, Epoch, RawEntry, StreamMessage, is_tomb
 from bus.errors import (
     FULL_MEND,
     MESSAGE_NOT_FOUND,
+    STORE_FULL_MEND,
     STREAM_FULL,
     AccessError,
     BusError,
@@ -477,10 +478,9 @@ class Bus:
             if bucket.history == 1:  # who fills another one makes room itself
                 what = f"room of {bucket.stream}"
                 self._until[what] = time.monotonic() + FULL_SECONDS
-                whose = f"{bucket.name} has no room: {FULL_MEND}"
-                if error.code != STREAM_FULL:  # the bucket is not full, but the disk, or what the account may have
-                    whose = f"there is no room for {bucket.name}: {error}"
-                self.report(what, FullError(whose, code=error.code))
+                whose = f"{bucket.name} has no room" if error.code == STREAM_FULL else f"no room for {bucket.name}"
+                mend = FULL_MEND if error.code == STREAM_FULL else STORE_FULL_MEND
+                self.report(what, FullError(f"{whose}: {mend}", code=error.code))  # one text, one line of the log
             raise
 
     def _standing(self) -> Collection[BusError]:

@@ -88,6 +88,7 @@ CROWDED_MEND = "tas bus mend DIR removes consumers that nobody uses (docs/bus.md
 STREAM_FULL = 10077
 """A stream has as many bytes as it may have: other streams may still have room."""
 
+STORE_FULL_MEND = "the store of the server, or what the account may have, is full (docs/operations.md#full-disk)"
 FULL_MEND = "tas doctor says which bucket is full, and what to do (docs/bus.md#full-buckets)"
 
 # A missing stream is created again by any connection; streams and consumers of a cluster can be offline for a while.
