@@ -72,7 +72,7 @@ class StoredSamples:
 
     @property
     def unseen(self) -> Mapping[tuple[str, str], int]:
-        """By source and metric, from which sequence on a reader of this version may have seen each value."""
+        """By source and metric, the sequence before which no reader of this version has seen each value."""
         found: dict[tuple[str, str], int] = {}
         for scrape in self.samples if self.left_out else ():
             for metric in scrape.metrics.keys() & self.left_out:

@@ -101,7 +101,7 @@ class Table:
 
     @property
     def unseen(self) -> Mapping[str, int]:
-        """By metric, from which sequence on a reader of this version may have seen each value."""
+        """By metric, the sequence before which no reader of this version has seen each value."""
         return {
             metric: min((each.sequence for each in self.columns[metric].different), default=0)
             for metric in self.left_out & self.columns.keys()
