@@ -79,7 +79,7 @@ async def test_the_installed_example_answers_from_published_samples(tas: Tas, tm
             "tas-bandwidth 0.1.0",
         )
         assert sorted(reported["verbs"]) == ["filter", "preempt", "prioritize"]
-        line = next(each for each in running.events("request_answered") if each["path"] == "/bandwidth")
+        line = await running.logged("request_answered", path="/bandwidth")
         assert (line["logger"], line["verb"], line["pod"]) == ("extender", "filter", "default/p")
         line = await running.logged("extension_mounted")
         assert (line["extension"], line["package"]) == ("bandwidth", "tas-bandwidth 0.1.0")

@@ -32,6 +32,7 @@ async def test_it_serves_the_paths_of_the_original_at_its_port_and_binds(
                 assert await answer.json() == {"Error": ""}
             async with session.get(f"{url}/filter") as answer:
                 assert answer.status == 405
+            await running.logged("request_answered", status=405)  # comes after the answer, and the process is killed
         found = world.pod("p")["metadata"]["annotations"]
         assert (found["gas-container-cards"], found["gas-container-tiles"]) == ("card1", "card1:gt0")
         (unused,) = running.events("flags_unused")
