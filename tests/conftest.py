@@ -1,23 +1,15 @@
-"""Settings of all tests: how many run at a time, and the table of times by folder."""
+"""Settings of all tests, and the table of times by folder."""
 
 import gc
 import os
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Generator
-from itertools import groupby
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from pathlib import Path, PurePosixPath
 
-import psutil
 import pytest
 from hypothesis import HealthCheck, settings
-
-WORKERS_PER_CORE = 4
-"""Many tests mainly wait: for the start of a server, a deadline, a process. A worker costs 6 s of processor time."""
-
-WORKER_BYTES = 1 << 30
-"""The most that one worker of pytest needs, with the processes of its test."""
 
 # If it is set, every `tas` that a test starts compiles the product again, and every worker compiles all tests.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -47,19 +39,8 @@ EXAMPLES = int(os.environ.get("TAS_EXAMPLES", "25"))
 settings.register_profile("tas", max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tas")
 
-pytest_plugins = ("tests.flakes", "tests.integration.removal.tally")
+pytest_plugins = ("tests.flakes", "tests.spread", "tests.integration.removal.tally")
 """Here, because the process that starts the workers of pytest-xdist may load no other conftest."""
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """With `-n auto`: as many as cores and memory allow, or `TAS_TEST_WORKERS`; 0 runs tests one after another."""
-    if wanted := os.environ.get("TAS_TEST_WORKERS"):
-        if not wanted.isdecimal():
-            raise pytest.UsageError(f"TAS_TEST_WORKERS = {wanted!r}: must be a number of workers")
-        return int(wanted)
-    by_memory = psutil.virtual_memory().available // WORKER_BYTES
-    return max(1, min((os.cpu_count() or 1) * WORKERS_PER_CORE, by_memory))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -71,39 +52,6 @@ def pytest_collection() -> Generator[None, object, object]:
     gc.freeze()
     gc.enable()
     return result
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Lets each worker of pytest-xdist begin with some of the longest tests: at the end they would run alone.
-
-    Those are the tests with the marker `seeded` or `long`. A worker gets its part of the list in one piece.
-    """
-    workers: int = getattr(config, "workerinput", {}).get("workercount", 1)
-    is_long = [any(map(item.get_closest_marker, ("seeded", "long"))) for item in items]
-    long = [item for item, first in zip(items, is_long, strict=True) if first]
-    others = mixed([item for item, first in zip(items, is_long, strict=True) if not first])
-    part = -(-len(others) // workers)
-    parts = [[*long[number::workers], *others[number * part : (number + 1) * part]] for number in range(workers)]
-    items[:] = [item for each in parts for item in each]
-
-
-def mixed(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Spreads the files of `tests/integration`, which mostly wait, evenly among the others, which mostly calculate.
-
-    Else the processors have too much work at the beginning, and too little at the end. The tests of a file stay
-    together.
-    """
-    kinds: tuple[list[pytest.Item], list[pytest.Item]] = ([], [])
-    for item in items:
-        kinds[item.nodeid.startswith("tests/integration/")].append(item)
-    placed: list[tuple[float, list[pytest.Item]]] = []
-    for kind in kinds:
-        before = 0
-        for _, tests in groupby(kind, key=attrgetter("path")):
-            placed.append((before / len(kind), file := list(tests)))
-            before += len(file)
-    return [item for _, file in sorted(placed, key=itemgetter(0)) for item in file]
 
 
 class _Times:

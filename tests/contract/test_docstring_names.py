@@ -61,6 +61,7 @@ def wrong_names(tree: ast.AST) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.ci
 def test_a_docstring_names_only_existing_attributes_and_parameters(package: str) -> None:
     paths = sorted((ROOT / package).rglob("*.py"))
     wrong = {str(path): names for path in paths if (names := list(wrong_names(ast.parse(path.read_text()))))}

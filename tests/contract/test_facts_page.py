@@ -6,6 +6,8 @@ from collections import Counter, defaultdict
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "facts.md"
 FOLDERS = (
@@ -72,6 +74,7 @@ def test_an_id_has_one_fact() -> None:
     assert [fact for fact, times in Counter(LISTED).items() if times > 1] == []
 
 
+@pytest.mark.ci
 def test_each_citation_names_the_page() -> None:
     bare = {name: found for name, text in texts().items() if (found := [each[0] for each in BARE.finditer(text)])}
     assert bare == {}

@@ -140,6 +140,7 @@ async def publish(bus: Bus, node: str, *, ago: float = 0.0, **metrics: str) -> N
     await publish_scrape(bus, node, Scrape(source="probe", measured=at, arrived=at, sequence=0, metrics=values))
 
 
+@pytest.mark.ci
 async def test_the_loop_works_with_the_rights_of_each_process_also_after_a_wipe(closed: Closed, tmp_path: Path) -> None:
     (tmp_path / "sinks.yaml").write_text(SINKS)
     async with Sandbox.start(nodes=["a", "b"]) as sandbox, AsyncExitStack() as stack:

@@ -90,6 +90,7 @@ async def leader(bus: Bus) -> int:
     return int(names[0].removeprefix("server-"))
 
 
+@pytest.mark.ci
 async def test_the_loss_of_the_leader_loses_nothing(cluster: Cluster, lateness: Lateness) -> None:
     async with Bus.connect(cluster.url, name="test", replicas=3) as bus:
         await eventually(lambda: bus.connected and bus.problem is None)

@@ -121,6 +121,7 @@ def test_the_session_fails_if_all_histories_ran_and_a_case_occurred_too_seldom(
     assert ("FAILED, too seldom" in str(result.stdout)) == says.startswith("FAILED")
 
 
+@pytest.mark.ci
 def test_cases_of_several_processes_are_added_up(pytester: pytest.Pytester) -> None:
     pytest.importorskip("xdist")
     least = LEAST[SANDBOX][SMALL][Case.SAMPLE]

@@ -110,6 +110,7 @@ async def test_a_demo_observes_all_that_it_expects_and_leaves_nothing(tas: Tas, 
 
 
 @pytest.mark.long
+@pytest.mark.ci
 async def test_a_demo_fails_at_a_state_that_it_does_not_observe() -> None:
     out = io.StringIO()
     code = await run_story(

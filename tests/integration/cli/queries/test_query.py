@@ -569,7 +569,10 @@ START_ALONE = {"crd", "events", "explain", "get", "pause", "publish", "trace"}
 
 @pytest.mark.parametrize(
     "command",
-    [pytest.param(each, marks=[pytest.mark.ci] if each[0] in START_ALONE else []) for each in SHORT_COMMANDS],
+    [
+        pytest.param(each, marks=[pytest.mark.ci] if each[0] in {*START_ALONE, "docs"} else [])
+        for each in SHORT_COMMANDS
+    ],
     ids=" ".join,
 )
 async def test_a_new_process_prints_what_a_fork_prints(tas: Tas, bus: Bus, command: tuple[str, ...]) -> None:

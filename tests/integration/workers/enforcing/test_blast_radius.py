@@ -146,7 +146,13 @@ SCHEDULES = {
 }
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        pytest.param(each, marks=[pytest.mark.ci] if each.nodes > 100 else [], id=name)
+        for name, each in SCHEDULES.items()
+    ],
+)
 async def test_a_poll_that_turns_all_nodes_trips_the_breaker_before_the_first_label(
     cluster: Cluster, schedule: Schedule, monkeypatch: pytest.MonkeyPatch
 ) -> None:

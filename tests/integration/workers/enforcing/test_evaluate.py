@@ -1367,6 +1367,7 @@ async def test_a_verdict_whose_reads_are_too_old_is_not_written(server: Server, 
 # Many
 
 
+@pytest.mark.ci
 async def test_500_new_policies_are_all_evaluated(server: Server, world: World) -> None:
     nodes = [f"node-{number}" for number in range(5)]
     for node in nodes:

@@ -177,6 +177,7 @@ class TestSmallMessages:
             await polled(has_newest)
             assert materialized.refusals() == {}
 
+    @pytest.mark.ci
     async def test_what_has_no_room_in_tables_is_published_by_node_and_everything_is_stored(self, bus: Bus) -> None:
         world = World(bus)
         await world.listed()

@@ -271,6 +271,7 @@ async def test_changes_of_the_directory_without_a_worker_are_stored_at_the_next_
         assert await directory.target("two") == 5
 
 
+@pytest.mark.ci
 async def test_500_new_files_and_250_deletions_are_all_stored(directory: Directory) -> None:
     names = [f"policy-{number}" for number in range(500)]
     for name in names:

@@ -305,6 +305,7 @@ class TestLargeAnswers:
         assert [sample.node for sample in result.samples] == ["b"]
         assert "must be at most 65536 bytes" in result.refusals[RefusalReason.SHAPE].example
 
+    @pytest.mark.ci
     def test_the_memory_for_many_series_is_a_few_times_that_of_the_answer(self) -> None:
         labels = ",".join(f'"label{number}":"value"' for number in range(8))
         body = _vector_of(

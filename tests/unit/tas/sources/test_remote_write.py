@@ -23,7 +23,17 @@ from tests.fuzz.hostile import WRITE_MESSAGES
 from tests.sources.writing import STALE, Series, body, compressed, series
 from tests.unit.growth import Work, is_within
 
-LONG_WORK = {"empty-series", "nameless", "nameless-labels", "no-node", "one-node", "others", "twice"}
+LONG_WORK = {
+    "empty-series",
+    "metadata",
+    "nameless",
+    "nameless-labels",
+    "no-node",
+    "one-node",
+    "others",
+    "twice",
+    "unknown-fields",
+}
 """Requests with most work for their size: each takes half a second to two."""
 
 NOW = 1767225600.0
@@ -465,6 +475,7 @@ class TestMemory:
         assert [sample.node for sample in result.samples] == ["b"]
         assert invalid == InvalidSeries(1, "series with 130 labels: must be at most 128")
 
+    @pytest.mark.ci
     def test_after_too_many_samples_the_rest_of_a_request_is_refused(self) -> None:
         samples = [(1.0, MS - number) for number in range(3000)]
         written = [series("load", *samples, node=f"n{number}") for number in range(80)]
@@ -499,6 +510,7 @@ class TestMemory:
             tracemalloc.stop()
         assert peak < 4 * size  # a copy of the request, and as much again
 
+    @pytest.mark.ci
     def test_100_000_series_in_one_request(self) -> None:
         written = [
             series(f"metric_{number % 100}", (float(number), MS), instance=f"node-{number // 100}:9100", job="node")

@@ -503,6 +503,7 @@ def test_a_policy_without_states_is_not_in_the_book() -> None:
     assert book.states(KEY, "u") == {}
 
 
+@pytest.mark.ci
 def test_the_book_takes_little_memory_for_each_node_and_policy_and_none_for_deleted_policies() -> None:
     nodes, policies, generations = 100, 50, 5
 

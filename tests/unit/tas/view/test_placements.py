@@ -19,6 +19,7 @@ from tas.samples.sample import FUTURE_TOLERANCE, MAX_SAMPLE_AGE
 from tas.values.quantity import NANO, Quantity
 from tas.view.placements import pods_not_shown, with_cost
 from tas.view.view import View
+from tests.conftest import EXAMPLES
 from tests.unit.growth import grows_linearly
 
 from .test_view import NODES, Histories, pod_of, policy_of, scrape
@@ -331,9 +332,7 @@ class TestCostsAgainstFacts:
     @pytest.mark.seeded
     def test_after_any_history_the_values_are_those_of_the_facts(self) -> None:
         CostsAgainstFacts.costed = 0
-        run_state_machine_as_test(
-            CostsAgainstFacts, settings=settings(max_examples=50, stateful_step_count=30, deadline=None)
-        )
+        run_state_machine_as_test(CostsAgainstFacts, settings=settings(max_examples=EXAMPLES, stateful_step_count=30))
         assert CostsAgainstFacts.costed >= 50
 
 

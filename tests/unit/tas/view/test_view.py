@@ -28,6 +28,7 @@ from tas.verdict.knowledge import same_meaning
 from tas.verdict.verdict import PolicyVerdict
 from tas.view.indices import MetricKey
 from tas.view.view import View
+from tests.conftest import EXAMPLES
 from tests.unit.growth import grows_linearly
 
 NODES = ("a", "b", "c.d")
@@ -535,7 +536,7 @@ class TestViewAgainstFacts:
     def test_after_any_history_answers_are_those_of_the_facts(self) -> None:
         ViewAgainstFacts.reached = ViewAgainstFacts.kept = 0
         run_state_machine_as_test(
-            ViewAgainstFacts, settings=settings(max_examples=150, stateful_step_count=30, deadline=None)
+            ViewAgainstFacts, settings=settings(max_examples=3 * EXAMPLES, stateful_step_count=30)
         )
         assert ViewAgainstFacts.reached >= 10
         assert ViewAgainstFacts.kept >= 10
@@ -705,7 +706,7 @@ class VerdictsByTouch(Histories):
 
 
 TestVerdictsByTouch = VerdictsByTouch.TestCase
-TestVerdictsByTouch.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestVerdictsByTouch.settings = settings(max_examples=2 * EXAMPLES, stateful_step_count=30)
 
 
 class TestTouched:

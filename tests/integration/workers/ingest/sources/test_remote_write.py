@@ -438,6 +438,7 @@ class TestTemporaryRefusals:
         await eventually(taken)
 
 
+@pytest.mark.ci
 async def test_100_000_series_in_one_request(receiver: Receiver) -> None:
     receiver.metrics = frozenset({"metric_7"})
     written = [
