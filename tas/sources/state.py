@@ -280,6 +280,7 @@ class _FreshNodes:
         self._earliest = inf
         self._before: dict[str, float] = {}
         self._lost: dict[str, float] = {}  # since when
+        self._earliest_lost = inf
         self.last_has_ended = False
         self.has_samples = False
 
@@ -298,7 +299,7 @@ class _FreshNodes:
     def end_poll(self, since: float) -> None:
         """Ends the answer: the nodes that it lacks have had no sample since then."""
         for node in self._before.keys() - self._until.keys():
-            self._lost.setdefault(node, since)
+            self._lose(node, since)
         self._before = {}
 
     def add(self, nodes: Sequence[str], until: float, *, ended: bool) -> None:
@@ -313,13 +314,16 @@ class _FreshNodes:
     def lose(self, node: str, since: float) -> None:
         """Notes that a node had a sample, unless it has one now."""
         if node not in self._until:
-            self._lost.setdefault(node, since)
+            self._lose(node, since)
+
+    def _lose(self, node: str, since: float) -> None:
+        self._earliest_lost = min(self._earliest_lost, self._lost.setdefault(node, since))
 
     def count(self, now: float) -> int:
         if self._earliest <= now:  # seldom: a state is read every second, for a whole cluster
             for node, until in self._until.items():
                 if until <= now:
-                    self._lost.setdefault(node, until)
+                    self._lose(node, until)
             self._until = {node: until for node, until in self._until.items() if until > now}
             self._ended &= self._until.keys()
             self._earliest = min(self._until.values(), default=inf)
@@ -328,8 +332,10 @@ class _FreshNodes:
     def lost(self, now: float) -> Mapping[str, float]:
         """The nodes without a fresh sample, and since when, of the last hour."""
         self.count(now)  # those whose sample is stale by now are lost
-        if self._lost:
-            self._lost = {node: since for node, since in self._lost.items() if since > now - LOST_FOR_SECONDS}
+        limit = now - LOST_FOR_SECONDS
+        if self._earliest_lost <= limit:
+            self._lost = {node: since for node, since in self._lost.items() if since > limit}
+            self._earliest_lost = min(self._lost.values(), default=inf)
         return self._lost
 
 
@@ -541,20 +547,17 @@ class SourceTracker:
         limit = now - max(LOST_POLLS * (self._period or 0.0), LOST_SECONDS)
         worst, found = (0, 0), None
         for metric, fresh in sorted(self._fresh.items()):
-            lost = {
-                node: since
-                for node, since in fresh.lost(now).items()
-                if since <= limit and (exists is None or exists(node))
-            }
+            lost = fresh.lost(now)
+            if (len(lost), fresh.count(now)) <= worst:
+                continue  # a dead source has lost all nodes of each metric: they are looked at once
+            lost = {node: since for node, since in lost.items() if since <= limit and (exists is None or exists(node))}
             if (len(lost), fresh.count(now)) > worst:
                 worst = len(lost), fresh.count(now)
                 found = _lost_nodes(metric, lost, worst[1]) if lost else None
         return worst[1], found
 
-    def state(
-        self, *, now: float, without_tables: str = "", exists: Callable[[str], bool] | None = None
-    ) -> SourceState:
-        """The state at `now`; `exists` as of `nodes`."""
+    def state(self, *, now: float, without_tables: str = "", lost: LostNodes | None = None) -> SourceState:
+        """The state at `now`; `lost` as `nodes` found them."""
         return SourceState(
             kind=self._kind,
             holder=self._holder,
@@ -574,7 +577,7 @@ class SourceTracker:
             without_tables=line_of(without_tables),
             behind=round(self.behind(now), 1),
             # Of a source that writes to us another replica may have the nodes that this one no longer has.
-            lost=None if self._period is None else self.nodes(now, exists)[1],
+            lost=None if self._period is None else lost,
         )
 
     def _states_of_metrics(self, now: float) -> dict[str, SourceMetric]:

@@ -20,7 +20,7 @@ from bus.lease import Lease, process_identity
 from tas.sources.new_names import MAX_NAMES, MAX_NEW_NAMES, NewNames
 from tas.sources.nodes import NodeNames, any_node
 from tas.sources.result import Refusal, Sample, SourceResult, SuspectReason, with_suspect, with_valid_times
-from tas.sources.state import PollResult, SourceState, SourceTracker
+from tas.sources.state import LostNodes, PollResult, SourceState, SourceTracker
 from tas.sources.tables import Publish
 from tas.values.backoff import Backoff
 from workers.ingest.gathered_publisher import GatheredPublisher
@@ -253,6 +253,7 @@ class _CollectedSource:
         """Starts a new state: from now on this replica has the source."""
         self._tracker = SourceTracker(kind=self._kind, holder=self._holder, period=self._period, now=time.time())
         self._states = SourceStates(self._bus, self.name)
+        self._nodes_found: tuple[int, LostNodes | None] = (0, None)  # at the last check
         self._missing: Mapping[str, str] = {}
         self._missing_logged: dict[str, str] = {}
 
@@ -316,9 +317,9 @@ class _CollectedSource:
         """The state now. Logs and counts the metrics without a fresh sample: they may have become stale since."""
         if self.tolerances is not None:
             self._tracker.set_tolerances(await self.tolerances())
-        state = self._tracker.state(
-            now=time.time(), without_tables=self._publisher.without_tables, exists=self.nodes().exists
-        )
+        now = time.time()
+        self._nodes_found = self._tracker.nodes(now, self.nodes().exists)
+        state = self._tracker.state(now=now, without_tables=self._publisher.without_tables, lost=self._nodes_found[1])
         missing = {metric: each.missing for metric, each in state.metrics.items() if each.missing and not each.warming}
         self._log_missing(missing)
         self._missing = missing
@@ -361,11 +362,11 @@ class _CollectedSource:
 
     def nodes_with_samples(self) -> float:
         """How many nodes have a fresh sample from this source."""
-        return float(self._tracker.nodes(time.time(), self.nodes().exists)[0])
+        return float(self._nodes_found[0])
 
     def lost_nodes(self) -> float:
         """How many nodes had one within the hour, and have none now."""
-        lost = self._tracker.nodes(time.time(), self.nodes().exists)[1]
+        lost = self._nodes_found[1]
         return 0.0 if lost is None else float(lost.count)
 
     def brought(self) -> frozenset[str]:

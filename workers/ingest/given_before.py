@@ -1,6 +1,7 @@
-"""What a source has given before this replica had it, as NODES has it: so that a restart forgets no lost node."""
+"""What sources have given before this replica had them, as NODES has it: so that a restart forgets no lost node."""
 
 import asyncio
+from collections.abc import Collection
 
 from bus.buckets import NODES
 from bus.connection import Bus

@@ -13,6 +13,7 @@ from tas.sources.nodes import NodeNames
 from tas.sources.result import RefusalReason, ResultBuilder, SourceResult, SuspectReason, with_valid_times
 from tas.sources.state import (
     COUNTER_WRITE_INTERVAL_SECONDS,
+    LOST_FOR_SECONDS,
     MAX_STORED_METRICS,
     MAX_STORED_METRICS_BYTES,
     MAX_STORED_REFUSED_BYTES,
@@ -25,6 +26,7 @@ from tas.sources.state import (
     SourceMetric,
     SourceState,
     SourceTracker,
+    _FreshNodes,
     as_stored,
     health,
     is_write_due,
@@ -131,7 +133,7 @@ class TestLostNodes:
         for now in (103.0, 104.0):
             given(tracker, "ab", now)
         assert tracker.nodes(116.9) == (2, None)
-        assert tracker.state(now=117.0).lost == LostNodes(metric="m", count=2, nodes=4, since=102.0, names=("c", "d"))
+        assert tracker.nodes(117.0) == (2, LostNodes(metric="m", count=2, nodes=4, since=102.0, names=("c", "d")))
         given(tracker, "abc", 118.0)
         assert tracker.nodes(119.0) == (3, LostNodes(metric="m", count=1, nodes=4, since=102.0, names=("d",)))
         given(tracker, "abcd", 119.0)
@@ -163,7 +165,7 @@ class TestLostNodes:
         assert lost is not None
         assert (lost.names, lost.since) == (("b",), 101.0 + STALE_AFTER)
         # Of a source that writes to us another replica may have the others.
-        assert tracker.state(now=190.0).lost == (None if period is None else lost)
+        assert tracker.state(now=190.0, lost=lost).lost == (None if period is None else lost)
 
     def test_the_metric_that_lost_the_most_nodes_counts(self) -> None:
         tracker = make_tracker()
@@ -192,7 +194,7 @@ class TestLostNodes:
         given(tracker, "abcd", 101.0)
         given(tracker, "a", 102.0)
         names = NodeNames(dict.fromkeys("abc", ()), is_complete=True)
-        lost = tracker.state(now=120.0, exists=names.exists).lost
+        lost = tracker.nodes(120.0, names.exists)[1]
         assert lost is not None
         assert (lost.count, lost.nodes) == (2, 3)
         assert tracker.nodes(120.0, NodeNames({}, is_complete=False).exists)[1] == tracker.nodes(120.0)[1]
@@ -214,7 +216,33 @@ class TestLostNodes:
         given(tracker, "abcd", 101.0)
         written = tracker.state(now=130.0)
         given(tracker, "ab", 102.0)
-        assert is_write_due(written, replace(tracker.state(now=131.0), polls=written.polls))
+        assert is_write_due(
+            written, replace(tracker.state(now=131.0, lost=tracker.nodes(131.0)[1]), polls=written.polls)
+        )
+
+    def test_the_lost_are_only_copied_when_one_of_them_is_due(self) -> None:
+        nodes = _FreshNodes()
+        nodes.add("abc", 150.0, ended=False)
+        nodes.lose("d", 100.0)
+        lost = nodes.lost(160.0)
+        assert all(nodes.lost(now) is lost for now in (161.0, 99.0 + LOST_FOR_SECONDS))
+        assert nodes.lost(100.0 + LOST_FOR_SECONDS) == dict.fromkeys("abc", 150.0)
+        assert nodes.lost(150.0 + LOST_FOR_SECONDS) == {}
+
+    def test_of_a_dead_source_each_node_is_looked_up_once_whatever_the_number_of_metrics(self) -> None:
+        metrics = [f"m{number}" for number in range(10)]
+        tracker = make_tracker()
+        tracker.set_metrics(dict.fromkeys(metrics, STALE_AFTER), now=100.0)
+        tracker.record_result(result(*((node, metric) for metric in metrics for node in "abc")), published=30, now=101.0)
+        asked: list[str] = []
+
+        def exists(node: str) -> bool:
+            asked.append(node)
+            return True
+
+        found = tracker.nodes(200.0, exists)[1]
+        assert found is not None
+        assert (found.metric, found.count, sorted(asked)) == ("m0", 3, list("abc"))
 
     def test_names_are_bounded(self) -> None:
         tracker = make_tracker()
