@@ -24,7 +24,7 @@ from tas.sources.state import LostNodes, PollResult, SourceState, SourceTracker
 from tas.sources.tables import Publish
 from tas.values.backoff import Backoff
 from workers.ingest.gathered_publisher import GatheredPublisher
-from workers.ingest.given_before import given_before
+from workers.ingest.given_before import GivenBefore
 from workers.ingest.known_nodes import KnownNodes
 from workers.ingest.sample_publisher import SamplePublisher
 from workers.ingest.source_states import SourceStates
@@ -148,10 +148,11 @@ class Collect:
         computing = [spec.name for spec in sources if spec.kind in COMPUTING]
         self._nodes = nodes
         self._wanted = WantedMetrics(bus, default_stale_after=default_stale_after, always=always, computing=computing)
+        before = GivenBefore(bus)
         self._runs: list[_PolledSource | ReceivingSource] = [
             ReceivingSource(bus, source, self._wanted, metrics, kind=spec.kind.value, publish=Publish.NODES)
             if isinstance(source, Listener)
-            else _PolledSource(bus, spec, source, self._wanted, metrics, period=period, publish=publish)
+            else _PolledSource(bus, spec, source, self._wanted, metrics, before=before, period=period, publish=publish)
             for spec, source in sources.items()
         ]
         for run in self._runs:
@@ -386,11 +387,13 @@ class _PolledSource(_CollectedSource):
         wanted: WantedMetrics,
         metrics: SourceMetrics,
         *,
+        before: GivenBefore,
         period: float,
         publish: Publish,
     ) -> None:
         super().__init__(bus, spec.name, wanted, metrics, kind=spec.kind.value, period=period, publish=publish)
         self._source = source
+        self._before = before
         self._policies = wanted
         self._poll_period = period
         self._retry = Backoff(first=2 * period, longest=max(period, MAX_PAUSE_SECONDS))
@@ -426,7 +429,7 @@ class _PolledSource(_CollectedSource):
     async def _remember(self) -> None:
         """Learns from the bus which nodes the source gave to another replica, or before a restart."""
         try:
-            given = await given_before(self._bus, self.name)
+            given = await self._before.of(self.name, self._wanted.of(self.name))
         except BusError as error:  # what it loses from now on it knows
             log.debug("source_nodes_not_remembered", source=self.name, error=str(error))
             return

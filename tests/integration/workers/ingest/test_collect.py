@@ -11,8 +11,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from bus.buckets import LEASES, NODES, SOURCES
+from bus.buckets import LEASES, NODES, SOURCES, Bucket
 from bus.connection import Bus
+from bus.entry import RawEntry
 from bus.errors import ConflictError
 from bus.records.codec import encode
 from bus.records.leases import LeaseRecord
@@ -526,6 +527,34 @@ async def test_a_source_that_lost_nodes_while_nobody_polled_it_says_so(
             return await lost() is None
 
         await polled(are_back)
+
+
+async def test_sources_whose_leases_are_new_read_once_together_what_they_gave_before(
+    bus: Bus, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NODES is large, and a process that starts gets the leases of all its sources."""
+    monkeypatch.setattr("tas.sources.state.LOST_SECONDS", 0.1)
+    await world.use("load")
+    names = ("one", "two", "three")
+    for name in names:
+        await store(bus, {f"node-of-{name}": {"load": "1", "unused": "1"}}, name, Publish.TABLES)
+    reads: list[Bucket] = []
+    read = Bus.entries
+
+    async def counted(bus: Bus, bucket: Bucket) -> list[RawEntry]:
+        reads.append(bucket)
+        return await read(bus, bucket)
+
+    monkeypatch.setattr(Bus, "entries", counted)
+    async with collecting(bus, *(Fake(name) for name in names)):
+        for name in names:
+
+            async def is_known(name: str = name) -> bool:
+                state = await world.state(name)
+                return state is not None and state.lost is not None and state.lost.names == (f"node-of-{name}",)
+
+            await polled(is_known)
+    assert reads.count(NODES) == 1
 
 
 async def store(bus: Bus, nodes: Nodes, source: str, publish: Publish) -> None:

@@ -233,7 +233,9 @@ class TestLostNodes:
         metrics = [f"m{number}" for number in range(10)]
         tracker = make_tracker()
         tracker.set_metrics(dict.fromkeys(metrics, STALE_AFTER), now=100.0)
-        tracker.record_result(result(*((node, metric) for metric in metrics for node in "abc")), published=30, now=101.0)
+        tracker.record_result(
+            result(*((node, metric) for metric in metrics for node in "abc")), published=30, now=101.0
+        )
         asked: list[str] = []
 
         def exists(node: str) -> bool:
