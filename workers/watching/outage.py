@@ -1,8 +1,9 @@
 """Says in the status of each policy that the bus cannot be reached: whoever else writes it reads the bus.
 
 Each replica may do it, since the lease of the others is on the bus, too. One policy is the first. If another replica
-writes its status again, only this replica has lost the bus, and it writes no more. Of one outage each policy gets at
-most one patch by a replica. Why so: docs/decisions/2026-11-29-status-without-a-bus.md.
+writes its status again, only this replica has lost the bus, and it writes no more until the bus has answered it. Each
+time that the bus was away each policy gets at most one patch by a replica. Why so:
+docs/decisions/2026-11-29-status-without-a-bus.md.
 """
 
 import asyncio
@@ -11,21 +12,18 @@ from collections.abc import Callable, Iterable, Mapping
 from math import inf
 
 import structlog
-from prometheus_client import Counter
 
 from bus.connection import Bus
 from bus.errors import BusError
 from bus.kinds import LEASE_RECORDS
 from bus.lease import LEASE_SECONDS
-from tas.enforcing.managers import FIELD_MANAGER
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey
 from tas.verdict.status import says_bus_unreachable, status_without_bus
-from workers.kubernetes.client import Change, ChangeType, KubernetesClient, Listing
-from workers.kubernetes.errors import ConflictError, ExpiredError, KubernetesError, NotFoundError
+from workers.kubernetes.client import Change, ChangeType, Listing
 from workers.kubernetes.reflectors import Reflectors
-from workers.kubernetes.resources import POLICIES, PolicyObject
-from workers.process.logs import GroupedLog
+from workers.kubernetes.resources import PolicyObject
+from workers.watching.status_patches import StatusPatches, Unpatched
 
 log = structlog.get_logger("status")
 
@@ -80,18 +78,15 @@ class StatusWithoutBus:
     def __init__(
         self,
         bus: Bus,
-        client: KubernetesClient,
+        patches: StatusPatches,
         reflectors: Reflectors,
         *,
-        patches: Counter,
         had_lease: Callable[[], bool],
     ) -> None:
-        """`patches` are counted by result; `had_lease`: whether this replica wrote the statuses last."""
+        """`had_lease`: whether this replica wrote the statuses last."""
         self._bus = bus
-        self._client = client
         self._patches = patches
         self._had_lease = had_lease
-        self._grouped = GroupedLog(log, kind="policy")
         self._policies: dict[PolicyKey, PolicyObject] = {}
         self._written: set[str] = set()  # uids
         self._failures: dict[PolicyKey, int] = {}  # of this outage
@@ -149,7 +144,12 @@ class StatusWithoutBus:
         listed, first_at = self._objects.listed, inf
         while await self._away(outage):
             await asyncio.sleep(CHECK_SECONDS)
-            if self._objects.listed == listed or self._is_undone or await self._is_reachable():
+            if await self._is_reachable():
+                # Whoever writes a status meanwhile says nothing about the time when the bus is away again.
+                first_at, self._is_undone = inf, False
+                self._written.clear()
+                continue
+            if self._objects.listed == listed or self._is_undone:
                 continue
             due = self._due()
             if first_at == inf and len(due) < len(self._policies):  # one says it
@@ -181,32 +181,12 @@ class StatusWithoutBus:
         status = status_without_bus(
             policy, generation=metadata.generation, problems=problems, before=found.status, now=time.time()
         )
-        patch = {"metadata": {"uid": metadata.uid, "resourceVersion": metadata.resource_version}, "status": status}
-        try:
-            after = await self._client.merge_patch(
-                POLICIES,
-                metadata.name,
-                patch,
-                namespace=metadata.namespace,
-                subresource="status",
-                field_manager=FIELD_MANAGER,
-                read_at=read_at,
-            )
-        except (ConflictError, ExpiredError):  # the watch brings what it is now
-            self._patches.labels("conflict").inc()
-        except NotFoundError:
-            self._patches.labels("gone").inc()
-        except KubernetesError as error:
-            self._patches.labels("failed").inc()
-            cause = str(error).replace(str(key), "POLICY")
-            self._grouped.warning("policy_status_failed", cause, str(key), error=str(error))
-            return False
-        else:
-            self._patches.labels("patched").inc()
+        after = await self._patches.send(metadata, status, read_at=read_at)
+        if isinstance(after, PolicyObject):
             self._written.add(metadata.uid)
             if self._policies.get(key) is found:
                 self._policies[key] = after
-        return True
+        return after is not Unpatched.FAILED
 
     def _listed(self, listing: Listing[PolicyObject]) -> None:
         self._policies.clear()
@@ -224,7 +204,7 @@ class StatusWithoutBus:
 
     def _take(self, found: PolicyObject) -> None:
         self._policies[PolicyKey(found.metadata.namespace, found.metadata.name)] = found
-        if found.metadata.uid in self._written and not says_bus_unreachable(found.status):
-            if not (self._is_undone or self._answers):
-                log.info("status_written_by_another", policy=f"{found.metadata.namespace}/{found.metadata.name}")
+        is_changed = found.metadata.uid in self._written and not says_bus_unreachable(found.status)
+        if is_changed and not (self._is_undone or self._answers):
+            log.info("status_written_by_another", policy=f"{found.metadata.namespace}/{found.metadata.name}")
             self._is_undone = True

@@ -12,7 +12,7 @@ from functools import partial
 from math import inf
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Gauge
 
 from bus.connection import Bus
 from bus.errors import BusError
@@ -33,7 +33,6 @@ from bus.record_kind import Entry, Unreadable
 from bus.records.nodes import NodeFacts
 from bus.records.synced import Synced
 from bus.watch import Watch
-from tas.enforcing.managers import FIELD_MANAGER
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import Policy, PolicyKey, Problem, StrategyType
 from tas.processes.process import NotReady
@@ -60,12 +59,11 @@ from tas.verdict.status import (
 from tas.verdict.verdict import NodeVerdict
 from workers.following.synced import SyncedWatch
 from workers.kubernetes.client import Change, ChangeType, KubernetesClient, Listing
-from workers.kubernetes.errors import ConflictError, ExpiredError, KubernetesError, NotFoundError
 from workers.kubernetes.reflectors import Reflectors
-from workers.kubernetes.resources import POLICIES, Metadata, PolicyObject
-from workers.process.logs import GroupedLog
+from workers.kubernetes.resources import Metadata, PolicyObject
 from workers.watching.outage import LEASE_KEY, StatusWithoutBus
 from workers.watching.seen_metrics import SeenMetrics
+from workers.watching.status_patches import StatusPatches, Unpatched
 
 log = structlog.get_logger("status")
 
@@ -120,23 +118,12 @@ class PolicyStatus:
         """`lost`: the workers that nobody runs, although somebody should."""
         self._bus = bus
         self.lost = lost
-        self._client = client
         self._reflectors = reflectors
         self._default_stale_after = default_stale_after
         self._lease = Lease(bus, LEASE_KEY)
         self._interruptions = Interruptions(log, "status_lease_lost")
-        self._grouped = GroupedLog(log, kind="policy")
-        self._patches = Counter(
-            "tas_policy_status_patches",
-            "Attempts to patch a policy's status, by result.",
-            ["result"],
-            registry=registry,
-        )
-        for result in ("patched", "conflict", "gone", "failed"):
-            self._patches.labels(result)
-        self._without_bus = StatusWithoutBus(
-            bus, client, reflectors, patches=self._patches, had_lease=lambda: self._lease.was_last
-        )
+        self._patches = StatusPatches(client, registry)
+        self._without_bus = StatusWithoutBus(bus, self._patches, reflectors, had_lease=lambda: self._lease.was_last)
         self.not_ready: dict[PolicyKey, str] = {}  # the reason of each policy that is not ready, with the lease only
         gauge = Gauge(
             "tas_policies_not_ready", "Policies that are not ready, by reason.", ["reason"], registry=registry
@@ -221,30 +208,11 @@ class PolicyStatus:
             self.not_ready[policy.key] = reason
         if not differs(written.status, status):
             return False
-        patch = {"metadata": {"uid": metadata.uid, "resourceVersion": metadata.resource_version}, "status": status}
-        try:
-            after = await self._client.merge_patch(
-                POLICIES,
-                metadata.name,
-                patch,
-                namespace=metadata.namespace,
-                subresource="status",
-                field_manager=FIELD_MANAGER,
-                read_at=read_at,
-            )
-        except (ConflictError, ExpiredError):
-            self._patches.labels("conflict").inc()
-            following.changed.add(policy.key)
-        except NotFoundError:
-            self._patches.labels("gone").inc()
-        except KubernetesError as error:
-            self._patches.labels("failed").inc()
-            following.changed.add(policy.key)
-            cause = str(error).replace(str(policy.key), "POLICY")
-            self._grouped.warning("policy_status_failed", cause, str(policy.key), error=str(error))
-        else:
-            self._patches.labels("patched").inc()
+        after = await self._patches.send(metadata, status, read_at=read_at)
+        if isinstance(after, PolicyObject):
             following.patched(written, after)
+        elif after is not Unpatched.GONE:
+            following.changed.add(policy.key)
         return True
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from bus.connection import Bus
@@ -16,6 +16,7 @@ from bus.lease import Lease
 from sandbox import Sandbox
 from tas.policy.policy import PolicyKey
 from tas.processes.process import NotReady
+from tas.verdict.status import says_bus_unreachable
 from tests.integration.proxy import Proxy
 from tests.integration.servers import Server, eventually
 from tests.integration.tables import put_tables
@@ -28,6 +29,7 @@ from workers.kubernetes.errors import KubernetesError
 from workers.kubernetes.reflectors import Reflectors
 from workers.watching.outage import StatusWithoutBus
 from workers.watching.status import PolicyStatus
+from workers.watching.status_patches import StatusPatches
 
 __all__ = ["status", "world"]
 
@@ -123,8 +125,8 @@ def quick_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workers.watching.status.Lease", partial(Lease, ttl_seconds=1))
 
 
-def patched(worker: Checking, result: str = "patched") -> float:
-    return worker.registry.get_sample_value("tas_policy_status_patches_total", {"result": result}) or 0.0
+def patched(registry: CollectorRegistry, result: str = "patched") -> float:
+    return registry.get_sample_value("tas_policy_status_patches_total", {"result": result}) or 0.0
 
 
 LOST = dict.fromkeys(("Ready", "Violating", "MetricsSeen"), ("Unknown", "BusUnreachable"))
@@ -141,7 +143,7 @@ async def test_with_a_dead_bus_no_policy_stays_ready_and_each_is_patched_once(
         for key in keys:
             await wait_for_status(world, key, Ready=("True", "InForce"))
         await wait_for_status(world, suspended, Ready=("False", "Suspended"))
-        before = patched(worker)
+        before = patched(worker.registry)
         await server.kill()
         for key in keys:
             found = await wait_for_status(world, key, **LOST)
@@ -150,12 +152,12 @@ async def test_with_a_dead_bus_no_policy_stays_ready_and_each_is_patched_once(
         later = PolicyKey(namespace, world.name("e"))
         await world.admin.create_policy(namespace, later.name, strategies=deschedule())
         await wait_for_status(world, later, **LOST)
-        assert patched(worker) == before + 5
+        assert patched(worker.registry) == before + 5
         await server.start()
         for key in (*keys, later):
             await wait_for_status(world, key, Ready=("True", "InForce"), Violating=("Unknown", "NoVerdict"))
         await wait_for_status(world, suspended, Ready=("False", "Suspended"), Violating=("Unknown", "NoVerdict"))
-        await eventually(lambda: patched(worker) == before + 10)
+        await eventually(lambda: patched(worker.registry) == before + 10)
 
 
 async def test_a_replica_that_alone_has_lost_the_bus_says_so_of_one_policy_and_for_a_moment(
@@ -166,14 +168,14 @@ async def test_a_replica_that_alone_has_lost_the_bus_says_so_of_one_policy_and_f
         keys = [await world.policy(namespace, world.name(name), deschedule()) for name in "abc"]
         for key in keys:
             await wait_for_status(world, key, Ready=("True", "InForce"))
-        before = patched(cut_off)
+        before = patched(cut_off.registry)
         async with status_running(kubeconfig, server.url) as other:
             proxy.open = False
             proxy.cut()
-            await eventually(lambda: patched(cut_off) == before + 1)
+            await eventually(lambda: patched(cut_off.registry) == before + 1)
             await eventually(lambda: cut_off._without_bus._is_undone)
             await wait_for_status(world, min(keys), Ready=("True", "InForce"))
-            assert (patched(cut_off), patched(other)) == (before + 1, 1)
+            assert (patched(cut_off.registry), patched(other.registry)) == (before + 1, 1)
             proxy.open = True
             await eventually(lambda: not cut_off._without_bus._is_undone)  # its outage is over
         for key in keys:
@@ -243,8 +245,9 @@ async def test_a_refused_policy_alone_holds_up_no_other_and_while_the_bus_answer
     ):
         bus = cast("CountedBus", connected)
         await bus.wait_connected()
-        patches = Counter("patches", "By result.", ["result"], registry=CollectorRegistry())
-        worker = StatusWithoutBus(bus, client, Reflectors(client), patches=patches, had_lease=lambda: True)
+        registry = CollectorRegistry()
+        patches = StatusPatches(client, registry)
+        worker = StatusWithoutBus(bus, patches, Reflectors(client), had_lease=lambda: True)
 
         async def passes() -> None:
             before = bus.asked
@@ -265,12 +268,14 @@ async def test_a_refused_policy_alone_holds_up_no_other_and_while_the_bus_answer
             third = await create("c")
             await eventually(lambda: third in worker._policies)
             await passes()
-            assert third not in {
-                key for key, found in worker._policies.items() if found.metadata.uid in worker._written
-            }
-            assert patches.labels("patched")._value.get() == 1
+            assert patched(registry) == 1
             with capture_logs() as logs:
                 path = f"{world.admin.policies(namespace)}/{second.name}"
                 await world.admin.patch(f"{path}/status", {"status": {"conditions": []}})
-                await eventually(lambda: worker._is_undone)
+                await eventually(lambda: not says_bus_unreachable(worker._policies[second].status))
+                await passes()
             assert "status_written_by_another" not in [each["event"] for each in logs]
+            await server.kill()  # the same outage: the bus has answered for less than `BACK_SECONDS`
+            for key in (second, third):
+                await wait_for_status(world, key, **LOST)
+            assert patched(registry) == 3
