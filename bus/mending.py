@@ -89,14 +89,18 @@ async def change(bus: Bus, of: Stream | Bucket) -> None:
         await bus.api(f"STREAM.UPDATE.{of.stream}", state.config | {field: new for field, (_, new) in weak.items()})
 
 
-async def resize(bus: Bus, bucket: Bucket, max_bytes: int) -> None:
-    """Sets how many bytes a bucket may have. Raises BusError, also if the bucket has more: it would be full."""
+async def resize(bus: Bus, bucket: Bucket, max_bytes: int, *, dry_run: bool = False) -> None:
+    """Sets how many bytes a bucket may have. Raises BusError, also if the bucket has more: it would be full.
+
+    With `dry_run` nothing is changed.
+    """
     state = await _state(bus, bucket)
     if state is None:
         raise RefusedError(f"{bucket.stream} does not exist")
     if max_bytes < state.size:
         raise RefusedError(f"it has {state.size} bytes, and would be full with {max_bytes}")
-    await bus.api(f"STREAM.UPDATE.{bucket.stream}", state.config | {"max_bytes": max_bytes})
+    if not dry_run:
+        await bus.api(f"STREAM.UPDATE.{bucket.stream}", state.config | {"max_bytes": max_bytes})
 
 
 def changes(of: Stream | Bucket, state: StreamState) -> dict[str, tuple[Any, Any]]:

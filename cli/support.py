@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from bus.connection import Bus
+from cli.discovery import is_simulated, running_bus
 from cli.doctor.bus_facts import BusRead, no_bus, read_bus
 from cli.options import settings_command
 from cli.queries.query import ask
@@ -42,16 +43,16 @@ def support(settings: Settings, *, output: Path | None, logs: tuple[Path, ...]) 
     """
     path = output or Path(time.strftime("tas-support-%Y%m%d-%H%M%S.tar.gz", time.gmtime()))
 
-    async def known(bus: Bus, _: str) -> int:
-        return await written(await read_bus(bus, embedded=False), bus)
+    async def known(bus: Bus, url: str) -> int:
+        return await written(await read_bus(bus, embedded=url == running_bus()), bus, simulated=is_simulated(url))
 
     async def unknown(reason: str) -> int:
         return await written(no_bus(reason), None)
 
-    async def written(read: BusRead, bus: Bus | None) -> int:
+    async def written(read: BusRead, bus: Bus | None, *, simulated: bool = False) -> int:
         # Here: the archive also asks the extender and the API server, whose clients are half of what is loaded.
         from cli.support_archive import write_archive
 
-        return await write_archive(settings, read, bus, path, logs)
+        return await write_archive(settings, read, bus, path, logs, simulated=simulated)
 
     return ask(settings, known, without_bus=unknown)

@@ -61,9 +61,14 @@ class Collected(NamedTuple):
     lacking: dict[str, str]
 
 
-async def write_archive(settings: Settings, read: BusRead, bus: Bus | None, path: Path, logs: Sequence[Path]) -> int:
-    """Writes the archive, and prints what is in it; returns the exit code. Raises ClickException."""
-    collected = await _collected(settings, read, bus, logs)
+async def write_archive(
+    settings: Settings, read: BusRead, bus: Bus | None, path: Path, logs: Sequence[Path], *, simulated: bool = False
+) -> int:
+    """Writes the archive, and prints what is in it; returns the exit code. Raises ClickException.
+
+    `simulated`: the cluster of the bus is that of `tas up`.
+    """
+    collected = await _collected(settings, read, bus, logs, simulated=simulated)
     redactor = Redactor(await asyncio.to_thread(lambda: list(_secrets(settings, os.environ))))
     files = {
         redactor.redacted(name): redactor.redacted(data.decode(errors="replace")).encode(errors="replace")
@@ -85,12 +90,14 @@ async def write_archive(settings: Settings, read: BusRead, bus: Bus | None, path
     return 0
 
 
-async def _collected(settings: Settings, read: BusRead, bus: Bus | None, logs: Sequence[Path]) -> Collected:
+async def _collected(
+    settings: Settings, read: BusRead, bus: Bus | None, logs: Sequence[Path], *, simulated: bool
+) -> Collected:
     files = {"about.json": _json(_about()), "settings.json": _json(_settings(settings))}
     lacking: dict[str, str] = {}
     files["status.json"] = _json(msgspec.to_builtins(overview_of(settings, read, "")))
     try:
-        findings = await examined(settings, Options(), read, bus)
+        findings = await examined(settings, Options(), read, bus, simulated=simulated)
         files["doctor.json"] = _json([msgspec.to_builtins(each) for each in findings])
     except (BusError, click.ClickException) as error:
         lacking["doctor.json"] = str(error)

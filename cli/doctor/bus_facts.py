@@ -26,7 +26,7 @@ from tas.diagnosis.metrics import MetricFacts
 from tas.diagnosis.policies import PolicyFacts, StoredPolicy
 from tas.diagnosis.processes import ProcessFacts
 from tas.policy.policy import PolicyKey
-from tas.processes.process import not_ready, refused_samples
+from tas.processes.process import NotReady, not_ready, refused_samples
 from tas.samples.sample import NodeSamples
 from tas.sources.state import SourceState
 from tas.values.backoff import Backoff
@@ -136,8 +136,18 @@ def policy_facts(
         breakers=stored.breakers,
         pause=stored.pause,
         refused=stored.refused,
-        not_ready=read.processes if isinstance(read.processes, Missing) else not_ready(read.processes.running),
+        not_ready=_not_ready(read.processes, stored),
     )
+
+
+def _not_ready(processes: StoredProcesses | Missing, stored: Stored) -> Mapping[str, NotReady] | Missing:
+    if isinstance(processes, Missing):
+        return processes
+    found = not_ready(processes.running)
+    if found is None and stored.policies and stored.cluster is not False:  # without a cluster there is no status
+        reason = "no process has the lease of status, so nobody says of which policies labels or marks are not written"
+        return Missing(reason, "tas run watch has it, as tas run all")
+    return found or {}
 
 
 def metric_facts(

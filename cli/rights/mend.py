@@ -122,8 +122,7 @@ async def _mend(bus: Bus, *, folder: OperatorFolder | None, room: Sequence[tuple
         echo(printable(f"{of.stream}: {would}changed: {text}"))
     for bucket, size in room:
         try:
-            if not dry_run:
-                await resize(bus, bucket, size)
+            await resize(bus, bucket, size, dry_run=dry_run)
         except RefusedError as error:
             echo(f"{bucket.stream}: {error}", err=True)
             refused = 1

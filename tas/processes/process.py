@@ -124,14 +124,17 @@ def waiting_labels(running: Iterable[Running]) -> dict[str, int]:
     return found
 
 
-def not_ready(running: Iterable[Running]) -> dict[str, NotReady]:
-    """By reason of their condition, the policies that are not ready: as the replica says that writes their status."""
+def not_ready(running: Iterable[Running]) -> dict[str, NotReady] | None:
+    """By reason of their condition, the policies that are not ready: as the replica says that writes their status.
+
+    None: no replica writes it, as none has the lease of `status`.
+    """
     found: dict[str, NotReady] = {}
-    for each in running:
-        if "status" in each.process.workers:
-            for reason, policies in each.process.not_ready.items():
-                found[reason] = max(policies, found.get(reason, policies), key=lambda one: one.count)
-    return found
+    writers = [each.process for each in running if "status" in each.process.workers.keys() & each.process.leases]
+    for process in writers:
+        for reason, policies in process.not_ready.items():
+            found[reason] = max(policies, found.get(reason, policies), key=lambda one: one.count)
+    return found if writers else None
 
 
 def refused_samples(running: Iterable[Running]) -> list[RefusedSamples]:

@@ -407,7 +407,8 @@ async def test_a_full_bucket_is_named_and_mend_gives_it_room(tas: Tas, tmp_path:
         done = await tas("bus", "mend", str(folder), "--bus", server.url, "--room", "PODS=2Mi")
         assert done.code == 0
         await watch.put(PODS, "a.more", bytes(100_000), revision=0, read_at=time.monotonic())
-        done = await tas("bus", "mend", str(folder), "--bus", server.url, "--room", "PODS=1Mi")
-        assert (done.code, "bytes, and would be full with 1048576" in done.err) == (1, True)
+        for dry_run in (["--dry-run"], []):
+            done = await tas("bus", "mend", str(folder), "--bus", server.url, "--room", "PODS=1Mi", *dry_run)
+            assert (done.code, "bytes, and would be full with 1048576" in done.err) == (1, True)
         done = await tas("bus", "mend", str(folder), "--bus", server.url, "--room", "PODS=2M")
         assert (done.code, "must be BUCKET=SIZE, as NODES=608Mi" in done.err) == (2, True)

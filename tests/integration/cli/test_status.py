@@ -95,9 +95,8 @@ async def test_a_policy_whose_labels_are_not_written_is_not_in_force(tas: Tas, b
         await put(bus, POLICIES, policy_key(key), encode_policy(PolicyRecord(policy=policy, uid="u", generation=1)))
     label = RefusedLabel(label="refused", value="violating", reason="denied", count=1, nodes=("node-1",))
     await put(bus, REFUSALS, "refused", encode_refused_labels((label,)))
-    await put_process(
-        bus, "watch", "status", not_ready={"LabelsNotWritten": NotReady(3, ("default/demo", "default/refused"))}
-    )
+    not_ready = {"LabelsNotWritten": NotReady(3, ("default/demo", "default/refused"))}
+    await put_process(bus, "watch", "status", leases=("status",), not_ready=not_ready)
     done = await tas("status", "--json")
     written = {each["what"] for each in done.json["findings"] if each["check"] == "policies.written"}
     assert written == {
@@ -111,6 +110,21 @@ async def test_a_policy_whose_labels_are_not_written_is_not_in_force(tas: Tas, b
     assert "  and 1 more: kubectl get taspolicies --all-namespaces\n  1 of 4 in force as written\n" in text
     doctor = await tas("doctor", "--json")
     assert "policies.written" in doctor.out
+
+
+async def test_while_nobody_writes_the_status_of_policies_it_is_not_known_whether_labels_are_written(
+    tas: Tas, bus: Bus
+) -> None:
+    """It said that the API server accepts all labels, which nobody had asked."""
+    policy, _ = parse_policy(PolicyKey("default", "demo"), {})
+    await put(bus, POLICIES, policy_key(policy.key), encode_policy(PolicyRecord(policy=policy, uid="u", generation=1)))
+    await put_process(bus, "watch", "status")
+    done = await tas("status", "--json")
+    written = next(each for each in done.json["findings"] if each["check"] == "policies.written")
+    assert written["severity"] == "unknown"
+    assert "no process has the lease of status" in written["what"]
+    await put_process(bus, "watch", "status", name="h-2", leases=("status",))
+    assert "policies.written" not in found(await tas("status", "--json"))
 
 
 async def test_without_a_bus_it_says_so_with_the_command(tas: Tas) -> None:

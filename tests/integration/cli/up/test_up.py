@@ -1,12 +1,14 @@
 """`tas up`: its display, its policies, and its end."""
 
 import asyncio
+import json
 import os
 import pty
 import re
 import signal
 import socket
 import sys
+import tarfile
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
@@ -81,11 +83,15 @@ async def test_nodes_get_labels_pods_move_an_edit_takes_effect_and_no_file_remai
 
         async def is_healthy() -> bool:
             """A trial has no cluster to check; at first its processes are not ready."""
-            found = await tas("doctor", *ports)
-            assert "not checked" not in found.out
-            return found.code == 0
+            return (await tas("doctor", *ports)).code == 0
 
         await eventually(is_healthy)
+        archive = policies.parent / "report.tar.gz"
+        assert (await tas("support", "--output", str(archive), *ports)).code == 0
+        with tarfile.open(archive) as files:
+            file = files.extractfile("tas-support/doctor.json")
+            assert file is not None
+            assert {each["severity"] for each in json.load(file)} <= {"ok", "hint"}, "as doctor"
         (policies / "bad.yaml").write_text("broken: [")
         await screen.shows("policies: bad.yaml: in force: nothing; no YAML")
         (problem,) = await _json(f"http://127.0.0.1:{health}/problems/files")
