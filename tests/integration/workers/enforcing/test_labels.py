@@ -461,22 +461,29 @@ async def test_an_unreadable_verdict_removes_nothing_and_is_reported(world: Worl
     await eventually(has(world, node, name, None))
 
 
-async def test_an_orphan_is_not_removed_by_a_list_of_policies_that_is_too_old_for_a_write(
-    world: World, labels: Running, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("old", ["confirmation.LIST_SECONDS", "breaker_records.FRESH_SECONDS"])
+async def test_an_orphan_is_not_removed_by_reads_that_are_too_old_for_a_write(
+    world: World, labels: Running, monkeypatch: pytest.MonkeyPatch, old: str
 ) -> None:
-    monkeypatch.setattr("workers.enforcing.confirmation.LIST_SECONDS", 600.0)  # shared for longer than a write may wait
+    """One of the list of policies and the records of freezes is shared for longer than a write may wait."""
+    for each in ("confirmation.LIST_SECONDS", "breaker_records.FRESH_SECONDS"):
+        monkeypatch.setattr(f"workers.enforcing.{each}", 600.0 if each == old else 0.1)
     monkeypatch.setattr("workers.kubernetes.client.WRITE_SECONDS", 0.5)
     node, _ = await violating(world, labelled=True)
     await world.remove(VERDICTS, verdict_key(node))
-    await eventually(lambda: labels.count("tas_label_orphans_kept_total") >= 1)  # by a list of now
-    listed = time.monotonic()
-    await eventually(lambda: time.monotonic() - listed > 0.5)
+    await eventually(lambda: labels.count("tas_label_orphans_kept_total") >= 1)  # by what was read now
+    read = time.monotonic()
+    await eventually(lambda: time.monotonic() - read > 0.5)
     later, orphan = await world.node("later"), world.name("orphan")
     patch = {"metadata": {"labels": {orphan: VIOLATING}}}
     await world.admin.patch(f"/api/v1/nodes/{later}?fieldManager=tas-on-nats", patch)
-    await eventually(lambda: labels.count("tas_label_patches_total", result="expired") > 0)
-    assert (await world.labels(later))[orphan] == VIOLATING
-    monkeypatch.setattr("workers.enforcing.confirmation.LIST_SECONDS", 0.1)  # so policies are listed again
+
+    async def is_expired() -> bool:
+        assert (await world.labels(later))[orphan] == VIOLATING
+        return labels.count("tas_label_patches_total", result="expired") > 0
+
+    await eventually(is_expired)
+    monkeypatch.setattr(f"workers.enforcing.{old}", 0.1)  # so it is read again
     await eventually(has(world, later, orphan, None))
 
 

@@ -1,5 +1,6 @@
-"""What a permit costs: the same with many labelled nodes as with few."""
+"""What a permit costs: the same with many labelled nodes as with few; and how old it is."""
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from math import isnan
@@ -8,6 +9,7 @@ from typing import TypeVar
 import pytest
 from prometheus_client import CollectorRegistry
 
+from bus.buckets import PAUSED
 from bus.connection import Bus
 from bus.entry import RawEntry
 from bus.invalid import InvalidEntries
@@ -123,3 +125,17 @@ def test_before_a_list_of_nodes_it_is_not_known_how_many_have_labels() -> None:
     for name, labels in {"a": {"p": "violating"}, "b": {}}.items():
         brake.take_in_node(name, NodeLabels(uid="u", labels=labels, managers={}, resource_version="7"))
     assert registry.get_sample_value("tas_labelled_nodes") == 1
+
+
+@pytest.mark.parametrize("oldest", [PAUSED, ALL, P.name])
+@pytest.mark.parametrize("value", ["violating", None], ids=["set", "removed"])
+async def test_a_permit_is_as_old_as_the_oldest_record_that_could_freeze_its_labels(
+    oldest: str, value: str | None
+) -> None:
+    """Else a label may change more than 2 s after a pause, or after a breaker has tripped."""
+    brake, now = brake_of({}, {}), time.monotonic()
+    for key, record in {PAUSED: None, ALL: Breaker(nodes={"n": 7}), P.name: Breaker(nodes={"n": 7})}.items():
+        brake._records._note(key, _Known(record, 1, now - (0.5 if key == oldest else 0.1)))
+    node = NodeLabels(uid="u", labels={P.name: "violating"}, managers={}, resource_version="7")
+    permit = await brake.permit("n", node, {P.name: value})
+    assert (set(permit.labels), permit.read_at) == ({P.name}, now - 0.5)
