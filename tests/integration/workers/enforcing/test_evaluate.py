@@ -37,6 +37,7 @@ from tas.samples.sample import Scrape, merge
 from tas.samples.table import Column, Reading, Table, TableKey
 from tas.values.quantity import parse_quantity
 from tas.verdict.knowledge import LastRevisions
+from tas.verdict.pending import Touched
 from tas.verdict.verdict import (
     ABSENT,
     HOLD,
@@ -1168,6 +1169,24 @@ async def test_a_replica_that_lags_does_not_replace_a_verdict_of_newer_policies(
             assert await world.verdict() == stored
             bus.gate.set()
             await world.eventually(VIOLATED, SET)
+
+
+@pytest.mark.parametrize("last", ["facts", "samples"])
+async def test_a_verdict_by_reads_of_the_node_has_the_last_revision_of_its_records(
+    bus: Bus, world: World, monkeypatch: pytest.MonkeyPatch, last: str
+) -> None:
+    """Else each replica evaluates the node again, and one that lags waits for a verdict of what it has read itself."""
+    monkeypatch.setattr("workers.following.read_index.REACH_SECONDS", 0.0)  # this view follows nothing
+    if last == "facts":
+        await world.sample(m=2)
+    await world.facts()
+    if last == "samples":
+        await world.sample(m=2)
+    written = (await answered(partial(bus.epoch, NODES))).last_sequence
+    await worker(bus)._nodes.update(NODE, Touched(by_all=True, since=time.monotonic()), inf)
+    verdict = await world.verdict()
+    assert verdict is not None
+    assert (verdict.node_uid, verdict.nodes_revision) == ("uid-1", written)
 
 
 async def test_a_verdict_with_revisions_that_nothing_has_is_replaced(server: Server, world: World) -> None:
