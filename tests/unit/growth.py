@@ -1,9 +1,11 @@
 """Processor time, compared with that of other work in the same process: of another size, or of another kind.
 
 Neighbours that use the processor make a measurement several times too long, and none too short. So the two are
-measured in turn, the shortest ones count, and the comparison is repeated as often as it fails, up to a limit.
+measured in turn, the shortest ones count, and the comparison is repeated as often as it fails, up to a limit. The
+garbage collector rests: what it takes depends on all other objects of the process.
 """
 
+import gc
 import time
 from collections.abc import Callable
 from math import inf
@@ -40,6 +42,10 @@ def is_within(factor: float, prepare: Callable[[], Work], reference: Callable[[]
 
 
 def _seconds(work: Work) -> float:
-    start = time.process_time()
-    work()
-    return time.process_time() - start
+    gc.disable()
+    try:
+        start = time.process_time()
+        work()
+        return time.process_time() - start
+    finally:
+        gc.enable()

@@ -535,9 +535,12 @@ class TestViewAgainstFacts:
     @pytest.mark.seeded
     def test_after_any_history_answers_are_those_of_the_facts(self) -> None:
         ViewAgainstFacts.reached = ViewAgainstFacts.kept = 0
-        run_state_machine_as_test(
-            ViewAgainstFacts, settings=settings(max_examples=3 * EXAMPLES, stateful_step_count=30)
-        )
+        for _ in range(4):  # a few of a hundred runs meet the hard cases less than ten times
+            run_state_machine_as_test(
+                ViewAgainstFacts, settings=settings(max_examples=3 * EXAMPLES, stateful_step_count=30)
+            )
+            if min(ViewAgainstFacts.reached, ViewAgainstFacts.kept) >= 10:
+                break
         assert ViewAgainstFacts.reached >= 10
         assert ViewAgainstFacts.kept >= 10
 
