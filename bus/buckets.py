@@ -72,13 +72,15 @@ class Bucket:
 
     Watches deliver this tombstone. Its price: who may write one key of the bucket can delete all others (facts.md n46).
     At `max_bytes` a server refuses new keys and longer values, and takes others (facts.md n79): so who fills one bucket
-    takes no room of another one.
+    takes no room of another one. A key that nobody has written for `max_age_seconds` is gone, without a tombstone.
     All work goes on without an `optional` one: that a connection cannot have it is no problem of the connection.
     """
 
     name: str
     history: int = 1
+    max_age_seconds: float = 0
     max_bytes: int = 0
+    max_message_bytes: int = 0
     ttl: bool = False
     marks: bool = True
     optional: bool = False
@@ -173,8 +175,14 @@ OUTCOMES = Stream(
     identifies=True,
 )
 """What becomes of pods, for agents that learn: as long as such an agent remembers, if there is room."""
-LEASES = Bucket(name="LEASES", ttl=True, marks=False, max_bytes=16 << 20)
-"""Every process writes its own key, and none watches: so no key can delete the others."""
+LEASES = Bucket(
+    name="LEASES", ttl=True, marks=False, max_age_seconds=60, max_bytes=16 << 20, max_message_bytes=HEADER_BYTES
+)
+"""Every process writes its own key, and none watches: so no key can delete the others.
+
+Who has a lease writes it every two seconds. In a full bucket nobody could have one that was free, and any user can fill
+it with acknowledgements of the server, which have no TTL: so they are gone after a minute.
+"""
 SOURCES = Bucket(name="SOURCES", ttl=True, max_bytes=16 << 20)
 """A key expires when its source is no longer configured. For 32 sources with a state of 512 KiB, the largest."""
 REFUSALS = Bucket(name="REFUSALS", ttl=True, max_bytes=8 << 20)
@@ -263,6 +271,10 @@ def configuration(of: Stream | Bucket, *, first_sequence: int, replicas: int) ->
         "deny_delete": True,
         "allow_direct": True,
     }
+    if of.max_age_seconds:
+        bucket["max_age"] = int(of.max_age_seconds * NANOSECONDS)
+    if of.max_message_bytes:
+        bucket["max_msg_size"] = of.max_message_bytes
     if of.ttl:
         bucket["allow_msg_ttl"] = True
     if of.ttl and of.marks:
@@ -309,7 +321,8 @@ def weaknesses(of: Stream | Bucket, actual: Mapping[str, Any]) -> dict[str, tupl
     most = {
         "duplicate_window": None if isinstance(of, Stream) and of.identifies else LEAST_WINDOW_NANOSECONDS,
         "max_msgs_per_subject": of.flood_messages if isinstance(of, Stream) else None,
-        "max_msg_size": of.max_message_bytes if isinstance(of, Stream) and of.flood_messages else None,
+        "max_msg_size": of.max_message_bytes if isinstance(of, Bucket) or of.flood_messages else None,
+        "max_age": needed.get("max_age") if isinstance(of, Bucket) else None,
     }
     for field, limit in most.items():
         if limit and not 0 < actual.get(field, 0) <= limit:

@@ -9,6 +9,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,11 +18,13 @@ from typing import Any, cast
 import msgspec
 
 from bus.records.agents import decode_learned
+from bus.records.allocations import decode_allocation
 from bus.records.breakers import decode_breaker, decode_pause
 from bus.records.devices import decode_hold, decode_inventory
 from bus.records.leases import decode_lease
-from bus.records.nodes import decode_node_facts, decode_node_samples
+from bus.records.nodes import decode_node_facts, decode_node_release, decode_node_samples
 from bus.records.outcomes import decode_outcome
+from bus.records.outstanding import decode_outstanding
 from bus.records.pods import decode_pod
 from bus.records.policies import decode_policy
 from bus.records.refusals import decode_refused_labels, decode_refused_marks
@@ -30,23 +33,30 @@ from bus.records.sources import decode_source_state
 from bus.records.synced import decode_synced
 from bus.records.tables import MAX_TABLE_BYTES, decode_stored_table, decode_table
 from bus.records.verdicts import decode_verdict
+from bus.records.windows import decode_series
+from bus.records.workers import decode_expected, decode_process
 from bus.subjects import (
     parse_agent_key,
     parse_breaker_key,
+    parse_expected_key,
     parse_hold_key,
     parse_node_key,
     parse_node_table_key,
     parse_pod_key,
     parse_policy_key,
+    parse_process_key,
     parse_refusals_key,
     parse_refused_marks_key,
     parse_samples_subject,
     parse_tables_subject,
     parse_verdict_key,
+    parse_window_key,
 )
 from cli.configure.cluster_dns import MAX_ANSWER as MAX_DNS_ANSWER
+from tas.allocation.pod import pod_totals
 from tas.configuring.dns import DnsError
 from tas.configuring.dns import addresses as dns_addresses
+from tas.devices.claim import Options, read_claim
 from tas.errors import InvalidInputError
 from tas.events.cloudevents import decode as decode_event
 from tas.events.cloudevents import headers
@@ -59,11 +69,13 @@ from tas.extender.wire import decode_args
 from tas.policy.policy import PolicyKey
 from tas.samples.parts import Part
 from tas.samples.table import TableKey
+from tas.sources.annotations import Annotation, annotation_samples
 from tas.sources.config import SourceConfigError, parse_source_config
 from tas.sources.custom_metrics import decode_group, decode_metric_values
 from tas.sources.metrics_api import METRICS, decode_node_metrics
 from tas.sources.prometheus import AnswerError, read_answer
 from tas.sources.remote_write import SeriesStore
+from tas.sources.result import ResultBuilder
 from tas.sources.series import Mappings
 from tas.sources.write_request import WriteError, decode_write_request
 from tas.values.duration import DurationError, parse_duration
@@ -72,12 +84,21 @@ from workers.ingest.sources import custom_metrics, metrics_server, prometheus, r
 from workers.kubernetes import client as kubernetes
 from workers.kubernetes.credentials import Credentials
 from workers.kubernetes.errors import ConfigurationError, UnavailableError, error_of
-from workers.kubernetes.resources import LABELLED_NODES, PODS, POLICIES, Resource
+from workers.kubernetes.resources import (
+    GPU_NODES,
+    LABELLED_NODES,
+    OBSERVED_PODS,
+    PODS,
+    POLICIES,
+    ObservedPod,
+    Resource,
+)
 from workers.process.manifests import MAX_BYTES as MAX_MANIFEST_BYTES
 from workers.process.manifests import ManifestError, read_yaml
 from workers.serving.extender_http import MAX_BODY_BYTES
 from workers.serving.instant_query import MAX_BODY_BYTES as MAX_QUERY_BYTES
 from workers.serving.instant_query import parse_parameters
+from workers.watching.cards import node_inventory
 from workers.watching.policy_files import parse_file
 from workers.watching.policy_lint import lint
 from workers.watching.watch import node_facts, pod_record, policy_record
@@ -198,6 +219,18 @@ def _event_of(resource: Resource[Any], record: Callable[[Any], object]) -> Calla
     return decode
 
 
+def _decode_observed_pod(pod: ObservedPod) -> object:
+    """What `inventory` and `gpu` read of a pod."""
+    claim = read_claim(pod.as_device_pod(), Options(allowlist=True, denylist=True))
+    with suppress(InvalidInputError):  # as in `workers.watching.pods_on_nodes`
+        return claim, pod.runs(), pod_totals(pod.as_pod_resources())
+    return claim, pod.runs()
+
+
+def _decode_annotation(text: str) -> object:
+    return annotation_samples("a", {"load": Annotation(text, NOW)}, ResultBuilder(), now=NOW, lifetime=600)
+
+
 def _decode_kubeconfig(data: bytes) -> object:
     with tempfile.NamedTemporaryFile(suffix=".yaml") as file:
         file.write(data)
@@ -241,7 +274,45 @@ _TABLES = tuple(
         {"measured": {"x": ["2026-01-01T00:00:00Z", None]}, "ends": ["2026-01-01T00:00:00Z", None]},
     )
 )
-_EVENT = json.dumps({"type": "MODIFIED", "object": _OBJECT}).encode()
+_GPU_POD = _OBJECT | {
+    "metadata": _OBJECT["metadata"] | {"annotations": {"gas-allow": "card0,card1", "gas-deny": "card2"}},
+    "spec": {
+        "nodeName": "node-1",
+        "containers": [
+            {
+                "name": "a",
+                "resources": {"requests": {"gpu.intel.com/i915": "2", "cpu": "100m"}, "limits": {"memory": "1Gi"}},
+            }
+        ],
+        "initContainers": [{"name": "b", "restartPolicy": "Always", "resources": {"requests": {"cpu": 1}}}],
+        "overhead": {"cpu": "10m"},
+    },
+    "status": {
+        "phase": "Running",
+        "containerStatuses": [
+            {
+                "name": "a",
+                "restartCount": 2,
+                "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}},
+                "lastState": {"terminated": {"exitCode": 1, "finishedAt": "2026-01-01T00:00:00Z"}},
+            }
+        ],
+    },
+}
+_GPU_LABELS = {
+    "gpu.intel.com/gpu-numbers": "0.1.2",
+    "gpu.intel.com/tiles": "6",
+    "gpu.intel.com/xe-links": "0.0-1.0_0.1-1.1",
+    "gpu.intel.com/numa-gpu-map": "0-0.1_1-2",
+    "gpu.intel.com/pci-groups": "0.1_2",
+    "telemetry.aware.scheduling.demo/gas-deschedule-pods-card0": "pci",
+    "telemetry.aware.scheduling.demo/gas-disable-card1": "true",
+    "telemetry.aware.scheduling.demo/gas-tile-preferred-card0": "gt1",
+}
+_GPU_NODE = _OBJECT | {
+    "metadata": _OBJECT["metadata"] | {"labels": _GPU_LABELS},
+    "status": {"allocatable": {"gpu.intel.com/i915": "3", "gpu.intel.com/memory.max": "48G", "cpu": "8"}},
+}
 _PAGE = json.dumps({"kind": "PodList", "metadata": {"resourceVersion": "7", "continue": ""}, "items": [_OBJECT]})
 _STATUS = {
     "kind": "Status",
@@ -306,11 +377,14 @@ DECODERS: tuple[Decoder, ...] = (
     _record("learned", decode_learned),
     _record("lease", decode_lease),
     _record("node-facts", decode_node_facts),
+    _record("node-allocation", decode_allocation),
+    _record("node-released", decode_node_release),
     _record("node-hold", decode_hold),
     _record("node-inventory", decode_inventory),
     _record("breaker", decode_breaker),
     _record("outcome-placed", decode_outcome),
     _record("outcome-run", decode_outcome),
+    _record("outstanding", decode_outstanding),
     _record("pause", decode_pause),
     _record("node-metrics", decode_node_samples),
     _record("node-table", partial(decode_stored_table, TableKey("my-program", Part(2, 1)))),
@@ -320,6 +394,9 @@ DECODERS: tuple[Decoder, ...] = (
     _record("refused-marks", decode_refused_marks),
     _record("source", decode_source_state),
     _record("synced", decode_synced),
+    _record("process", decode_process),
+    _record("expected", decode_expected),
+    _record("window", partial(decode_series, parse_window_key("node-1.load.600.quantiles"))),
     _record("verdict", decode_verdict),
     *(
         Decoder(
@@ -348,7 +425,11 @@ DECODERS: tuple[Decoder, ...] = (
     _text("key-refused-marks", parse_refused_marks_key, "a_b.marks", allowed=(InvalidInputError,)),
     _text("key-policy", parse_policy_key, "default.a_b", allowed=(InvalidInputError,)),
     _text("key-pod", parse_pod_key, "default.a_b", allowed=(InvalidInputError,)),
+    _text("key-process", parse_process_key, "evaluate.0123456789abcdef", allowed=(InvalidInputError,)),
+    _text("key-expected", parse_expected_key, "_expected.evaluate", allowed=(InvalidInputError,)),
+    _text("key-window", parse_window_key, "a_b.x=y.600.quantiles", allowed=(InvalidInputError,)),
     _text("quantity", parse_quantity, "1.5Gi", "1e3", "-1500m", allowed=(QuantityError,)),
+    _text("annotation", _decode_annotation, "155597063.5", "2E+9", "N/A", allowed=()),
     _text("duration", parse_duration, "1h30m", "-1.5s", allowed=(DurationError,)),
     _request("args", decode_args, "extender/[fp][ir][li]*.json"),
     _request("preempt", decode_preemption_args, "extender/preempt*.json"),
@@ -412,11 +493,17 @@ DECODERS: tuple[Decoder, ...] = (
             decode=_event_of(resource, record),
             allowed=(UnavailableError,),
             largest=kubernetes.MAX_OBJECT_BYTES,
-            seeds=(_EVENT,),
+            seeds=(json.dumps({"type": "MODIFIED", "object": found}).encode(),),
         )
-        for name, resource, record in cast(
-            "tuple[tuple[str, Resource[Any], Callable[[Any], object]], ...]",
-            (("policy", POLICIES, policy_record), ("node", LABELLED_NODES, node_facts), ("pod", PODS, pod_record)),
+        for name, resource, record, found in cast(
+            "tuple[tuple[str, Resource[Any], Callable[[Any], object], object], ...]",
+            (
+                ("policy", POLICIES, policy_record, _OBJECT),
+                ("node", LABELLED_NODES, node_facts, _OBJECT),
+                ("pod", PODS, pod_record, _OBJECT),
+                ("gpu-node", GPU_NODES, node_inventory, _GPU_NODE),
+                ("gpu-pod", OBSERVED_PODS, _decode_observed_pod, _GPU_POD),
+            ),
         )
     ),
     Decoder(

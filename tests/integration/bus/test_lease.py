@@ -7,9 +7,9 @@ from typing import cast
 
 import pytest
 
-from bus.buckets import LEASES, Bucket
+from bus.buckets import LEASES, NANOSECONDS, Bucket
 from bus.connection import Bus, RawEntry
-from bus.errors import ConflictError, UnavailableError
+from bus.errors import ConflictError, RefusedError, UnavailableError
 from bus.lease import Lease
 from tests.integration.proxy import Proxy
 from tests.integration.servers import Server, answered, eventually
@@ -305,6 +305,43 @@ async def test_a_lease_that_the_bus_refuses_is_a_problem_of_the_connection_until
     finally:
         holding.cancel()
         await asyncio.wait([holding])
+
+
+async def test_what_fills_the_bucket_of_leases_is_gone_after_its_age_and_who_renews_stays(bus: Bus) -> None:
+    """Any user can let a server write acknowledgements there, which have no TTL: then no free lease could be had."""
+    config = (await bus.api(f"STREAM.INFO.{LEASES.stream}"))["config"]
+    assert config["max_age"] == 60 * NANOSECONDS
+    assert config["max_msg_size"] == 1024
+    small = config | {"max_bytes": 20_000, "max_age": 3 * NANOSECONDS}
+    await bus.api(f"STREAM.UPDATE.{LEASES.stream}", small)
+
+    async def state() -> dict[str, int]:
+        found: dict[str, int] = (await bus.api(f"STREAM.INFO.{LEASES.stream}"))["state"]
+        return found
+
+    async def full() -> bool:
+        return (await state())["bytes"] > 20_000 - 200
+
+    revisions: set[int] = set()
+
+    async def renewed() -> bool:
+        """The first renewal is some bytes longer than what it renews, and a full bucket takes only what is not."""
+        entry = await bus.get(LEASES, "held")
+        assert entry is not None
+        revisions.add(entry.revision)
+        return len(revisions) > 1
+
+    held = Lease(bus, "held", ttl_seconds=2)
+    async with held.hold():
+        await eventually(renewed)
+        for number in range(300):
+            await bus.link.send("tas.samples.a.b", b"{}", reply=LEASES.subject(f"invented{number}"))
+        await eventually(full)
+        with pytest.raises(RefusedError, match="maximum bytes exceeded"):
+            await bus.put(LEASES, "free", b"x" * 500, revision=0, read_at=time.monotonic())
+        async with asyncio.timeout(120), Lease(bus, "free", ttl_seconds=2).hold():
+            assert held.held
+            assert (await state())["messages"] == 2
 
 
 async def test_a_bus_that_takes_no_write_is_a_problem_of_the_connection_until_the_lease_is_acquired(

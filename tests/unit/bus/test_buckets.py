@@ -65,6 +65,8 @@ def test_only_a_bucket_whose_expired_keys_are_watched_has_delete_markers() -> No
 def test_a_created_stream_has_no_weaknesses_and_one_of_before_has(of: Stream | Bucket) -> None:
     assert weaknesses(of, as_reported(of, allow_rollup_hdrs=isinstance(of, Bucket) and of.ttl and of.marks)) == {}
     before = as_reported(of, allow_rollup_hdrs=True, duplicate_window=120 * 10**9, consumer_limits={}, max_msg_size=-1)
+    if isinstance(of, Bucket):
+        before["max_age"] = 0
     before["max_bytes"] = -1
     before["subject_delete_marker_ttl"] = 60 * 10**9 if isinstance(of, Bucket) and of.ttl else None
     found = weaknesses(of, before)
@@ -72,7 +74,8 @@ def test_a_created_stream_has_no_weaknesses_and_one_of_before_has(of: Stream | B
     assert ("duplicate_window" in found) is (of is not OUTCOMES)
     assert ("allow_rollup_hdrs" in found) is (isinstance(of, Bucket) and (of is LEASES or not of.ttl))
     assert ("subject_delete_marker_ttl" in found) is (of is LEASES)
-    assert ("max_msg_size" in found) is (of is DEAD_LETTERS)
+    assert ("max_msg_size" in found) is (of in (DEAD_LETTERS, LEASES))
+    assert ("max_age" in found) is (of is LEASES)
     assert found.get("max_bytes") == ((-1, of.max_bytes) if isinstance(of, Bucket) else None)
     # What mends a weakness leaves none.
     assert weaknesses(of, before | {field: new for field, (_, new) in found.items()}) == {}
