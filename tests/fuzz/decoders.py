@@ -243,7 +243,7 @@ def _decode_source_config(data: bytes) -> object:
     return parse_source_config("config", documents[0] if documents else None, sources=("prometheus",))
 
 
-_OBJECT = {
+_OBJECT: dict[str, Any] = {
     "metadata": {
         "name": "a",
         "namespace": "default",
