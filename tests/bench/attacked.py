@@ -1,13 +1,17 @@
 """What filter answers while a polled source and the receiver of a sink attack the one process of `tas run all`.
 
-`python -m tests.bench.attacked PORT FILE` is the attacker: it answers each connection as the case in FILE says.
+`python -m tests.bench.attacked PORT FILE` is the attacker: it answers each connection as the case in FILE says. It only
+uses processor time that nobody else wants, as an attacker on another machine takes none of this one.
 """
 
 import asyncio
+import os
+import re
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import orjson
 import yaml
@@ -15,14 +19,17 @@ import yaml
 from tas.policy.policy import API_VERSION
 from tests.bench import cluster
 from tests.bench.client import Client
-from tests.bench.rows import Budget, Results, quantile_rows
-from tests.bench.stand import FILTER, Stand, module
+from tests.bench.rows import Budget, Results, quantile_rows, row
+from tests.bench.stand import FILTER, Stand, cpu_seconds, module
 from tests.e2e.processes import free_ports, until
 
 NAME = "attacked"
 NODES = 500
 PAUSE_SECONDS = 0.01
 PERIOD = "1s"
+LEAST_ATTACKS = 3
+"""So many answers of the attacker must have ended in a round: else nothing was attacked."""
+
 BUDGETS = {"p99": Budget(50.0)}
 QUIET = "quiet"
 
@@ -60,6 +67,14 @@ CASES: dict[str, Callable[[], AsyncIterator[bytes]]] = {
 }
 
 
+class Round(NamedTuple):
+    """What was measured in a round: seconds of each request, cores of the product, bytes of each answer that ended."""
+
+    times: list[float]
+    cores: float
+    sent: list[int]
+
+
 async def measure(stand: Stand) -> Results:
     """Milliseconds of filter in each case; the floor is the same process just before, with an honest answer."""
     results = Results()
@@ -88,42 +103,71 @@ async def measure(stand: Stand) -> Results:
         served.wait_ready()
         with Client(served.port) as client:
 
-            def asked(name: str) -> list[float]:
+            def asked(name: str) -> Round:
+                before = process.log.stat().st_size
                 case.write_text(name)
-                until(lambda: served_as(name), f"the source and the sink were served: {name}")
-                end, times = time.monotonic() + stand.some(20, 5), []
-                while time.monotonic() < end:
+                until(lambda: served_as(name, since=before), f"the source and the sink were served: {name}")
+                begun, used = time.monotonic(), cpu_seconds(served.process.pid)
+                before, times = process.log.stat().st_size, []
+                while (seconds := time.monotonic() - begun) < stand.some(20, 5):
                     times.append(client.seconds(served.request(request)))
                     time.sleep(PAUSE_SECONDS)
                 process.must_run()
-                return times
+                sent = [int(each) for each in re.findall(rf"sent {name} (\d+)", log(since=before))]
+                return Round(times, (cpu_seconds(served.process.pid) - used) / seconds, sent)
 
-            def served_as(name: str) -> bool:
-                asked = process.log.read_text()
-                return all(f"{path} {name}" in asked for path in ("/api/v1/query", "/"))
+            def served_as(name: str, *, since: int) -> bool:
+                return all(f"{path} {name}" in log(since=since) for path in ("/api/v1/query", "/"))
+
+            def log(*, since: int) -> str:
+                return process.log.read_bytes()[since:].decode()
 
             for name in CASES:
                 rounds = [(asked(QUIET), asked(name)) for _ in range(stand.some(3, 1))]
                 quiet, attacked = zip(*rounds, strict=True)
+                if min(len(each.sent) for each in attacked) < LEAST_ATTACKS:
+                    raise RuntimeError(f"{name}: fewer than {LEAST_ATTACKS} attacks in a round")
                 series = f"filter of {NODES} names, a source and a sink send {name}"
-                results.rows += quantile_rows(series, attacked, quiet, floor_name="honest answers", budgets=BUDGETS)
+                results.rows += quantile_rows(
+                    series,
+                    [each.times for each in attacked],
+                    [each.times for each in quiet],
+                    floor_name="honest answers",
+                    budgets=BUDGETS,
+                )
+                results.rows += [
+                    row(
+                        series,
+                        "processor time",
+                        [each.cores * 1000 for each in attacked],
+                        [each.cores * 1000 for each in quiet],
+                        unit="millicores",
+                        floor_name="honest answers",
+                    ),
+                    row(series, "answers", [float(len(each.sent)) for each in attacked], unit="attacks"),
+                    row(series, "sent", [sum(each.sent) / 1000 for each in attacked], unit="KB"),
+                ]
     return results
 
 
 async def _attack(port: int, file: Path) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        name, sent = "", 0
         try:
             head = await reader.readuntil(b"\r\n\r\n")
             name = file.read_text()  # noqa: ASYNC240 - a few bytes
             print(head.split(b" ")[1].partition(b"?")[0].decode(), name, flush=True)
             async for piece in CASES.get(name, _honest)():
                 writer.write(piece)
+                sent += len(piece)
                 await writer.drain()
         except (OSError, asyncio.IncompleteReadError):
             return  # the product has closed the connection
         finally:
+            print("sent", name, sent, flush=True)
             writer.close()
 
+    os.nice(19)
     async with await asyncio.start_server(answer, "127.0.0.1", port) as server:
         await server.serve_forever()
 
