@@ -60,6 +60,10 @@ MAX_SAMPLES = 200_000
 """The most samples in a request: a sender of Prometheus sends 2,000 by default."""
 
 
+MAX_CONTINUED = 16
+"""Of a node with more series of a metric it is not sure which one a new series continues."""
+
+
 class _SeriesUse(NamedTuple):
     """A metric for which the series of one name are used; `rank` is the index of that name in `series_names`.
 
@@ -263,7 +267,20 @@ class SeriesStore:
             if stored.add(counting, context.now):
                 context.updated[metric, node] = None
                 if stored.value is not before and stored.value is not None:
-                    self._jumps.add_value(node, metric, before, stored.value, context.now, series=series_id)
+                    self._compare(use, node, series_id, before, stored.value, now=context.now)
+
+    def _compare(
+        self, use: _SeriesUse, node: str, series_id: SeriesId, before: Quantity | None, value: Quantity, *, now: float
+    ) -> None:
+        """Notes whether a value jumps. An exporter that restarts has other labels: a new series continues another."""
+        series = self._stored[use.metric, node]
+        if before is None and use.mapping.aggregate is None and len(series) <= MAX_CONTINUED:
+            others = [each for each, old in series.items() if each != series_id and old.rank == use.rank]
+            if others:
+                last = max(others, key=lambda each: series[each].measured)
+                before = series[last].value
+                self._jumps.add_value(node, use.metric, None, value, now, series=last)
+        self._jumps.add_value(node, use.metric, before, value, now, series=series_id)
 
     def _values_of(
         self, samples: Sequence[tuple[float, Quantity | None]], use: _SeriesUse, subject: str, context: _RequestContext

@@ -15,7 +15,7 @@ from tas.samples.sample import MAX_SAMPLE_AGE, NodeSamples, Scrape, merge, newes
 from tas.sources import remote_write
 from tas.sources import series as series_rules
 from tas.sources.remote_write import MAX_LABELS, MAX_SERIES_OF_NODE, InvalidSeries, SeriesStore
-from tas.sources.result import RefusalReason, SourceResult, SuspectReason, scrapes
+from tas.sources.result import Refusal, RefusalReason, SourceResult, SuspectReason, scrapes
 from tas.sources.series import LOOKBACK, Aggregate, Identity, Mappings, MetricMapping
 from tas.sources.write_request import WriteError, decode_write_request
 from tas.values.quantity import Quantity, format_quantity, parse_quantity
@@ -588,6 +588,25 @@ def test_an_aggregate_is_that_of_all_series_in_any_split_into_requests(
             last = result.samples[0].value if result.samples else last
     assert last is not None
     assert format_quantity(last) == str(sum(values.values()))
+
+
+@pytest.mark.parametrize("pods", ["aab", "abb", "abc", "aaa"])
+def test_a_jump_is_found_although_the_exporter_restarts_with_other_labels_as_of_a_polled_source(pods: str) -> None:
+    sender = Sender("load")
+    for number, (pod, value) in enumerate(zip(pods, (35.0, 644245923.0, 34.0), strict=True)):
+        at = MS + number * 15_000
+        found = sender.send(series("load", (value, at), node="a", pod=pod), now=at / 1000).suspect
+        assert bool(found) == (number == 2)
+    assert found[SuspectReason.JUMP] == Refusal(
+        count=1, example="load of a: value = 644245923: jumped for one scrape, from 35 and back to 34"
+    )
+
+
+def test_a_new_series_of_a_sum_continues_no_other() -> None:
+    sender = Sender(load=MetricMapping(aggregate=Aggregate.SUM))
+    for number, value in enumerate((35.0, 644245923.0, 34.0)):
+        at = MS + number * 15_000
+        assert not sender.send(series("load", (value, at), node="a", gpu=str(number)), now=at / 1000).suspect
 
 
 def test_a_series_that_jumps_for_one_scrape_is_suspect_beside_another_of_its_node() -> None:
