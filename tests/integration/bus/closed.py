@@ -55,7 +55,13 @@ class Closed:
         reader, writer = await asyncio.open_connection(*address, limit=1 << 20)
         try:
             nonce = json.loads((await reader.readline()).removeprefix(b"INFO "))["nonce"]
-            hello = {"verbose": False, "headers": True, "jwt": user.jwt, "sig": user.sign(nonce).decode(), "protocol": 1}
+            hello = {
+                "verbose": False,
+                "headers": True,
+                "jwt": user.jwt,
+                "sig": user.sign(nonce).decode(),
+                "protocol": 1,
+            }
             writer.write(b"CONNECT " + json.dumps(hello).encode() + b"\r\nPING\r\n")
             await reader.readuntil(b"PONG\r\n")
             yield reader, writer

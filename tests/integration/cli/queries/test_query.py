@@ -563,16 +563,13 @@ SHORT_COMMANDS = [
     ("trace", "m", "node-1"),
 ]
 
-START_ALONE = {"crd", "events", "explain", "get", "pause", "publish", "trace"}
-"""Commands that also start in a process which has imported no command (`tests/unit/cli/test_starts.py`)."""
+IN_MAKE_TEST = {"certs", "doctor", "policy", "simulate"}
+"""Each imports much that no other one does. `tests/unit/cli/test_starts.py` starts most of the others alone."""
 
 
 @pytest.mark.parametrize(
     "command",
-    [
-        pytest.param(each, marks=[pytest.mark.ci] if each[0] in {*START_ALONE, "docs"} else [])
-        for each in SHORT_COMMANDS
-    ],
+    [pytest.param(each, marks=[] if each[0] in IN_MAKE_TEST else [pytest.mark.ci]) for each in SHORT_COMMANDS],
     ids=" ".join,
 )
 async def test_a_new_process_prints_what_a_fork_prints(tas: Tas, bus: Bus, command: tuple[str, ...]) -> None:
