@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 
+_BYTE_ORDER_MARK = "\ufeff"
+_UNUSUAL = "the file cannot be edited in place, since it uses anchors or an unusual layout"
+
 
 class EditError(ValueError):
     """The text cannot be edited without a change elsewhere, for example because of an anchor."""
@@ -56,11 +59,13 @@ def edited(text: str, value: object, read: Read, comments: Mapping[str, str] | N
     root = read(text)
     if _same(root.value, value):
         return text
+    if text.startswith(_BYTE_ORDER_MARK):  # which parsers do not count as a character
+        return _BYTE_ORDER_MARK + edited(text.removeprefix(_BYTE_ORDER_MARK), value, read, comments)
     edits = _Edits(text if text.endswith("\n") else f"{text}\n", root, comments or {})
     edits.change(root, value, in_flow=False)
     result = edits.applied()
     if not _same(read(result).value, value):
-        raise EditError("the file cannot be edited in place, since it uses anchors or an unusual layout")
+        raise EditError(_UNUSUAL)
     return result
 
 
@@ -79,7 +84,7 @@ class _Edits:
         # A stable sort: edits at one place stay in their order, the innermost first.
         for start, end, new in sorted(self.edits, key=lambda edit: edit[:1]):
             if start < position:
-                raise EditError("two edits overlap")
+                raise EditError(_UNUSUAL)
             parts += [self.text[position:start], new]
             position = end
         return "".join([*parts, self.text[position:]])
@@ -182,7 +187,7 @@ class _Edits:
             if dash < child.start and self.text[dash : dash + 1] == "-":
                 return dash
             if start == 0:
-                raise EditError("an item of a list without its dash")
+                raise EditError(_UNUSUAL)
             start = self._line_start(start - 1)
 
     def _block(self, value: object, column: int) -> str:

@@ -26,6 +26,9 @@ _ORIGINALS = {"schedulerconfig", "certdir"}
 _LAST_MINOR = {"algorithm-provider": 21}  # facts.md c44
 _CONFIG = ("config",)
 _POLICY = ("policy-configmap", "policy-configmap-namespace", "policy-config-file", "use-legacy-policy-config")
+_SHELLS = {"sh", "ash", "bash", "dash", "ksh", "zsh", "busybox"}
+_VARIABLE = re.compile(r"\$\([^()]*\)")
+"""A word that the kubelet replaces by a variable of the container."""
 _SWITCHES = ("use-legacy-policy-config",)
 """Flags without a value."""
 
@@ -107,12 +110,28 @@ class Scheduler:
                 if not isinstance(word, str):
                     raise InvalidInputError(SUBJECT, f"{place}[{at}]", word, "must be text")
                 found.append(_Word(field, word))
-            program = posixpath.basename(str(words[0])) if words and field == "command" else ""
-            if program in ("sh", "bash", "ash") or any(" --" in str(word) for word in words):
-                raise InvalidInputError(SUBJECT, place, words, "is a script of a shell: give each flag as an item")
         if not found:
             raise InvalidInputError(SUBJECT, f"{self._place}.command", None, "must have the command of the scheduler")
+        self._check_last_is_a_flag(found)
         return found
+
+    def _check_last_is_a_flag(self, words: Sequence[_Word]) -> None:
+        """Raises InvalidInputError if the scheduler would not read an item at the end as a flag, or reads others."""
+        names = ["" if word.text.startswith("-") else posixpath.basename(word.text) for word in words]
+        program = names.index(PROGRAM) if PROGRAM in names else -1
+        for at, (word, name) in enumerate(zip(words, names, strict=True)):
+            field = f"{self._place}.{word.field}"
+            is_shell = name in _SHELLS
+            parts = word.text.split()
+            has_program = any(posixpath.basename(part) == PROGRAM for part in parts) and len(parts) > 1
+            if (is_shell and at < max(program, 1)) or has_program or " --" in word.text:
+                raise InvalidInputError(SUBJECT, field, word.text, "is a script of a shell: give each flag as an item")
+            if word.text == "--" and at > program:
+                reason = "ends the flags, so that none can be added after it: remove it"
+                raise InvalidInputError(SUBJECT, field, word.text, reason)
+            if _VARIABLE.fullmatch(word.text):
+                reason = "may be any flag, also --config: write the flag itself"
+                raise InvalidInputError(SUBJECT, field, word.text, reason)
 
     def flag(self, name: str) -> str | None:
         """The value of a flag of the scheduler, of the last if it is given twice."""
@@ -120,7 +139,7 @@ class Scheduler:
         words = [word.text for word in self._words()]
         for at, word in enumerate(words):
             flag, has_value, after = word.partition("=")
-            if flag in (f"-{name}", f"--{name}"):
+            if _flag_of(flag) == name:
                 value = after if has_value else (words[at + 1] if at + 1 < len(words) else None)
         return value
 
@@ -282,8 +301,8 @@ def _without_flags(
             skip = False
             continue
         name, has_value, _ = word.text.partition("=")
-        flag = re.sub(r"^--?", "", name)
-        if not name.startswith("-") or flag not in gone:
+        flag = _flag_of(name)
+        if flag not in gone:
             kept.append(word)
             continue
         skip = not has_value and flag not in _SWITCHES and at + 1 < len(words)
@@ -292,6 +311,11 @@ def _without_flags(
         if word.text not in added and flag not in _CONFIG:
             notices.append(f"{word.text} is removed: it has no effect beside a configuration, or does not exist")
     return kept
+
+
+def _flag_of(word: str) -> str | None:
+    """The name of a flag, in which the scheduler reads `_` as `-`; None: the word is none."""
+    return re.sub(r"^--?", "", word).replace("_", "-") if word.startswith("-") else None
 
 
 def _is_scheduler(container: Object) -> bool:

@@ -19,6 +19,7 @@ from cli.configure.errors import SomeNotRestoredError
 from cli.configure.files import FilesError, NotRestoredError, Step, stored, undone, write_all
 from tests.certificates import Authority, Pair
 from tests.unit.cli.configure.node import AUTHORITY, CLIENT, Node, code, message, mode, tas
+from tests.unit.tas.configuring.hostile import EDITED
 from tests.unit.tas.configuring.samples import KUBEADM
 from workers.process.manifests import read_yaml, read_yaml_tree
 from workers.process.version import product_version
@@ -349,7 +350,7 @@ def certificate_folder(node: Node) -> None:
 BAD_FILES: dict[str, tuple[Callable[[Node], object], str]] = {
     "a manifest that is no YAML": (lambda node: node.manifest.write_text("a: ["), "kube-scheduler.yaml: no YAML"),
     "a manifest in another encoding": (lambda node: node.manifest.write_bytes(b"a: \xff"), "UTF-8"),
-    "half a manifest": (lambda node: node.manifest.write_text(KUBEADM[:300]), "manifest: spec.containers[0].image"),
+    "half a manifest": (lambda node: node.manifest.write_text(KUBEADM[:310]), "manifest: spec.containers[0].image"),
     "another pod": (lambda node: node.manifest.write_text(KUBEADM.replace("kube-scheduler", "etcd")), "exactly one"),
     "no manifest": (lambda node: node.manifest.unlink(), "missing: "),
     "a symbolic link": (symbolic_link, "is a symbolic link to"),
@@ -651,6 +652,74 @@ def test_what_a_killed_run_left_does_not_stop_the_next(node: Node) -> None:
     assert [path.name for path in node.manifest.parent.iterdir()] == ["kube-scheduler.yaml"]
 
 
+def test_a_full_disk_stops_a_revert_before_the_first_file(node: Node) -> None:
+    node.manifest.write_text(KUBEADM + "# long\n" * 20_000)
+    node.configure()
+    before = node.state()
+    with largest_file(100_000):
+        result = node.revert()
+    assert (code(result), "File too large; every file is as before" in message(result)) == (1, True)
+    assert node.state() == before
+    assert code(node.revert()) == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a file to others")
+def test_the_owner_of_a_file_stays(node: Node) -> None:
+    os.chown(node.manifest, 1234, 1235)
+    for run in (node.configure, node.revert):
+        assert code(run()) == 0
+        assert (node.manifest.stat().st_uid, node.manifest.stat().st_gid) == (1234, 1235)
+
+
+def test_a_file_of_an_owner_that_cannot_be_kept_changes_nothing(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for somebody who is not root; certificates and configuration are written before the manifest."""
+
+    def refuse(descriptor: int, uid: int, gid: int) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "fchown", refuse)
+    before = node.state()
+    result = node.configure("-b", "/dev/null")
+    assert message(result) == f"{node.manifest}: Operation not permitted; every file is as before"
+    assert (code(result), node.state()) == (1, before)
+
+
+@pytest.mark.parametrize("name", ["config", "certificate", "template", "backup"])
+def test_a_symbolic_link_is_refused_wherever_a_file_is_read_or_written(node: Node, name: str) -> None:
+    """The hard case: a file of a backup that has become one since."""
+    configuration = "kind: KubeSchedulerConfiguration\napiVersion: kubescheduler.config.k8s.io/v1\n"
+    elsewhere = node.folder / "elsewhere.yaml"
+    elsewhere.write_text(configuration)
+    template = node.folder / "template.yaml"
+    link = {
+        "config": node.config,
+        "certificate": node.certs / "client.key",
+        "template": template,
+        "backup": node.config,
+    }
+    if name == "backup":
+        node.configure()
+        node.config.unlink()
+    link[name].parent.mkdir(exist_ok=True)
+    link[name].symlink_to(elsewhere)
+    before = node.state()
+    result = (
+        node.revert() if name == "backup" else node.configure(*(["-f", str(template)] if name == "template" else []))
+    )
+    assert message(result).startswith(f"{link[name]}: is a symbolic link to {elsewhere}: give the file itself")
+    assert (code(result), node.state()) == (1, before)
+
+
+def test_a_folder_of_manifests_may_be_a_symbolic_link(node: Node) -> None:
+    folder = node.folder / "static"
+    node.manifest.parent.rename(folder)
+    node.manifest.parent.symlink_to(folder)
+    assert code(node.configure()) == 0
+    assert f"--config={node.config}" in (folder / node.manifest.name).read_text()
+    assert code(node.revert()) == 0
+    assert node.manifest.read_text() == KUBEADM
+
+
 def test_a_read_only_manifest_is_refused(node: Node) -> None:
     node.manifest.chmod(0o400)
     before = node.state()
@@ -673,6 +742,18 @@ def test_revert_restores_every_file_and_deletes_what_did_not_exist(node: Node) -
     assert {path: found for path, found in after.items() if path != str(node.certs)} == before
     assert "deleted" in result.stdout
     assert code(node.revert()) == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["a byte order mark and line ends of Windows", "no line end at the end", "JSON", "an alias of the command"]
+)
+def test_revert_gives_back_each_byte_of_an_odd_manifest(node: Node, name: str) -> None:
+    content = EDITED[name].encode()
+    node.manifest.write_bytes(content)
+    assert code(node.configure()) == 0
+    assert node.manifest.read_bytes() != content
+    assert code(node.revert()) == 0
+    assert node.manifest.read_bytes() == content
 
 
 def test_revert_does_not_overwrite_what_an_upgrade_has_written(node: Node) -> None:
