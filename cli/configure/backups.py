@@ -20,6 +20,7 @@ class _Entry(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         file: Its name there; None: there was no file.
         written: The digest of what the run then wrote.
+        interim: The digest of what it had meanwhile; empty: nothing else.
     """
 
     path: str
@@ -29,6 +30,7 @@ class _Entry(msgspec.Struct, frozen=True, kw_only=True):
     gid: int = 0
     sha256: str = ""
     written: str = ""
+    interim: str = ""
 
 
 class _Index(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +68,7 @@ def back_up(folder: Path, steps: Sequence[Step], now: datetime, *, version: str,
                 _Entry(
                     path=str(step.path), file=name, mode=before.mode, uid=uid, gid=gid,
                     sha256=_digest(before.content), written=after,
+                    interim="" if step.interim is None else _digest(step.interim),
                 )
             )  # fmt: skip
         index = _Index(created=now.isoformat(), files=entries, version=version, flags=dict(flags))
@@ -153,7 +156,7 @@ def changed_since(backup: Path) -> list[str]:
         now = stored(Path(entry.path))
         digest = None if now is None else _digest(now.content)
         before = None if entry.file is None else entry.sha256
-        if digest not in (before, entry.written):
+        if digest not in (before, entry.written, entry.interim):
             found.append(entry.path)
     return found
 

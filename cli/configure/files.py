@@ -5,7 +5,7 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 
@@ -35,6 +35,8 @@ class Step:
         content: None: the file is deleted.
         mode: Of a new file; an existing file keeps its mode and owner.
         owner: If given, mode and owner are set also for an existing file.
+        interim: If given, what an existing file has before the file of the step before is replaced: it fits that
+            file as it was, and as it will be.
     """
 
     path: Path
@@ -42,6 +44,7 @@ class Step:
     content: bytes | None
     mode: int = 0o644
     owner: tuple[int, int] | None = None
+    interim: bytes | None = None
 
     @property
     def changes(self) -> bool:
@@ -72,19 +75,23 @@ def undone(steps: Sequence[Step]) -> None:
     """
     inverse: list[Step] = []
     for step in (step for step in steps if step.changes):
-        before, now = step.before, stored(step.path)
+        now = stored(step.path)
         if (now.content if now is not None else None) != step.content:
             raise NotRestoredError(f"{step.path} has changed since; not restored: {_names(steps)}")
-        inverse.append(
-            Step(path=step.path, before=now, content=None)
-            if before is None
-            else Step(path=step.path, before=now, content=before.content, mode=before.mode, owner=before.owner)
-        )
+        inverse.append(_inverse(step, now))
     try:
         # What did not exist is deleted last: until then something may use it.
         write_all(sorted(inverse, key=lambda step: step.content is None))
     except FilesError as error:
         raise NotRestoredError(f"{error}; not restored: {_names(steps)}") from error
+
+
+def _inverse(step: Step, now: Stored | None) -> Step:
+    """The step that restores a file which is `now` as given."""
+    before = step.before
+    if before is None:
+        return Step(path=step.path, before=now, content=None)
+    return Step(path=step.path, before=now, content=before.content, mode=before.mode, owner=before.owner)
 
 
 def _names(steps: Sequence[Step]) -> str:
@@ -139,16 +146,30 @@ def write_all(steps: Sequence[Step]) -> None:
 
 def _replace(changes: Sequence[Step], staged: list[Path], done: list[Step]) -> None:
     """Adds to `staged` each file beside its target, and to `done` each step that is taken. Raises as `write_all`."""
-    for step in changes:
-        if step.content is not None:
-            staged.append(_unfinished(step.path))
-            _stage(step.path, step.content, step.before, step.mode, step.owner)
-    for number, step in enumerate(changes, 1):
+    writes = _with_interims(changes)
+    # The last step of a file has no interim; an interim waits under a name of its own.
+    places = [_unfinished(step.path, "tas-interim" if step.interim is not None else "tas-new") for step in writes]
+    for step, unfinished in zip(writes, places, strict=True):
+        staged.append(unfinished)
+        _stage(unfinished, step)
+    for number, (step, unfinished) in enumerate(zip(writes, places, strict=True), 1):
         _check_unchanged(step)
         done.append(step)
-        _finish(step.path, step.content)
-        if step.path.parent not in (following.path.parent for following in changes[number : number + 1]):
+        _finish(unfinished, step)
+        if step.path.parent not in (following.path.parent for following in writes[number : number + 1]):
             _sync(step.path.parent)  # at once for all files of a folder that follow each other
+
+
+def _with_interims(changes: Sequence[Step]) -> list[Step]:
+    """The steps, and one more for each interim content."""
+    writes: list[Step] = []
+    for step in changes:
+        before = step.before
+        if step.interim is not None and before is not None and writes:
+            writes.insert(-1, replace(step, content=step.interim))
+            before = replace(before, content=step.interim)
+        writes.append(replace(step, before=before, interim=None))
+    return writes
 
 
 @contextmanager
@@ -176,10 +197,8 @@ def _undo(done: Sequence[Step], made: Sequence[Path]) -> list[str]:
     left: list[str] = []
     for step in reversed(done):
         try:
-            before = step.before
-            if stored(step.path) != before:
-                owner = before.owner if before is not None else None
-                _write(step.path, before.content if before else None, None, before.mode if before else 0, owner)
+            if stored(step.path) != step.before:
+                _write(_inverse(step, None))
         except (OSError, FilesError):
             left.append(str(step.path))
     for folder in reversed(made):
@@ -202,50 +221,51 @@ def _make_folders(folder: Path) -> list[Path]:
 
 def write_new(path: Path, content: bytes, mode: int) -> None:
     """Writes a file at once, and its folder to the disk. Raises OSError."""
-    _write(path, content, None, mode, None)
+    _write(Step(path=path, before=None, content=content, mode=mode))
 
 
-def _write(path: Path, content: bytes | None, before: Stored | None, mode: int, owner: tuple[int, int] | None) -> None:
+def _write(step: Step) -> None:
     """Replaces a file at once, and writes its folder to the disk. Raises OSError."""
-    if content is not None:
-        _stage(path, content, before, mode, owner)
-    _finish(path, content)
-    _sync(path.parent)
+    unfinished = _unfinished(step.path)
+    _stage(unfinished, step)
+    _finish(unfinished, step)
+    _sync(step.path.parent)
 
 
-def _stage(path: Path, content: bytes, before: Stored | None, mode: int, owner: tuple[int, int] | None) -> None:
+def _stage(unfinished: Path, step: Step) -> None:
     """Writes the new content of a file beside it. The kubelet ignores the dot (facts.md c42). Raises OSError."""
-    unfinished = _unfinished(path)
+    if step.content is None:
+        return
     unfinished.unlink(missing_ok=True)  # of a run that was killed
     try:
         descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
+            file.write(step.content)
             file.flush()
-            kept = before if owner is None else None
-            os.fchmod(descriptor, kept.mode if kept is not None else mode)
-            if (wanted := kept.owner if kept is not None else owner) is not None:
+            kept = step.before if step.owner is None else None
+            os.fchmod(descriptor, kept.mode if kept is not None else step.mode)
+            if (wanted := kept.owner if kept is not None else step.owner) is not None:
                 os.fchown(descriptor, *wanted)
             os.fsync(descriptor)
     except OSError as error:
         unfinished.unlink(missing_ok=True)
-        raise OSError(error.errno, error.strerror, str(path)) from error
+        raise OSError(error.errno, error.strerror, str(step.path)) from error
 
 
-def _finish(path: Path, content: bytes | None) -> None:
+def _finish(unfinished: Path, step: Step) -> None:
     """Replaces a file by what `_stage` wrote: readers see the old file or the new one. Without content: deletes it."""
-    if content is None:
-        path.unlink(missing_ok=True)
+    if step.content is None:
+        step.path.unlink(missing_ok=True)
         return
     try:
-        _unfinished(path).rename(path)
+        unfinished.rename(step.path)
     except OSError as error:
-        _unfinished(path).unlink(missing_ok=True)
-        raise OSError(error.errno, error.strerror, str(path)) from error
+        unfinished.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(step.path)) from error
 
 
-def _unfinished(path: Path) -> Path:
-    return path.with_name(f".{path.name}.tas-new")
+def _unfinished(path: Path, suffix: str = "tas-new") -> Path:
+    return path.with_name(f".{path.name}.{suffix}")
 
 
 def _sync(folder: Path) -> None:

@@ -224,7 +224,8 @@ def _steps(
     if before.content != planned_for.encode():
         raise ConfigureError(f"{manifest}: has changed meanwhile; every file is as before")
     # The manifest is last: its change restarts the scheduler, which then finds the other files.
-    steps.append(Step(path=manifest, before=before, content=result.manifest.encode()))
+    interim = None if result.interim is None else result.interim.encode()
+    steps.append(Step(path=manifest, before=before, content=result.manifest.encode(), interim=interim))
     return steps
 
 

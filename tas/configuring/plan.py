@@ -20,6 +20,9 @@ from tas.errors import InvalidInputError
 KUBECONFIG = "/etc/kubernetes/scheduler.conf"
 """The credentials of kubeadm's scheduler."""
 
+UNFINISHED = "unfinished"
+"""The value of the annotation before all files are written."""
+
 TEXT = "text"
 """The field of an error about a file that cannot be edited in place, whatever it says."""
 
@@ -53,6 +56,9 @@ class Plan:
 
     Attributes:
         manifest: The manifest; the same text if nothing changes.
+        interim: The manifest while the configuration is replaced, if the scheduler reads this file already: with the
+            mounts that the new configuration needs (facts.md c74), and without the digest that says that all is
+            done. None: not needed, since the manifest as it was does not read the file, or has all mounts.
         config: The configuration, or the ConfigMap of a Policy.
         changes: What changes in the manifest.
         notices: What people should know.
@@ -67,6 +73,7 @@ class Plan:
     notices: tuple[str, ...]
     urls: tuple[str, ...]
     serves_with_files: bool
+    interim: str | None = None
 
 
 def check_paths(options: Options, manifest: str) -> None:
@@ -161,9 +168,13 @@ def plan(manifest: str, made: Configuration, certificates: Mapping[str, bytes], 
     wanted = _wanted(options, made, [certificates[name] for name in sorted(certificates)])
     scheduler = Scheduler(read(manifest).value)
     pod, changes, notices = scheduler.configured(wanted)
+    after = _edited(MANIFEST, manifest, pod, read)
+    read_now = scheduler.flag("config")
+    in_use = read_now is not None and scheduler.host_path(read_now) == wanted.config
     return Plan(
         minor=made.minor,
-        manifest=_edited(MANIFEST, manifest, pod, read),
+        manifest=after,
+        interim=after.replace(wanted.digest, UNFINISHED) if in_use and len(changes) > 1 else None,
         config=made.text,
         changes=tuple(changes),
         notices=(*made.notices, *notices),

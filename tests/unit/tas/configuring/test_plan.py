@@ -9,7 +9,7 @@ import pytest
 from tas.configuring.editing import rendered
 from tas.configuring.plan import TEXT, Options, Plan, check_paths, configuration, current_config, lines_by_hand, plan
 from tas.configuring.policy_configmap import policy_config_map
-from tas.configuring.static_pod import DIGEST
+from tas.configuring.static_pod import CERTIFICATES_VOLUME, DIGEST
 from tas.configuring.versions import api_version, minor_of_image, minor_of_version, reads
 from tas.errors import InvalidInputError
 from tests.unit.tas.configuring.samples import DEST, KUBEADM, gpu, manifest, options, telemetry
@@ -656,3 +656,27 @@ def test_lines_by_hand_are_given_where_a_file_cannot_be_edited(subject: str, fie
     assert lines_by_hand(error, unknown, options(telemetry()), read_yaml_tree) is None
     assert lines_by_hand(error, unknown, options(telemetry(), minor=28), read_yaml_tree) == lines
     assert lines_by_hand(error, KUBEADM, options(telemetry(), policy=True), read_yaml_tree) is None
+
+
+@pytest.mark.parametrize(
+    ("argument", "volumes", "is_needed"),
+    [
+        (f"--config={DEST}", f"  volumes: [{{name: own, hostPath: {{path: {DEST}}}}}]\n", True),
+        ("--config=/d/other.yaml", "  volumes: [{name: own, hostPath: {path: /d/other.yaml}}]\n", False),
+        ("--v=2", "", False),
+    ],
+    ids=["the file that is replaced", "another file", "none"],
+)
+def test_a_scheduler_that_reads_the_file_already_first_gets_its_mounts(
+    argument: str, volumes: str, *, is_needed: bool
+) -> None:
+    """Else one that starts between the two writes finds certificates in its configuration and not in the pod."""
+    mounts = f"    volumeMounts: [{{name: own, mountPath: {argument.partition('=')[2]}}}]\n" if volumes else ""
+    made = planned(manifest(argument, more=mounts, volumes=volumes))
+    assert (made.interim is not None) is is_needed
+    if made.interim is not None:
+        assert CERTIFICATES_VOLUME in made.interim
+        again = planned(made.interim, made.config)
+        assert (again.changes, again.manifest) == ((f"annotation {DIGEST}",), made.manifest)
+    second = planned(made.manifest, made.config)
+    assert second.interim is None
