@@ -18,6 +18,7 @@ from cli import cli
 from cli.configure.liveness import look
 from tas.configuring.plan import Options, configuration, plan
 from tests.certificates import Authority
+from tests.unit.tas.configuring.hostile import EDITED
 from tests.unit.tas.configuring.samples import KUBEADM, telemetry
 from workers.process.manifests import read_yaml, read_yaml_tree
 
@@ -81,6 +82,21 @@ def command_of(manifest: Path) -> list[str]:
     assert isinstance(pod, dict)
     command: list[str] = pod["spec"]["containers"][0]["command"]
     return command
+
+
+def test_kubernetes_reads_each_odd_manifest_as_we_edited_it(cluster: Cluster, tmp_path: Path) -> None:
+    """By kubectl, whose parser of YAML is that of the kubelet. But it splits a file into documents before."""
+    texts = {name: text for name, text in EDITED.items() if not text.startswith("%")}
+    chosen = Options(extenders=(telemetry(),), config="/d/cfg.yaml", certificates="/etc/certs/")
+    ours = []
+    for number, text in enumerate(texts.values()):
+        made = plan(text, configuration(text, None, chosen, read_yaml_tree), {}, chosen, read_yaml_tree).manifest
+        ours.append(read_yaml_tree(made).value["spec"])  # type: ignore[index]
+        (tmp_path / f"{number:03}.yaml").write_text(made, newline="")
+    each_spec = '-ojsonpath={.spec}{"\\n"}'
+    written = cluster.kubectl("create", "--dry-run=client", "--validate=false", each_spec, "-f", str(tmp_path))
+    theirs = [json.loads(line) for line in written.splitlines()]
+    assert dict(zip(texts, theirs, strict=True)) == dict(zip(texts, ours, strict=True))
 
 
 def test_a_configured_manifest_makes_the_scheduler_ask_the_extender(
