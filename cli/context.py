@@ -46,15 +46,21 @@ class Context:
         stack: Closes at the end what is made for the process.
         url: The address of the bus.
         token: The file with the token of the embedded server that this process runs.
+
+    Args:
+        counted: The names of the workers whose processes are counted in metrics, wherever they run.
     """
 
-    def __init__(self, settings: Settings, stack: AsyncExitStack, registry: CollectorRegistry) -> None:
+    def __init__(
+        self, settings: Settings, stack: AsyncExitStack, registry: CollectorRegistry, *, counted: Sequence[str]
+    ) -> None:
         self.settings = settings
         self.registry = registry
         self.stack = stack
         self.token: Path | None = None
         self.name = ALL_WORKERS
         self.workers: Sequence[str] = ()
+        self._counted = counted
         self._bus: Bus | None = None
         self._view: FollowedView | None = None
         self._roster: Roster | None = None
@@ -99,12 +105,10 @@ class Context:
 
     async def roster(self) -> "Roster":
         """Which processes run, for all workers that ask; `Process` runs it."""
-        from cli.workers.registry import WORKERS
         from workers.following.roster import Roster
 
         if self._roster is None:
-            shown = [spec.name for spec in WORKERS.values() if spec.in_cluster or spec.in_all is not None]
-            self._roster = Roster(await self.bus(), self.registry, shown)
+            self._roster = Roster(await self.bus(), self.registry, self._counted)
         return self._roster
 
     async def connect(self, name: str, *, workers: Sequence[str] = ()) -> Bus:

@@ -36,7 +36,8 @@ class Process:
     """One process: workers are added, then all of them run. What they have in common is in `context`."""
 
     def __init__(self, settings: Settings, stack: AsyncExitStack) -> None:
-        self.context = Context(settings, stack, new_registry())
+        counted = [spec.name for spec in WORKERS.values() if spec.in_cluster or spec.in_all is not None]
+        self.context = Context(settings, stack, new_registry(), counted=counted)
         self._workers: list[Worker] = []
 
     async def start_bus(self, *, announce: bool = True, simulated: bool = False) -> None:

@@ -24,7 +24,7 @@ class NumberedContext(Context):
     """The context of a replica, whose number its clients of the API server have in their user agents."""
 
     def __init__(self, settings: Settings, stack: AsyncExitStack, registry: CollectorRegistry, *, number: str) -> None:
-        super().__init__(settings, stack, registry)
+        super().__init__(settings, stack, registry, counted=NAMES)
         self._number = number
 
     async def connect_kubernetes(self, name: str) -> KubernetesClient:
