@@ -52,6 +52,9 @@ TURN_BYTES = 256 << 10
 HELD_BYTES = 32 << 20
 """The most bytes that wait: beyond this, the largest messages are left out."""
 
+MESSAGE_BYTES = 512
+"""So much counts for each message beside its data: without data it takes twice as much memory, for its subject too."""
+
 SUBJECT_BYTES = 64 << 10
 """The most bytes of one subject that wait, except for a single message: its newest messages."""
 
@@ -224,7 +227,7 @@ class HeldMessages:
         sequences = self._subjects.setdefault(subject, deque())
         sequences.append(message.sequence)
         self._bytes[subject] = self._bytes.get(subject, 0) + size
-        self.bytes += size
+        self.bytes += _size(message)
         while self._bytes[subject] > SUBJECT_BYTES and len(sequences) > 1:
             self._remove(sequences[0])
         too_many = self.bytes > HELD_BYTES
@@ -248,10 +251,10 @@ class HeldMessages:
 
     def _remove(self, sequence: int) -> None:
         message = self._messages.pop(sequence)
-        subject, size = message.subject, len(message.data)
+        subject = message.subject
         self._subjects[subject].remove(sequence)
-        self._bytes[subject] -= size
-        self.bytes -= size
+        self._bytes[subject] -= len(message.data)
+        self.bytes -= _size(message)
         if not self._subjects[subject]:
             del self._subjects[subject], self._bytes[subject]
 
@@ -266,6 +269,7 @@ class NewestMessages:
     def __init__(self) -> None:
         self.far = 0
         self._sources: dict[str, dict[str, Message]] = {}
+        self._bytes: dict[str, int] = {}
         self.bytes = 0
 
     def __len__(self) -> int:
@@ -277,10 +281,9 @@ class NewestMessages:
         waiting = self._sources.setdefault(source, {})
         before = waiting.get(message.subject)
         waiting[message.subject] = message  # at the place of the one before
-        self.bytes += len(message.data) - (0 if before is None else len(before.data))
+        self._count(source, _size(message) - (0 if before is None else _size(before)))
         while self.bytes > HELD_BYTES and len(self) > 1:
-            largest = max(self._sources, key=lambda each: sum(len(m.data) for m in self._sources[each].values()))
-            self._take_first(largest)
+            self._take_first(max(self._bytes, key=self._bytes.__getitem__))
 
     def take(self, limit: int = CHUNK_BYTES) -> list[Message]:
         """Removes and returns one message of each source, or less: about `limit` or `TURN_BYTES`. Others come next."""
@@ -298,7 +301,16 @@ class NewestMessages:
     def _take_first(self, source: str) -> Message:
         waiting = self._sources[source]
         message = waiting.pop(next(iter(waiting)))
-        self.bytes -= len(message.data)
+        self._count(source, -_size(message))
         if not waiting:
-            del self._sources[source]
+            del self._sources[source], self._bytes[source]
         return message
+
+    def _count(self, source: str, size: int) -> None:
+        self._bytes[source] = self._bytes.get(source, 0) + size
+        self.bytes += size
+
+
+def _size(message: Message) -> int:
+    """What counts of a message that waits."""
+    return len(message.data) + MESSAGE_BYTES

@@ -10,6 +10,7 @@ from bus.overtaking import (
     CHUNK_MESSAGES,
     FAR_BEHIND_MESSAGES,
     LARGE_BYTES,
+    MESSAGE_BYTES,
     TURN_BYTES,
     HeldMessages,
     NewestMessages,
@@ -88,16 +89,17 @@ def test_of_one_subject_only_the_newest_bytes_wait(monkeypatch: pytest.MonkeyPat
     held.add(message(10, 70, "other"))
     for sequence in (11, 12):
         held.add(message(sequence, 500, "large"))  # each is more than the limit, and the newest waits all the same
-    assert held.bytes == 40 + 40 + 70 + 500
+    assert held.bytes == 40 + 40 + 70 + 500 + 4 * MESSAGE_BYTES
     assert taken(held) == [8, 9, 10, 12]
 
 
 def test_beyond_the_limit_the_largest_messages_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overtaking, "HELD_BYTES", 1000)
+    limit = 1000 + 30 * MESSAGE_BYTES
+    monkeypatch.setattr(overtaking, "HELD_BYTES", limit)
     held = HeldMessages()
     for sequence in range(100):
         held.add(message(sequence, 16 if sequence % 10 == 5 else 160))
-        assert held.bytes <= 1000
+        assert held.bytes <= limit
     assert {sequence for sequence in range(100) if sequence % 10 == 5} <= set(taken(held))
 
 
@@ -112,6 +114,19 @@ def test_memory_does_not_grow_with_the_messages_that_are_left_out() -> None:
     assert taken(held)[-2:] == [4_998, 4_999]
 
 
+@pytest.mark.parametrize("kind", [HeldMessages, NewestMessages])
+def test_messages_without_data_have_a_limit_too(
+    kind: type[HeldMessages] | type[NewestMessages], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream of 1 GiB has millions of them, with a subject each: 362,000 of 77 bytes took 500 MiB."""
+    most = 2000
+    monkeypatch.setattr(overtaking, "HELD_BYTES", most * MESSAGE_BYTES)
+    held = kind()
+    for sequence in range(most + 1000):
+        held.add(message(sequence, 0, f"tas.tables.s{sequence % 7}.{sequence}"))
+    assert len(held) <= most
+
+
 class TestNewestMessages:
     """The messages that wait of a stream of tables."""
 
@@ -119,7 +134,7 @@ class TestNewestMessages:
         held = NewestMessages()
         for sequence in range(1000):
             held.add(message(sequence, 100, f"tas.tables.one.2-{sequence % 2}"))
-        assert (len(held), held.bytes) == (2, 200)
+        assert (len(held), held.bytes) == (2, 200 + 2 * MESSAGE_BYTES)
         assert sorted(each.sequence for _ in range(2) for each in held.take()) == [998, 999]
         assert (len(held), held.bytes) == (0, 0)
 
@@ -146,12 +161,13 @@ class TestNewestMessages:
         assert [[each.sequence for each in held.take(1)] for _ in range(3)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8]]
 
     def test_what_waits_has_a_limit_at_the_cost_of_the_largest_source(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(overtaking, "HELD_BYTES", 1000)
+        limit = 10 * (100 + MESSAGE_BYTES)
+        monkeypatch.setattr(overtaking, "HELD_BYTES", limit)
         held = NewestMessages()
         held.add(message(1, 100, "tas.tables.small.1-0"))
         for sequence in range(2, 100):
             held.add(message(sequence, 100, f"tas.tables.hostile.128-{sequence}"))
-            assert held.bytes <= 1000
+            assert held.bytes <= limit
         found: list[int] = []
         while len(held):
             found += (each.sequence for each in held.take())
