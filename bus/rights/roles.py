@@ -257,7 +257,7 @@ WORKERS: Mapping[str, Rights] = {
     "status": Rights(reads=(NODES, POLICIES, VERDICTS, REFUSALS, BREAKERS, WORKERS_BUCKET)) | _lease("status"),
     "policies": Rights(reads=(NODES, POLICIES), writes=(POLICIES.subject(">"), NODES.subject(SYNCED))) | _expects(),
     "evaluate": Rights(
-        reads=(NODES, POLICIES, VERDICTS, BREAKERS),
+        reads=(NODES, POLICIES, VERDICTS, BREAKERS, SOURCES),
         writes=(VERDICTS.subject("*"), BREAKERS.subject(OUTSTANDING_KEY)),
         purges=(VERDICTS,),
     ),

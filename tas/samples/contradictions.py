@@ -3,6 +3,7 @@
 Of several sources the newest value counts, so a policy whose rule names no source sees both values in turn.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -49,21 +50,46 @@ def contradictions(
     stale. `bounds` are by metric, in place of `BOUND`. A counter that moves between two polls is no contradiction: its
     values differ by a small part.
     """
-    largest: dict[str, int] = {}
-    several: list[tuple[str, str, list[Scrape]]] = []
+    comparison = Comparison(stale_after, now=now, bounds=bounds)
     for node, scrapes in samples.items():
+        comparison.add(node, scrapes)
+    return comparison.contradictions()
+
+
+class Comparison:
+    """The same node after node, so that other work can go on in between; the parameters are as of `contradictions`."""
+
+    def __init__(
+        self, stale_after: Mapping[str, float], *, now: float, bounds: Mapping[str, float] | None = None
+    ) -> None:
+        self._stale_after = stale_after
+        self._now = now
+        self._bounds = bounds or {}
+        self._largest: dict[str, int] = {}
+        self._several: list[tuple[str, str, list[Scrape]]] = []
+
+    def add(self, node: str, scrapes: NodeSamples) -> None:
+        """Takes in the samples of a node."""
         by_metric: dict[str, list[Scrape]] = {}
         for scrape in scrapes:
-            for metric in scrape.metrics.keys() & stale_after.keys():
-                if is_fresh(scrape, stale_after[metric], now):
+            for metric in scrape.metrics.keys() & self._stale_after.keys():
+                if is_fresh(scrape, self._stale_after[metric], self._now):
                     by_metric.setdefault(metric, []).append(scrape)
-                    largest[metric] = max(largest.get(metric, 0), abs(scrape.metrics[metric]))
-        several += ((metric, node, found) for metric, found in by_metric.items() if len(found) > 1)
-    return [
-        found
-        for metric, node, scrapes in sorted(several, key=lambda each: each[:2])
-        if (found := _contradiction(metric, node, scrapes, (bounds or {}).get(metric, BOUND), largest[metric]))
-    ]
+                    self._largest[metric] = max(self._largest.get(metric, 0), abs(scrape.metrics[metric]))
+        self._several += ((metric, node, found) for metric, found in by_metric.items() if len(found) > 1)
+
+    @property
+    def compared(self) -> Mapping[str, int]:
+        """By metric, of how many nodes several sources have a fresh value."""
+        return Counter(metric for metric, _, _ in self._several)
+
+    def contradictions(self) -> list[Contradiction]:
+        """The contradictions between what was taken in, by metric and node."""
+        return [
+            found
+            for metric, node, scrapes in sorted(self._several, key=lambda each: each[:2])
+            if (found := _contradiction(metric, node, scrapes, self._bounds.get(metric, BOUND), self._largest[metric]))
+        ]
 
 
 def _contradiction(metric: str, node: str, scrapes: list[Scrape], bound: float, largest: int) -> Contradiction | None:

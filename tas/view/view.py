@@ -86,6 +86,14 @@ class View:
         single = self._samples.get(node, ())
         return combined_samples(single, self._tables.rows(node)) if self._tables.holding(node) else single
 
+    def series(self, node: str) -> Iterator[Set[str]]:
+        """The metrics of each scrape and of each row of a table of a node, fresh or not."""
+        for scrape in self._samples.get(node, ()):
+            yield scrape.metrics.keys()
+        for key in self._tables.holding(node):
+            if (table := self._tables.get(key)) is not None:
+                yield table.columns.keys()
+
     def has_samples(self, node: str) -> bool:
         """Whether a node has samples, stale or not."""
         return node in self._samples or bool(self._tables.holding(node))

@@ -28,6 +28,7 @@ from workers.enforcing.announcing import Announcing
 from workers.enforcing.node_evaluation import BEHIND_RETRY_SECONDS, Metrics, NodeEvaluation
 from workers.enforcing.turns import Turns
 from workers.enforcing.work_queue import RequeueError, WorkQueue
+from workers.following.compared_sources import ComparedSources
 from workers.following.followed_view import FollowedView
 from workers.following.records import Records
 from workers.process.logs import ThrottledLog
@@ -70,6 +71,7 @@ class Evaluate:
             packed=True,
         )
         self._metrics = Metrics(registry)
+        self._compared = ComparedSources(bus, followed, registry=registry)
         self._parts = PollParts()
         self._announcing = Announcing(bus, self._are_outstanding)
         self._announced_by_time = False
@@ -107,6 +109,7 @@ class Evaluate:
                 self._queue_all(),
                 self._queue.run(),
                 self._announcing.run(),
+                self._compared.run(),
                 self._verdicts.forget_deleted(self._forget_seconds, ThrottledLog(log, bucket=VERDICTS.name)),
             ):
                 tasks.create_task(work)

@@ -1,0 +1,108 @@
+"""Of how many nodes two sources contradict each other about a metric, as metrics for an alert.
+
+Both values may be fresh, and each source healthy: then a policy without `source` sees both in turn.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from heapq import nsmallest
+from typing import NamedTuple
+
+import structlog
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from bus.connection import Bus
+from bus.errors import BusError
+from bus.kinds import SOURCE_STATES
+from tas.samples.contradictions import Comparison
+from tas.sources.state import tolerances_of
+from tas.verdict.status import stale_limits
+from workers.following.followed_view import FollowedView
+
+log = structlog.get_logger("view")
+
+CHECK_SECONDS = 15.0
+
+AT_ONCE = 100
+"""So many nodes are looked at in one piece: the event loop has other work."""
+
+MAX_METRICS = 20
+"""Of so many metrics, those with the most contradictions, there are series."""
+
+
+class Compared(NamedTuple):
+    """Of how many nodes sources contradict each other, and of how many several have a fresh value."""
+
+    contradictions: int
+    nodes: int
+
+
+class ComparedSources(Collector):
+    """Compares them again and again. Where each metric has one source, as nearly always, it reads no value."""
+
+    def __init__(self, bus: Bus, followed: FollowedView, *, registry: CollectorRegistry) -> None:
+        self._bus = bus
+        self._followed = followed
+        self.found: Mapping[str, Compared] = {}
+        """By metric with a contradiction; nothing while it is not known."""
+        registry.register(self)
+
+    async def run(self) -> None:
+        """Compares until cancelled."""
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            try:
+                self.found = await self._compared()
+            except BusError as error:  # as on a closed bus that does not know this right yet
+                log.debug("sources_not_compared", error=str(error))
+                self.found = {}
+
+    async def _compared(self) -> Mapping[str, Compared]:
+        view = self._followed.view
+        limits = stale_limits((index.policy for index in view.policies.values()), view.default_stale_after)
+        shared = await self._shared(limits)
+        if not shared:
+            return {}
+        states = [state for entry in await SOURCE_STATES.entries(self._bus) if (state := entry.readable()) is not None]
+        comparison = Comparison(shared, now=time.time(), bounds=tolerances_of(states))
+        for number, node in enumerate(list(view.sampled_nodes)):
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
+            comparison.add(node, view.samples(node))
+        counts = Counter(each.metric for each in comparison.contradictions())
+        worst = nsmallest(MAX_METRICS, counts, key=lambda metric: (-counts[metric], metric))
+        return {metric: Compared(counts[metric], comparison.compared[metric]) for metric in worst}
+
+    async def _shared(self, limits: Mapping[str, float]) -> Mapping[str, float]:
+        """Those of `limits` that several sources have of one node, fresh or not."""
+        view, shared = self._followed.view, set[str]()
+        for number, node in enumerate(list(view.sampled_nodes)):
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
+            seen: set[str] = set()
+            for metrics in view.series(node):
+                own = metrics & limits.keys()
+                shared |= seen & own
+                seen |= own
+        return {metric: limits[metric] for metric in shared}
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """The metrics now."""
+        contradictions = GaugeMetricFamily(
+            "tas_metric_contradictions",
+            "Nodes of which two sources have fresh values of the metric that contradict each other.",
+            labels=["metric"],
+        )
+        compared = GaugeMetricFamily(
+            "tas_metric_nodes_compared",
+            "Nodes of which several sources have a fresh value of the metric; of metrics with a contradiction.",
+            labels=["metric"],
+        )
+        for metric, found in sorted(self.found.items()):
+            contradictions.add_metric([metric], found.contradictions)
+            compared.add_metric([metric], found.nodes)
+        yield from (contradictions, compared)
