@@ -1,13 +1,14 @@
 """The addresses of nodes (facts.md n71), for their facts: series of Prometheus often name a node by its address.
 
 `watch` follows the metadata of nodes only, since every heartbeat changes the status. So the addresses come from whole
-nodes: a list at the start and again and again, and one request for each node that is new. A status that changes in
-between is found with the next list: after a minute in a small cluster, after an hour in one of 5,000 nodes.
+nodes: a list at the start and again and again, and one request for each node that is new, or that changes as one does
+that restarts. Another status is found with the next list: after a minute in a small cluster, after an hour in one of
+5,000 nodes.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
@@ -31,6 +32,10 @@ NODE_SECONDS = LIST_SECONDS / 5000
 """So long a list waits for each node of the list before, so that lists cost the API server the same in each cluster:
 1.4 nodes a second, or about 15 KiB."""
 
+AGAIN_SECONDS = 60.0
+"""A node is read again after two changes within this time that are none of its labels, since a heartbeat comes each
+five minutes (facts.md n80), and at most once in this time."""
+
 RETRY = Backoff(first=1.0, longest=300.0)
 """The waits after a list or a request that failed."""
 
@@ -42,6 +47,61 @@ MAX_ADDRESS = 253
 class _Addresses(NamedTuple):
     addresses: tuple[str, ...]
     version: str
+
+
+class _Change(NamedTuple):
+    version: str
+    labels: Mapping[str, str]
+    at: float
+
+
+class ChangedNodes:
+    """The nodes that are to be read again, by uid: the first to change is the first to be read, one in `NODE_SECONDS`.
+
+    `now` is in seconds of any clock.
+    """
+
+    def __init__(self) -> None:
+        self._changes: dict[str, _Change] = {}  # the last one
+        self._read: dict[str, float] = {}  # when it was read again
+        self._due: dict[str, str] = {}
+        self._next_at = -inf
+
+    def note(self, uid: str, node: str, facts: NodeFacts, now: float) -> bool:
+        """Takes in a node as it is reported; returns whether it is to be read again."""
+        last = self._changes.get(uid)
+        if last is not None and last.version == facts.resource_version:
+            return False
+        self._changes[uid] = _Change(facts.resource_version, facts.labels, -inf if last is None else now)
+        if last is None or last.labels != facts.labels or now - last.at > AGAIN_SECONDS:
+            return False
+        self._due.setdefault(uid, node)
+        return True
+
+    def wait(self, now: float) -> float:
+        """After how many seconds `take` has a node; infinite without any."""
+        first = min((self._read.get(uid, -inf) + AGAIN_SECONDS for uid in self._due), default=inf)
+        return max(0.0, first - now, self._next_at - now)
+
+    def take(self, now: float) -> tuple[str, str] | None:
+        """Uid and name of the node that is to be read now, if any."""
+        if now < self._next_at:
+            return None
+        uid = next((uid for uid in self._due if now - self._read.get(uid, -inf) >= AGAIN_SECONDS), None)
+        if uid is None:
+            return None
+        self._next_at, self._read[uid] = now + NODE_SECONDS, now
+        return uid, self._due.pop(uid)
+
+    def put_back(self, uid: str, node: str) -> None:
+        """Notes that a node could not be read."""
+        self._due.setdefault(uid, node)
+
+    def keep(self, uids: Collection[str]) -> None:
+        """Forgets all others, and that any is to be read: they have just been listed."""
+        self._due.clear()
+        self._changes = {uid: change for uid, change in self._changes.items() if uid in uids}
+        self._read = {uid: at for uid, at in self._read.items() if uid in uids}
 
 
 class NodeAddresses:
@@ -59,6 +119,7 @@ class NodeAddresses:
         self._list_seconds = list_seconds
         self._known: dict[str, _Addresses] = {}
         self._wanted: dict[str, str] = {}  # new nodes, by uid
+        self._changed = ChangedNodes()
         self._forbidden: set[str] = set()  # uids of new nodes that wait for the next list
         self._wake = asyncio.Event()
         self._throttled = ThrottledLog(log)
@@ -82,6 +143,11 @@ class NodeAddresses:
             return facts
         return msgspec.structs.replace(facts, addresses=found.addresses, addresses_version=found.version)
 
+    def reported(self, node: str, facts: NodeFacts) -> None:
+        """Takes in a node as a list or a watch reports it."""
+        if self._changed.note(facts.uid, node, facts, time.monotonic()):
+            self._wake.set()
+
     async def run(self) -> None:
         """Reads until cancelled."""
         failures, due = 0, -inf
@@ -91,6 +157,7 @@ class NodeAddresses:
                     await self._list()
                     due = time.monotonic() + self.pause
                 await self._read_wanted()
+                await self._read_changed()
                 failures = 0
             except KubernetesError as error:
                 failures += 1
@@ -98,7 +165,8 @@ class NodeAddresses:
                 await asyncio.sleep(RETRY.after(failures))
                 continue
             try:
-                async with asyncio.timeout(max(0.0, due - time.monotonic())):
+                now = time.monotonic()
+                async with asyncio.timeout(max(0.0, min(due - now, self._changed.wait(now)))):
                     await self._wake.wait()
             except TimeoutError:
                 continue
@@ -117,6 +185,7 @@ class NodeAddresses:
         self._known = listed | newer
         self._wanted = {uid: node for uid, node in self._wanted.items() if uid not in self._known}
         self._forbidden.clear()
+        self._changed.keep(listed)
         self._on_read([node for _, node, _ in read.nodes])
 
     async def _read_wanted(self) -> None:
@@ -125,19 +194,34 @@ class NodeAddresses:
         while self._wanted:
             uid, node = next(iter(self._wanted.items()))
             if uid not in self._known:
-                try:
-                    found = await self._client.get(ADDRESSED_NODES, node)
-                except NotFoundError:
-                    pass  # deleted since
-                except ForbiddenError as error:
-                    # Until the next list: the account is of a version of this program that did not need `get`.
-                    self._forbidden.add(uid)
-                    self._throttled.warning("node_addresses_not_read", error=str(error))
-                else:
-                    of = found.metadata
-                    self._known[of.uid] = _Addresses(_addresses_of(found), of.resource_version)
-                    self._on_read((node,))
+                await self._read(uid, node)
             self._wanted.pop(uid, None)
+
+    async def _read_changed(self) -> None:
+        """Reads one of those that have changed, if it is time for one. Raises KubernetesError."""
+        found = self._changed.take(time.monotonic())
+        if found is None or found[0] in self._forbidden:
+            return
+        try:
+            await self._read(*found)
+        except KubernetesError:
+            self._changed.put_back(*found)
+            raise
+
+    async def _read(self, uid: str, node: str) -> None:
+        """Raises KubernetesError."""
+        try:
+            found = await self._client.get(ADDRESSED_NODES, node)
+        except NotFoundError:
+            pass  # deleted since
+        except ForbiddenError as error:
+            # Until the next list: the account is of a version of this program that did not need `get`.
+            self._forbidden.add(uid)
+            self._throttled.warning("node_addresses_not_read", error=str(error))
+        else:
+            of = found.metadata
+            self._known[of.uid] = _Addresses(_addresses_of(found), of.resource_version)
+            self._on_read((node,))
 
 
 class _Reading:

@@ -185,7 +185,7 @@ class WatchWorker:
             bus,
             reflectors.nodes,
             NODE_FACTS,
-            record_of=node_facts,
+            record_of=self._node_record,
             on_written=self._node_written,
             forget_seconds=forget_seconds,
             before_forget=self._forget_samples,
@@ -274,6 +274,11 @@ class WatchWorker:
 
     def _newest_waiting(self) -> float:
         return self._filtered.newest_waiting(self._pods.records())
+
+    def _node_record(self, found: Object) -> tuple[str, NodeFacts]:
+        node, facts = node_facts(found)
+        self._addresses.reported(node, facts)
+        return node, facts
 
     def _pod_record(self, found: PodObject) -> tuple[PodKey, PodRecord]:
         key, record = pod_record(found)

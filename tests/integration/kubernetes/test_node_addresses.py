@@ -109,6 +109,27 @@ async def test_an_address_that_moved_follows_with_the_next_list(sandbox: Sandbox
         assert requests(sandbox, "get") == []
 
 
+async def test_two_nodes_that_restart_with_each_others_addresses_are_read_again_before_the_next_list(
+    sandbox: Sandbox, admin: Admin, bus: Bus
+) -> None:
+    """In a large cluster the next list comes in an hour, and so long each had the values of the other one."""
+    for name, address in (("one", "10.0.0.1"), ("other", "10.0.0.2"), ("third", "10.0.0.3")):
+        await create(admin, name, address)
+    async with watching(bus, admin) as watched:
+        for name, address in (("one", "10.0.0.1"), ("other", "10.0.0.2"), ("third", "10.0.0.3")):
+            await has(watched, name, address)
+        await watched.ready()
+        await move(admin, "third", "10.0.0.3", "third")  # as a heartbeat is one change
+        for name in ("one", "other"):
+            await move(admin, name)
+        for name, address in (("one", "10.0.0.2"), ("other", "10.0.0.1")):
+            await move(admin, name, address)
+        await has(watched, "one", "10.0.0.2")
+        await has(watched, "other", "10.0.0.1")
+        assert sorted(call.name for call in requests(sandbox, "get")) == ["one", "other"]
+        assert len(requests(sandbox, "list")) == 2
+
+
 async def test_a_list_without_a_change_writes_nothing(sandbox: Sandbox, admin: Admin, bus: Bus) -> None:
     await create(admin, "one", "10.0.0.1")
     async with watching(bus, admin, seconds=0.05) as watched:
