@@ -73,6 +73,15 @@ FLAGS = (
     OriginalFlag("enableAllowlist", "BOOL", "allowlist", _switch, "--allowlist on|off.", OF_CARDS, switch=True),
     OriginalFlag("enableDenylist", "BOOL", "denylist", _switch, "--denylist on|off.", OF_CARDS, switch=True),
     OriginalFlag("balancedResource", "NAME", "balanced_resource", str, "--balanced-resource NAME.", OF_CARDS),
+    OriginalFlag(
+        "unsafe",
+        "BOOL",
+        "",
+        _switch,
+        "Accepted, without an effect: without --cert the extender serves plain HTTP.",
+        OF_CARDS,
+        switch=True,
+    ),
     OriginalFlag("qps", "NUMBER", "", str, "Accepted, without an effect.", OF_CARDS),
     OriginalFlag("burst", "NUMBER", "", str, "Accepted, without an effect.", OF_CARDS),
 )

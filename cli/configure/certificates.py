@@ -30,7 +30,7 @@ def checked(files: TlsFiles, now: datetime, *, allow_ca_key: bool, looking: bool
     notices = _dates(files.shown("cert"), chain, now) + _dates(files.shown("cacert"), authorities, now)
     if is_authority(chain[0]):
         reason = f"--key {files.key}: is the key of an authority: whoever reads the copy can sign for the cluster"
-        remedy = "Give a certificate of the scheduler with -cert and -key, or --allow-ca-key"
+        remedy = "Give a certificate of the scheduler with -cert and -key (tas certs init makes one), or --allow-ca-key"
         if not allow_ca_key and not looking:
             raise TlsError(f"{reason}. {remedy}")
         notices.insert(0, reason if allow_ca_key else f"{reason}, so this is only shown. {remedy}")

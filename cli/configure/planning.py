@@ -280,13 +280,21 @@ def template_of(path: Path) -> Template:
     """The file of `-f`, also a Policy. Raises ConfigureError, FilesError, and InvalidInputError for another object."""
     content = existing(path).content
     try:
-        made = configuration_of_original(read_yaml(content), lambda text: read_yaml(text.encode()))
+        made = configuration_of_original(read_yaml(content), _read_field)
     except ManifestError as error:
         raise ConfigureError(f"{path}: {error}") from error
     if made is None:
         return Template(text_of(path), path.name)
     document, notices = made
     return Template(rendered(document), CONFIG_NAME, notices)
+
+
+def _read_field(text: str, field: str) -> list[object]:
+    """The documents of a text in a field of a file. Raises ManifestError."""
+    try:
+        return read_yaml(text.encode())
+    except ManifestError as error:
+        raise ManifestError(f"{field}: {error}") from error
 
 
 def text_of(path: Path) -> str:

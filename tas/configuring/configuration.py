@@ -6,7 +6,7 @@ The rules of kube-scheduler for entries are facts.md c6 to c10.
 from collections.abc import Iterator, Mapping, Sequence
 
 from tas.configuring.decoding import objects
-from tas.configuring.extenders import Object, is_api_proxy, service_of
+from tas.configuring.extenders import DEFAULT_WEIGHT, TELEMETRY_RESOURCE, Object, is_api_proxy, service_of
 from tas.configuring.published import NEWEST
 from tas.configuring.validating import problems
 from tas.configuring.versions import GROUP, api_version, reads
@@ -44,7 +44,9 @@ def with_extenders(
     if not reads(minor, old["apiVersion"]):
         if str(old["apiVersion"]).startswith(f"{GROUP}/v1alpha"):
             raise InvalidInputError(SUBJECT, "apiVersion", old["apiVersion"], "cannot be converted: has other fields")
-        notices.append(f"apiVersion {old['apiVersion']} is not read by kube-scheduler 1.{minor}: {preferred}")
+        notices.append(
+            f"apiVersion {old['apiVersion']} is not read by kube-scheduler 1.{minor}: {preferred} is written"
+        )
         new["apiVersion"] = preferred
     if kubeconfig is not None:
         connection = _mapping(new, "clientConnection")
@@ -155,6 +157,10 @@ def _doubts(entry: Object) -> Iterator[str]:
     tls, url = _mapping(entry, "tlsConfig"), str(entry.get("urlPrefix", ""))
     if entry.get("enableHTTPS") and not (tls.get("caFile") or tls.get("caData")):
         yield "has no caFile: the scheduler accepts any server there"
+    weight = entry.get("weight")
+    if TELEMETRY_RESOURCE in _resources(entry) and isinstance(weight, int) and weight < DEFAULT_WEIGHT:
+        points = "the scheduler's own plugins have 1200 in all (docs/scheduler.md#which-weight)"
+        yield f"has weight {weight}: one step of a score is {10 * weight} points, and {points}"
     if entry.get("bindVerb") and entry.get("ignorable"):
         yield "has ignorable: true beside bindVerb: the scheduler itself binds a pod that bind has refused"
     if is_api_proxy(url):

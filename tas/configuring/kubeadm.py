@@ -4,9 +4,20 @@ ClusterConfiguration has the flag and the volumes. It has no `dnsPolicy`, so a p
 (platform-aware-scheduling #86, facts.md c45).
 """
 
+from collections.abc import Sequence
+
 from tas.configuring.editing import Read, edited, rendered
 from tas.configuring.extenders import Object
-from tas.configuring.static_pod import CERTIFICATES, CERTIFICATES_VOLUME, CONFIG_VOLUME, DIGEST, DNS_POLICY, Wanted
+from tas.configuring.static_pod import (
+    CERTIFICATES,
+    CERTIFICATES_VOLUME,
+    CONFIG_VOLUME,
+    DIGEST,
+    DNS_POLICY,
+    HIDES,
+    Wanted,
+    is_inside,
+)
 from tas.errors import InvalidInputError
 
 GROUP = "kubeadm.k8s.io"
@@ -35,17 +46,29 @@ def cluster_configuration(text: str | None, wanted: Wanted, read: Read) -> str:
     has_list = str(version) not in (f"{GROUP}/v1beta1", f"{GROUP}/v1beta2", f"{GROUP}/v1beta3")
     arguments: object
     if has_list:
-        others = [each for each in _list(scheduler, "extraArgs") if _name(each) != "config"]
-        arguments = [*others, {"name": "config", "value": wanted.config}]
+        flags = [each for each in _list(scheduler, "extraArgs") if _name(each) != "config"]
+        arguments = [*flags, {"name": "config", "value": wanted.config}]
     else:
         arguments = _mapping(scheduler, "extraArgs") | {"config": wanted.config}
-    ours: list[object] = [_volume(CONFIG_VOLUME, wanted.config, wanted.config, "File")]
+    ours = [_volume(CONFIG_VOLUME, wanted.config, wanted.config, "File")]
     if wanted.certificates is not None:
         ours.append(_volume(CERTIFICATES_VOLUME, wanted.certificates, CERTIFICATES, "Directory"))
     names = {CONFIG_VOLUME, CERTIFICATES_VOLUME}
-    volumes = [each for each in _list(scheduler, "extraVolumes") if _name(each) not in names] + ours
+    others = [each for each in _list(scheduler, "extraVolumes") if _name(each) not in names]
+    _check_places(others, ours)
+    volumes = [*others, *ours]
     after = before | {"scheduler": scheduler | {"extraArgs": arguments, "extraVolumes": volumes}}
     return rendered(after) if text is None else edited(text, after, read)
+
+
+def _check_places(others: Sequence[object], ours: Sequence[Object]) -> None:
+    """Raises InvalidInputError for a volume of another in one of our places: the pod does not run, or it hides ours."""
+    for other in others:
+        path = other.get("mountPath") if isinstance(other, dict) else None
+        for our in (str(each["mountPath"]) for each in ours):
+            if path == our or is_inside(path, our):
+                reason = HIDES if path != our else f"is where tas configure mounts {our}: remove this volume"
+                raise InvalidInputError(SUBJECT, "scheduler.extraVolumes", path, reason)
 
 
 def init_phase(cluster: str, patches: str, read: Read) -> str | None:

@@ -18,15 +18,18 @@ _TAKEN = ("kind", "apiVersion", "extenders")
 
 _COMING_FROM = "docs/coming-from.md"
 _RIGHTS = f"the rights of this product are in deploy/rbac/: {_COMING_FROM}"
+_CLUSTER_API = f"tas configure kubeadm writes what belongs into its files, flags and patches: {_COMING_FROM}"
 _INSTEAD = {
     "Deployment": f"the command of the container is tas run all (for GAS: tas run gpu), then its flags: {_COMING_FROM}",
     "ClusterRole": _RIGHTS,
     "ClusterRoleBinding": _RIGHTS,
     "ServiceAccount": _RIGHTS,
-    "Service": f"stays as it is, and kubectl applies it: {_COMING_FROM}",
-    "TASPolicy": "stays as it is, and kubectl applies it; tas policy lint checks it",
+    "Service": f"it stays as it is, and kubectl applies it: {_COMING_FROM}",
+    "TASPolicy": "it stays as it is, and kubectl applies it; tas policy lint checks it",
     "CustomResourceDefinition": "tas crd prints that of this product: tas crd | kubectl apply -f -",
-    "DeschedulerPolicy": "is for the descheduler: docs/moving-pods.md has it for the versions of today",
+    "DeschedulerPolicy": "it is for the descheduler; docs/moving-pods.md has it for the versions of today",
+    "KubeadmControlPlane": _CLUSTER_API,
+    "KubeadmControlPlaneTemplate": _CLUSTER_API,
 }
 """What takes the place of an object of the originals that `-f` cannot use."""
 
@@ -36,8 +39,8 @@ _PATCHES = {
 }
 """What takes the place of the JSON patches of the originals, by the path in the patch."""
 
-Parse = Callable[[str], Sequence[object]]
-"""Reads the documents of a text in YAML or JSON."""
+Parse = Callable[[str, str], Sequence[object]]
+"""Reads the documents of a text in YAML or JSON; its second argument is the field that has the text, for errors."""
 
 
 def configuration_of_original(documents: Sequence[object], parse: Parse) -> tuple[Object, list[str]] | None:
@@ -72,7 +75,7 @@ def _policies(document: object, parse: Parse) -> Iterator[tuple[str, Object]]:
     if document.get("kind") != "ConfigMap" or not isinstance(data, dict):
         return
     for key, text in data.items():
-        values = parse(text) if isinstance(text, str) and POLICY in text else ()
+        values = parse(text, f"data.{key}") if isinstance(text, str) and POLICY in text else ()
         for value in values:
             if isinstance(value, dict) and value.get("kind") == POLICY:
                 yield f"{key} of a ConfigMap", value

@@ -22,6 +22,11 @@ CONFIG_VOLUME = "tas-scheduler-config"
 CERTIFICATES_VOLUME = "tas-certs"
 DNS_POLICY = "ClusterFirstWithHostNet"  # facts.md c46
 
+HIDES = (
+    "is a mount in the folder of the certificates, and hides ours (from the original's Cluster API guide?): remove it"
+)
+"""Why a mount inside of the folder of certificates is refused."""
+
 _ORIGINALS = {"schedulerconfig", "certdir"}
 _LAST_MINOR = {"algorithm-provider": 21}  # facts.md c44
 _CONFIG = ("config",)
@@ -224,6 +229,8 @@ class Scheduler:
                     continue
                 reason = f"the volume {clash['name']} is mounted there"
                 raise InvalidInputError(SUBJECT, f"{self._place}.volumeMounts", inside, reason)
+            if (over := next((each for each in mounts if is_inside(each.get("mountPath"), inside)), None)) is not None:
+                raise InvalidInputError(SUBJECT, f"{self._place}.volumeMounts", over["mountPath"], HIDES)
             mounts.append({"name": name, "mountPath": inside, "readOnly": True})
             kept_volumes[name] = {"name": name, "hostPath": {"path": outside, "type": kind}}
         new_volumes = list(kept_volumes.values())
@@ -334,6 +341,11 @@ def _in_place(before: Sequence[Object], after: Sequence[Object]) -> list[Object]
 def _if_any(key: str, values: list[Object], parent: Mapping[str, object]) -> Object:
     """The field, unless it is absent and has no values."""
     return {key: values} if values or parent.get(key) else {}
+
+
+def is_inside(path: object, folder: str) -> bool:
+    """Whether a path is below a folder, and so hides a file of it when both are mounted."""
+    return isinstance(path, str) and path.startswith(f"{folder.rstrip('/')}/") and _clean(path) != _clean(folder)
 
 
 def _clean(path: object) -> str | None:

@@ -182,6 +182,15 @@ def test_a_policy_of_the_original_is_a_template_and_its_deployment_is_named(node
     assert {path: each for path, each in node.state().items() if path != str(template)} == before
 
 
+def test_an_error_in_a_policy_names_its_field_in_the_config_map(node: Node) -> None:
+    """The ConfigMap in the README of GAS lacks a comma, and its line is not one of the file."""
+    template = node.folder / "scheduler-extender-configmap.yaml"
+    template.write_text('kind: ConfigMap\ndata:\n  policy.cfg: |\n    {"kind": "Policy"\n    "extenders": []}\n')
+    words = f"{template}: data.policy.cfg: no YAML: line 2, column 1: did not find expected ',' or '}}'"
+    result = node.configure("-f", str(template))
+    assert (code(result), message(result)) == (1, words)
+
+
 def urls(node: Node) -> list[str]:
     document = read_yaml_tree(node.config.read_text()).value
     assert isinstance(document, dict)

@@ -110,3 +110,15 @@ def test_an_extender_on_this_machine_needs_no_dns_policy() -> None:
     found = made(chosen=options(telemetry(url="http://127.0.0.1:9001"), minor=30))
     assert "spec" not in value_of(found.patch)
     assert len(value_of(found.cluster_configuration)["scheduler"]["extraVolumes"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [("/host/certs", "is where tas configure mounts"), ("/host/certs/client.key", "hides ours"), (DEST, "remove this")],
+)
+def test_a_volume_in_one_of_our_places_is_refused(path: str, words: str) -> None:
+    """The second one is of the Cluster API guide of the original."""
+    volume = f"{{name: cacert, hostPath: /etc/kubernetes/pki/ca.key, mountPath: {path}}}"
+    with pytest.raises(InvalidInputError, match=words) as caught:
+        made(f"{HEAD}v1beta3\nscheduler: {{extraVolumes: [{volume}]}}\n")
+    assert caught.value.field == "scheduler.extraVolumes"

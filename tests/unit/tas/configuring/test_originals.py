@@ -32,7 +32,7 @@ def config_map(policy: str, key: str = "policy.cfg") -> Mapping[str, object]:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": head, "data": {key: policy}}
 
 
-def read(text: str) -> list[object]:
+def read(text: str, field: str = "") -> list[object]:
     return read_yaml(text.encode())
 
 
@@ -81,6 +81,7 @@ def test_a_configuration_and_what_is_not_known_are_for_others_to_judge(document:
         ({"kind": "Deployment", "metadata": {"name": "telemetry-aware-scheduling"}}, "tas run all"),
         ({"kind": "ClusterRole", "metadata": {"name": "policy-handler"}}, "deploy/rbac/"),
         ({"kind": "TASPolicy"}, "tas policy lint"),
+        ({"kind": "KubeadmControlPlane"}, "tas configure kubeadm"),
         ([{"op": "add", "path": "/spec/dnsPolicy", "value": "ClusterFirstWithHostNet"}], "tas configure kubeadm"),
         ([{"op": "add", "path": "/status/capacity/telemetry~1scheduling", "value": "10"}], "tas run resources"),
     ],

@@ -233,6 +233,14 @@ class TestVolumes:
         error = refused(manifest(more=more, volumes=volumes))
         assert "mine" in error.reason
 
+    def test_a_mount_that_would_hide_our_certificates_is_refused(self) -> None:
+        """The Cluster API guide of the original mounts the key of the cluster's authority there."""
+        more = "    volumeMounts: [{name: cacert, mountPath: /host/certs/client.key}]\n"
+        volumes = "  volumes: [{name: cacert, hostPath: {path: /etc/kubernetes/pki/ca.key}}]\n"
+        error = refused(manifest(more=more, volumes=volumes))
+        assert (error.field, error.value) == ("spec.containers[0].volumeMounts", "'/host/certs/client.key'")
+        assert "hides ours" in error.reason
+
     def test_a_configuration_that_is_mounted_already_is_not_mounted_twice(self) -> None:
         more = f"    volumeMounts: [{{name: mine, mountPath: {DEST}}}]\n"
         volumes = f"  volumes: [{{name: mine, hostPath: {{path: {DEST}}}}}]\n"
@@ -549,6 +557,14 @@ class TestConfiguration:
         (found,) = planned(KUBEADM, rendered(document)).notices
         assert found.startswith("extenders[0] has ")
         assert notice in found
+
+    def test_the_weight_of_the_originals_file_is_a_notice(self) -> None:
+        resources = [{"name": "telemetry/scheduling", "ignoredByScheduler": True}]
+        for weight, is_low in ((1, True), (5, False)):
+            entry = {"urlPrefix": "http://a", "prioritizeVerb": "p", "weight": weight, "managedResources": resources}
+            document = rendered({"kind": "KubeSchedulerConfiguration", "apiVersion": V1, "extenders": [entry]})
+            notices = planned(KUBEADM, chosen=replace(options(), extenders=(), template=document)).notices
+            assert any("one step of a score is 10 points" in notice for notice in notices) is is_low
 
     def test_a_proxy_of_the_api_server_is_no_address_of_an_extender(self) -> None:
         with pytest.raises(InvalidInputError, match="no client certificate passes"):
