@@ -18,35 +18,27 @@ COMMANDS = {
     "up": LazyCommand("up.up", "Run everything here, with simulated nodes and a live view."),
     "demo": LazyCommand("demo.demo", "Run a worked example on a simulated cluster."),
     "publish": LazyCommand("publish", "Publish samples of NODE."),
-    "get": LazyCommand("queries.get", "Show nodes, policies, verdicts, sources or GPU cards as stored on the bus."),
-    "events": LazyCommand(
-        "queries.events", "Show what happened: violations, labels, sources, policies, breakers, pauses."
-    ),
+    "get": LazyCommand("queries.get", "Show nodes, policies, verdicts, sources or GPU cards."),
+    "events": LazyCommand("queries.events", "Show what happened: violations, labels, sources and more."),
     "explain": LazyCommand("queries.explain", "Show why: each rule with its value, age, source and state."),
     "trace": LazyCommand("queries.trace", "Follow METRIC of NODE: source, sample, view, verdict, label."),
     "status": LazyCommand("status.status", "Show on one screen what is wrong, and what runs."),
-    "doctor": LazyCommand(
-        "doctor.doctor", "Check an installation, and print what is wrong, why it matters, and what mends it."
-    ),
-    "support": LazyCommand("support", "Write one archive for a bug report, without secrets and addresses."),
+    "doctor": LazyCommand("doctor.doctor", "Check an installation, and say how to mend what is wrong."),
+    "support": LazyCommand("support", "Write an archive for a bug report, without secrets."),
     "top": LazyCommand("top", "Show the live view of a running installation."),
-    "simulate": LazyCommand(
-        "simulate.simulate", "Compare the default scores, policies and agents on a simulated cluster."
-    ),
-    "pause": LazyCommand("brake", "Set and remove no label from now on."),
-    "resume": LazyCommand("brake", "Set and remove labels again, after a pause."),
-    "release": LazyCommand("release", "Let pods go to a node that is rejected only by its last known values."),
-    "reset": LazyCommand("brake", "Reset the tripped breaker of a policy, or with --all of all policies together."),
+    "simulate": LazyCommand("simulate.simulate", "Compare default scores, policies and agents by simulation."),
+    "pause": LazyCommand("brake", "Stop setting and removing labels."),
+    "resume": LazyCommand("brake", "Go on setting and removing labels, after a pause."),
+    "release": LazyCommand("release", "Stop rejecting a node by its last known values."),
+    "reset": LazyCommand("brake", "Reset a tripped breaker: of one policy, or the common one."),
     "dismiss": LazyCommand("dismiss", "Expect only as many processes of WORKER as run now."),
     "configure": LazyCommand("configure.configure", "Configure the kube-scheduler of this node to ask the extenders."),
-    "certs": LazyCommand(
-        "certs.certs", "Create, renew and check the certificates of the extender and of the scheduler."
-    ),
+    "certs": LazyCommand("certs.certs", "Create, renew and check certificates of extender and scheduler."),
     "bus": LazyCommand("rights.bus", "The address of the bus, and who may do what on it."),
     "policy": LazyCommand("policy", "Check manifests of TASPolicy, and what they would do."),
     "crd": LazyCommand("crd", "Print the CRD of TASPolicy: tas crd | kubectl apply -f -."),
     "files": LazyCommand("files", "List the files for a deployment, or write them to a folder."),
-    "runbook": LazyCommand("runbook", "Say when ALERT fires and what to do; without ALERT, list all alerts."),
+    "runbook": LazyCommand("runbook", "Say when ALERT fires and what to do, or list all alerts."),
     "docs": LazyCommand(
         "docs", "Write the pages of settings, options of agents and commands, and the schemas of the events."
     ),

@@ -27,7 +27,7 @@ TRIES = Tries(STALE, times=10)
 
 @settings_command("pause", params=[click.Option(["--reason"], default="", help="Why, for others who look.")])
 def pause(settings: Settings, *, reason: str) -> int:
-    """Set and remove no label from now on.
+    """Stop setting and removing labels.
 
     All labels of nodes stay as they are, for all policies, until `tas resume`. A patch that is on its way may still
     arrive within 2 seconds. Filter, prioritize and preempt continue.
@@ -37,10 +37,10 @@ def pause(settings: Settings, *, reason: str) -> int:
 
 @settings_command("resume")
 def resume(settings: Settings) -> int:
-    """Set and remove labels again, after a pause.
+    """Go on setting and removing labels, after a pause.
 
-    The labels follow the verdicts of now: what has come and gone during the pause has no effect. Tripped breakers stay
-    tripped.
+    The labels then follow the present verdicts: a violation that began and ended during the pause has no effect.
+    Tripped breakers stay tripped.
     """
     return ask(settings, lambda bus, _: TRIES.of(lambda: _resume(bus)))
 
@@ -49,13 +49,13 @@ def resume(settings: Settings) -> int:
     "reset",
     params=[
         click.Argument(["policy"], metavar="[NAMESPACE/]NAME", required=False),
-        click.Option(["--all", "over_all"], is_flag=True, help="The breaker of all policies together."),
+        click.Option(["--all", "over_all"], is_flag=True, help="The breaker that all policies have in common."),
     ],
 )
 def reset(settings: Settings, *, policy: str | None, over_all: bool) -> int:
-    """Reset the tripped breaker of a policy, or with --all of all policies together.
+    """Reset a tripped breaker: of one policy, or the common one.
 
-    The labels follow the verdicts of now. If these still require too many labels, the breaker trips again: then
+    The labels then follow the present verdicts. If these still require too many labels, the breaker trips again. Then
     correct the metric, or raise the limits of the policy. Policies of one name share a breaker, as they share labels.
     """
     if (policy is None) != over_all:

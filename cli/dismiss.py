@@ -26,8 +26,8 @@ TRIES = Tries(STALE, times=10)
 def dismiss(settings: Settings, *, worker: str) -> int:
     """Expect only as many processes of WORKER as run now.
 
-    For a worker that was scaled down, or that is no longer used: else it counts as lost for a day. If more of them run
-    together for 10 minutes again, so many are expected again.
+    For a worker that was scaled down or is no longer used: without this, the missing processes count as lost for a day.
+    If later more of them run together for 10 minutes, that number is expected again.
     """
     return ask(settings, lambda bus, _: TRIES.of(lambda: _dismiss(bus, worker)))
 

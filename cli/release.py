@@ -23,11 +23,11 @@ TRIES = Tries(STALE, times=10)
 
 @settings_command("release", params=[click.Argument(["node"], metavar="NODE")])
 def release(settings: Settings, *, node: str) -> int:
-    """Let pods go to a node that is rejected only by its last known values.
+    """Stop rejecting a node by its last known values.
 
-    With `onStale: keep`, the default of dontschedule, filter rejects a node without a fresh value by its last known
-    one, for an hour at most. If you have retired the metric on purpose, release the node: values measured before now
-    count no more. A new value that violates a rule rejects the node again.
+    With `onStale: keep`, the default of dontschedule, the last known value of a node counts for up to an hour when
+    there is no fresh one. If you have retired the metric on purpose, release the node: values that were measured before
+    this moment no longer count, and pods may go to the node. A new value that violates a rule rejects the node again.
     """
     if not is_subdomain(node):
         raise click.BadParameter(f"{shortened(node)} is not the name of a node")

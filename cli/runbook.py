@@ -17,7 +17,7 @@ LINK = re.compile(r"\[([^][]{1,200})\]\((?P<page>[\w.-]{1,100}\.md)?[^()]{0,200}
 @click.command("runbook")
 @click.argument("alert", required=False)
 def runbook(*, alert: str | None) -> None:
-    """Say when ALERT fires and what to do; without ALERT, list all alerts.
+    """Say when ALERT fires and what to do, or list all alerts.
 
     The text is that of docs/operations.md in this version.
     """

@@ -27,12 +27,12 @@ from cli.settings import Settings
             metavar="FILE",
             multiple=True,
             type=click.Path(path_type=Path),
-            help="A file with the log of a process, of which the end is added. May be given several times.",
+            help="The log file of a process; its end is added. May be given several times.",
         ),
     ],
 )
 def support(settings: Settings, *, output: Path | None, logs: tuple[Path, ...]) -> int:
-    """Write one archive for a bug report, without secrets and addresses.
+    """Write an archive for a bug report, without secrets.
 
     It has versions, settings, status, findings of doctor, metrics, logs, sources and policies. Secrets, tokens, users
     in URLs and addresses are replaced; names of nodes, policies and metrics stay. Prints what is in it and what is

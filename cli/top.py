@@ -14,7 +14,7 @@ from cli.settings import Settings
             ["--node", "pattern"],
             metavar="PATTERN",
             default="*",
-            help="Only nodes with such names, as 'gpu-*' in a shell. [default: all]",
+            help="Only nodes whose names match, such as 'gpu-*'. [default: all]",
         )
     ],
 )

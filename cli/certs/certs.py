@@ -46,7 +46,7 @@ from workers.process.tls_files import TlsError
 
 @click.group("certs", no_args_is_help=True)
 def certs() -> None:
-    """Create, renew and check the certificates of the extender and of the scheduler.
+    """Create, renew and check certificates of extender and scheduler.
 
     DIR contains ca.crt, tls.crt and tls.key (the extender's), client.crt and client.key (the scheduler's), and ca.key.
     Neither the extender nor the scheduler needs ca.key: keep it elsewhere, and name it by --ca-key.

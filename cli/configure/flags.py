@@ -97,8 +97,7 @@ def extender_options() -> list[click.Option]:
             ["--extender", "extenders"],
             type=click.Choice([kind.value for kind in ExtenderKind]),
             multiple=True,
-            help="Whom the scheduler asks: telemetry, gpu, agents, or several by several flags. [default: telemetry; "
-            "with -f none]",
+            help="Whom the scheduler asks. May be given several times. [default: telemetry; with -f none]",
         ),
         click.Option(
             ["--telemetry-url"], metavar="URL", default=URLS[ExtenderKind.TELEMETRY], show_default=True,
@@ -125,7 +124,7 @@ def extender_options() -> list[click.Option]:
         ),
         click.Option(
             ["--weight"], type=int, default=DEFAULT_WEIGHT, show_default=True,
-            help="Of the scores of telemetry and gpu: one step of a score is 10 times this many points.",
+            help="The weight of the scores of telemetry and gpu: one step of a score is 10 times this many points.",
         ),
         click.Option(
             ["--http-timeout"], metavar="DURATION",
@@ -134,7 +133,7 @@ def extender_options() -> list[click.Option]:
         ),
         click.Option(
             ["--ignorable/--not-ignorable"], default=None,
-            help="Whether pods are placed without an extender that does not answer. [default: ignorable for telemetry; "
+            help="Whether pods are placed also while an extender does not answer. [default: ignorable for telemetry; "
             "not for gpu: such pods would run without cards; for an agent as its file says]",
         ),
         click.Option(

@@ -49,8 +49,8 @@ def template_option() -> click.Option:
     """The flag with a configuration."""
     return OriginalOption(
         "f", "template", metavar="FILE",
-        help="A configuration whose extenders are added; all of it, if the scheduler has none. Also a Policy of an "
-        "older scheduler, as it is or in a ConfigMap.",
+        help="A configuration whose extenders are added. If the scheduler has no configuration, all of the file is "
+        "taken. Also a Policy of an older scheduler, as it is or in a ConfigMap.",
     )  # fmt: skip
 
 
@@ -58,7 +58,7 @@ def plugin_option() -> click.Option:
     """The flag for a scheduler that is no stock one."""
     return click.Option(
         ["--allow-plugin", "allowed_plugins"], metavar="NAME", multiple=True,
-        help="A plugin that the scheduler has beside those of a stock one: else a configuration with it is refused.",
+        help="A plugin that this scheduler has and a stock one has not. Without this, its name is refused as unknown.",
     )  # fmt: skip
 
 
@@ -67,7 +67,7 @@ def folder_options() -> list[click.Option]:
     return [
         OriginalOption(
             "d", "config_dir", metavar="DIR", default="/etc/kubernetes", show_default=True,
-            help=f"The folder for the configuration; its name is that of -f, or {CONFIG_NAME}.",
+            help=f"The folder for the configuration. The file has the name of that of -f, or else {CONFIG_NAME}.",
         ),
         OriginalOption(
             "cert-dir", "cert_dir", metavar="DIR", default="/etc/certs/", show_default=True,
@@ -86,7 +86,7 @@ def plan_options() -> list[click.Option]:
         template_option(),
         click.Option(
             ["--replace"], is_flag=True,
-            help="Start from -f, or from an empty configuration, in place of that of the scheduler.",
+            help="Start from -f, or else from an empty configuration, and keep nothing of the scheduler's own.",
         ),
         *folder_options(),
         OriginalOption(

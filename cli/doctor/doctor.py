@@ -101,7 +101,7 @@ def doctor(
     with_ok: bool,
     as_json: bool,
 ) -> int:
-    """Check an installation, and print what is wrong, why it matters, and what mends it.
+    """Check an installation, and say how to mend what is wrong.
 
     Nothing is changed. Checks the bus, policies, metrics, workloads, the scheduler, the extender, certificates,
     proxies, clocks, the descheduler and rights. Run it on a control plane node, where the files of the scheduler are.

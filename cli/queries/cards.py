@@ -23,7 +23,7 @@ EMPTY = "no GPU cards: no node offers gpu.intel.com resources, or no worker read
 def gpus(settings: Settings, *, as_json: bool) -> int:
     """Each GPU card with its amounts, its pods, and what policies say about it.
 
-    What is free is what a new pod can get: nothing of a card that a policy disables.
+    Free is what a new pod can get. So a card that a policy disables has nothing free.
     """
     return ask(settings, lambda bus, _: _gpus(bus, as_json=as_json))
 

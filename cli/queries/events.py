@@ -38,7 +38,7 @@ MAX_DATA = 300
         click.Option(
             ["--since"],
             metavar="DURATION",
-            help="Begin with the events of this time, such as 10m or 24h.  [default: 1h; new events with --follow]",
+            help="How far back to begin, such as 10m or 24h.  [default: 1h; new events with --follow]",
         ),
         click.Option(["--policy"], metavar="[NAMESPACE/]NAME", help="Only events about this policy."),
         click.Option(["--node"], metavar="NODE", help="Only events about this node."),
@@ -48,7 +48,7 @@ MAX_DATA = 300
 def events(
     settings: Settings, *, follow: bool, since: str | None, policy: str | None, node: str | None, as_json: bool
 ) -> int:
-    """Show what happened: violations, labels, sources, policies, breakers, pauses.
+    """Show what happened: violations, labels, sources and more.
 
     With --json each event is one line: a CloudEvent in JSON format.
     """

@@ -51,8 +51,9 @@ def explain() -> None:
 def node(settings: Settings, *, name: str, as_json: bool) -> int:
     """Each rule for the node NAME.
 
-    Shows value, age, source and state of each rule, and the verdict of each strategy; of unknown values what sources
-    say. Also shows the GPU cards of the node, what of its labels cannot be read, and what its pods request.
+    Shows value, age, source and state of each rule, and the verdict of each strategy. For an unknown value it shows
+    what the sources say. Also shows the GPU cards of the node, labels of it that cannot be read, and what its pods
+    request.
     """
     if not is_subdomain(name):
         raise click.ClickException(f"NAME = {shortened(name)}: must be a lowercase DNS subdomain (RFC 1123)")

@@ -67,8 +67,9 @@ def pod(settings: Settings, *, name: str, policy: str | None, manifest: str | No
     """The extender's answer for the pod NAME now.
 
     NAME may be NAMESPACE/NAME. Also shows the samples behind the answer, and the extender's last answers for the pod.
-    Of a pod with GPU cards it shows the cards; with --manifest, for each node which card lacks what. Give --allowlist,
-    --denylist and --balanced-resource as tas run gpu has them; --extender-health of tas run gpu shows its last answers.
+    For a pod with GPU cards it shows the cards. With --manifest it shows for each node what each card lacks: give
+    --allowlist, --denylist and --balanced-resource as tas run gpu has them. With the --extender-health of tas run gpu
+    it shows the last answers of that one.
     """
     key = PodKey(*pair(name))
     if policy is not None and not is_label_value(policy):

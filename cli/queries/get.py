@@ -65,7 +65,7 @@ MAX_CONTRADICTIONS = 20
 
 @click.group("get", no_args_is_help=True)
 def get() -> None:
-    """Show nodes, policies, verdicts, sources or GPU cards as stored on the bus."""
+    """Show nodes, policies, verdicts, sources or GPU cards."""
 
 
 @settings_command("nodes", settings_as="get", params=[JSON_OPTION])
@@ -78,7 +78,7 @@ def nodes(settings: Settings, *, as_json: bool) -> int:
 def policies(settings: Settings, *, as_json: bool) -> int:
     """Each policy, with its strategies and problems.
 
-    Also each policy file with a part that is not in force, with the reason and with what is in force instead.
+    Also shows each policy file of which a part is not in force: the reason, and what is in force instead.
     """
     return ask(settings, lambda bus, _: _policies(bus, as_json=as_json))
 
@@ -93,8 +93,8 @@ def verdicts(settings: Settings, *, as_json: bool) -> int:
 def sources(settings: Settings, *, as_json: bool) -> int:
     """Each source of `collect`, with its state.
 
-    Also shows the lease holder, the metrics and the problems of each source, and of which program that publishes by
-    itself samples were refused within an hour.
+    Also shows the lease holder, the metrics and the problems of each source, and the programs that publish by
+    themselves and of which samples were refused in the last hour.
     """
     return ask(settings, lambda bus, _: _sources(bus, settings.stale_after, as_json=as_json))
 

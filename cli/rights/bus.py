@@ -19,16 +19,12 @@ COMMANDS = {
     "mend": LazyCommand(
         "rights.mend", "Give existing streams the settings of new ones, and remove consumers that nobody uses."
     ),
-    "revoke": LazyCommand(
-        "rights.revoke", "Let no credentials count that a user has until now, also those that were replaced."
-    ),
+    "revoke": LazyCommand("rights.revoke", "Revoke all credentials that a user has until now."),
     "secrets": LazyCommand(
         "rights.init", "Print Kubernetes Secrets with the credentials of users, for kubectl apply -f -."
     ),
     "url": LazyCommand("rights.bus", "Print the address of the bus with its token, for other programs."),
-    "user": LazyCommand(
-        "rights.init", "Create credentials of one more user, or new ones of a user: DIR/users/NAME.creds."
-    ),
+    "user": LazyCommand("rights.init", "Create credentials for one more user, or new ones for a user."),
 }
 """Imported when they are called: the address needs neither keys nor a connection."""
 

@@ -44,7 +44,7 @@ def _sources(default: str) -> click.Option:
 def _days() -> click.Option:
     return click.Option(
         ["--days"], type=click.IntRange(min=1, max=36500), metavar="NUMBER",
-        help="How long new credentials count. [default: for ever, until they are revoked]",
+        help="How many days new credentials are valid. [default: until they are revoked]",
     )  # fmt: skip
 
 
@@ -75,10 +75,10 @@ def _init(directory: Path, sources: tuple[str, ...], days: int | None) -> int:
 def _user(
     *, directory: Path, role: str, name: str, sources: tuple[str, ...], days: int | None, renew: bool, many: bool
 ) -> int:
-    """Create credentials of one more user, or new ones of a user: DIR/users/NAME.creds.
+    """Create credentials for one more user, or new ones for a user.
 
-    A `node` is called as its node, a `subscriber` as its subscription. Old credentials of the name count on; revoke
-    them first if they were stolen.
+    They are in DIR/users/NAME.creds. For the role `node`, NAME is the name of the node; for `subscriber`, that of the
+    subscription. Old credentials of this name stay valid: revoke them first if they were stolen.
     """
     folder, now = existing(directory), time.time()
     publishes = _has_sources(role)
@@ -199,7 +199,9 @@ user = click.Command(
         _sources("as for init, for a process"),
         _days(),
         click.Option(["--renew"], is_flag=True, help="Replace the credentials of this user."),
-        click.Option(["--many"], is_flag=True, help="Also beyond 50 people, or 300 subscribers (docs/bus.md#people)."),
+        click.Option(
+            ["--many"], is_flag=True, help="Allow more than 50 people, or 300 subscribers (docs/bus.md#people)."
+        ),
     ],
     help=f"{_user.__doc__}\n\n    ROLE is one of: {', '.join(sorted(ROLES))}.",
 )

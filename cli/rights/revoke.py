@@ -29,11 +29,11 @@ from workers.process.logs import configure_logging
     ],
 )
 def revoke(settings: Settings, *, directory: Path, name: str) -> int:
-    """Let no credentials count that a user has until now, also those that were replaced.
+    """Revoke all credentials that a user has until now.
 
-    This takes effect when every nats-server has read the new auth.conf: nats-server --signal reload. Removes the
-    consumers of the user, if the bus answers; those that it makes until then: tas bus mend DIR. Then create new
-    credentials: tas bus user DIR ROLE NAME.
+    Also those that were replaced. This takes effect when every nats-server has read the new auth.conf: nats-server
+    --signal reload. Removes the consumers of the user, if the bus answers; for those that the user makes until the
+    reload: tas bus mend DIR. Then create new credentials: tas bus user DIR ROLE NAME.
     """
     configure_logging(LogFormat.CONSOLE, LogLevel.ERROR)
     try:

@@ -45,14 +45,14 @@ def compare(
     svg: Path | None,
     as_json: bool,
 ) -> int:
-    """Compare the default scores, policies and agents on a simulated cluster.
+    """Compare default scores, policies and agents by simulation.
 
-    The same pods are placed by the default scores of kube-scheduler alone, and by the same with each policy and each
-    agent as an extender. The table has what comes of it. Minutes are those of nodes: two nodes for one minute are two
-    minutes.
+    The same pods are placed on a simulated cluster by the default scores of kube-scheduler alone, and by these scores
+    with each policy and each agent as an extender. The table has the results. Its minutes are added up over nodes: two
+    nodes for one minute are two minutes.
 
-    The load is made from --seed, or read from --recording. Equal arguments print equal bytes. Nothing but the named
-    files is read: no bus, no cluster. docs/agents-compared.md explains the table, the loads and the recording.
+    The load is made from --seed, or read from --recording. The same arguments give the same output. Only the named
+    files are read: no bus, no cluster. docs/agents-compared.md explains the table, the loads and the recording.
     """
     _refuse_beside(recording)
     if recording is None and (excess := excess_of_made(nodes=nodes, pods=pods, hours=hours)) is not None:
@@ -111,12 +111,26 @@ simulate = click.Command(
             show_default=True,
             help="How many seeds: the table has the mean, and for overload the least and the largest.",
         ),
-        click.Option(["--nodes"], type=click.IntRange(1, 1000), default=50, show_default=True, help="Of a made load."),
         click.Option(
-            ["--pods"], type=click.IntRange(1, 20_000), default=1000, show_default=True, help="Of a made load."
+            ["--nodes"],
+            type=click.IntRange(1, 1000),
+            default=50,
+            show_default=True,
+            help="How many nodes a made load has.",
         ),
         click.Option(
-            ["--hours"], type=click.FloatRange(0.1, 168.0), default=24.0, show_default=True, help="Of a made load."
+            ["--pods"],
+            type=click.IntRange(1, 20_000),
+            default=1000,
+            show_default=True,
+            help="How many pods a made load has.",
+        ),
+        click.Option(
+            ["--hours"],
+            type=click.FloatRange(0.1, 168.0),
+            default=24.0,
+            show_default=True,
+            help="How long a made load is.",
         ),
         click.Option(
             ["--agents"],

@@ -22,7 +22,9 @@ FROM_BUS = Missing("tas status reads only the bus", "tas doctor asks the API ser
     "status",
     params=[
         click.Option(
-            ["--all", "everything"], is_flag=True, help="Print each line, also those that a terminal lacks room for."
+            ["--all", "everything"],
+            is_flag=True,
+            help="Print all lines, also those for which the terminal has no room.",
         ),
         JSON_OPTION,
     ],
@@ -34,8 +36,8 @@ def status(settings: Settings, *, everything: bool, as_json: bool) -> int:
     the processes with their leases, sources by the age of their newest value, policies that are not in force, and when
     kube-scheduler last asked. Reads only the bus: `tas doctor` also checks cluster, scheduler and extender.
 
-    Exit codes: 0 all is well; 1 something is wrong, as without a bus; 2 a wrong call; 3 nothing wrong is known, and
-    something cannot be judged, as how many processes should run for 10 minutes after a wipe of the bus.
+    Exit codes: 0 all is well; 1 something is wrong, for example no bus answers; 2 usage; 3 nothing is known to be
+    wrong, but something cannot be judged: for 10 minutes after a wipe of the bus, how many processes should run.
     """
 
     async def known(bus: Bus, url: str) -> int:
