@@ -107,16 +107,21 @@ def prune(folder: Path, keep: int) -> list[Path]:
     """
     gone = _by_age(folder)[:-keep]
     for backup in gone:
-        names = [entry.file for entry in _index(backup).files if entry.file is not None]
-        try:
-            # The index is last: without it, a folder is no backup.
-            for name in [*(name for name in names if "/" not in name), INDEX]:
-                (backup / name).unlink(missing_ok=True)
-            if not any(backup.iterdir()):
-                backup.rmdir()
-        except OSError as error:
-            raise FilesError(f"{backup}: is not deleted: {error.strerror}") from error
+        delete(backup)
     return gone
+
+
+def delete(backup: Path) -> None:
+    """Deletes the files of a backup, and its folder if no others are in it. Raises FilesError."""
+    names = [entry.file for entry in _index(backup).files if entry.file is not None]
+    try:
+        # The index is last: without it, a folder is no backup.
+        for name in [*(name for name in names if "/" not in name), INDEX]:
+            (backup / name).unlink(missing_ok=True)
+        if not any(backup.iterdir()):
+            backup.rmdir()
+    except OSError as error:
+        raise FilesError(f"{backup}: is not deleted: {error.strerror}") from error
 
 
 def _by_age(folder: Path) -> list[Path]:

@@ -1,6 +1,7 @@
 """`tas configure`: the scheduler of this control plane node asks the extenders, as the PAS Configurator does."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,10 @@ from typing import Any
 import click
 
 from cli.as_json import JSON_OPTION, print_json
-from cli.configure.backups import back_up, prune
+from cli.configure.backups import back_up, delete, prune
 from cli.configure.deployment import deployment
-from cli.configure.errors import EXIT_DIFFERENCES, ConfigureError, errors_shown
-from cli.configure.files import FilesError, write_all
+from cli.configure.errors import EXIT_DIFFERENCES, ConfigureError, SomeNotRestoredError, errors_shown
+from cli.configure.files import FilesError, NotRestoredError, write_all
 from cli.configure.flags import NO_BACKUP, Group, OriginalOption, backup_option
 from cli.configure.kubeadm import kubeadm
 from cli.configure.liveness import livez_option, look_before, wait_for_restart
@@ -137,23 +138,39 @@ def _written(
     """Writes the files, and returns what else was done."""
     done: dict[str, Any] = {}
     before = look_before(livez) if seconds else None
+    backup: Path | None = None
     if backup_dir != NO_BACKUP:
         backup = back_up(Path(backup_dir), made.pending, datetime.now(UTC), version=product_version(), flags=typed)
         done["backup"] = str(backup)
-    write_all(made.steps)
-    if before is not None and made.plan.changes:
-        done["waited_seconds"] = round(
-            wait_for_restart(
-                livez, before, made.steps, seconds=seconds, own_certificate=not made.plan.serves_with_files
-            ),
-            1,
-        )
+    with _without_backup_if_as_before(backup):
+        write_all(made.steps)
+        if before is not None and made.plan.changes:
+            done["waited_seconds"] = round(
+                wait_for_restart(
+                    livez, before, made.steps, seconds=seconds, own_certificate=not made.plan.serves_with_files
+                ),
+                1,
+            )
     if keep is not None:
         try:
             done["deleted_backups"] = [str(path) for path in prune(Path(backup_dir), keep)]
         except FilesError as error:
             echo(f"note: {error}", err=True)
     return done
+
+
+@contextmanager
+def _without_backup_if_as_before(backup: Path | None) -> Iterator[None]:
+    """Deletes the backup of a run that has changed nothing: else `revert` would take it, the newest, and do nothing."""
+    try:
+        yield
+    except (NotRestoredError, SomeNotRestoredError):
+        raise
+    except (FilesError, ConfigureError):
+        if backup is not None:
+            with suppress(FilesError):
+                delete(backup)
+        raise
 
 
 def _print_done(made: Planned, done: Mapping[str, Any], livez: str) -> None:

@@ -143,6 +143,7 @@ def test_wait_ends_with_a_new_scheduler_or_restores_all_files(
     assert code(result) == 1
     assert "every file is as before" in message(result)
     assert node.files() == before
+    assert node.backups() == []
 
 
 def test_the_scheduler_from_before_the_change_does_not_count(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -569,6 +569,19 @@ def test_facts_K34_a_write_that_fails_half_way_leaves_every_file_as_it_was(node:
     assert code(node.configure()) == 0
 
 
+def test_a_run_that_fails_leaves_no_backup_so_that_revert_takes_the_one_before(node: Node) -> None:
+    """The hard case: the backup is small, and a certificate that is written is too large."""
+    assert code(node.configure()) == 0
+    kept = node.backups()
+    authority = node.folder / "pki" / "ca.crt"
+    authority.write_bytes(AUTHORITY.certificate + b"\n" * 20_000)
+    with largest_file(10_000):
+        assert message(node.configure()).endswith("ca.crt: File too large; every file is as before")
+    assert node.backups() == kept
+    assert code(node.revert()) == 0
+    assert node.manifest.read_text() == KUBEADM
+
+
 def two_files(folder: Path, content: bytes) -> list[Step]:
     """A long file that becomes short, then a new one."""
     (folder / "first").write_text("x" * 50)
