@@ -18,6 +18,7 @@ from cli.bus_metrics import BusMetrics
 from cli.discovery import bus_access, bus_url
 from cli.settings import Settings, flag, variable
 from tas.errors import shortened
+from tas.processes.process import most_behind
 from workers.process.errors import StartError
 from workers.process.runtime import invalid_entries
 
@@ -198,11 +199,7 @@ class Context:
     @property
     def lag(self) -> dict[str, int]:
         """By how many messages the process is behind, by what it follows."""
-        found: dict[str, int] = {}
-        for bus in self._buses:
-            for name, lag in bus.lag.items():
-                found[name] = max(lag, found.get(name, 0))
-        return found
+        return most_behind(bus.lag for bus in self._buses)
 
     @property
     def expires(self) -> dict[str, float]:

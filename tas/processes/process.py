@@ -114,6 +114,15 @@ def alive(found: Iterable[Running], now: float) -> list[Running]:
     return sorted(running, key=lambda each: (each.role, each.process.name, each.id))
 
 
+def most_behind(connections: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """`Process.lag`: of each stream or bucket that several connections follow, that of the one furthest behind."""
+    found: dict[str, int] = {}
+    for lags in connections:
+        for name, lag in lags.items():
+            found[name] = max(lag, found.get(name, 0))
+    return found
+
+
 def waiting_labels(running: Iterable[Running]) -> dict[str, int]:
     """By name of policies, how many nodes wait for their first label. Each replica of `labels` counts them."""
     found: dict[str, int] = {}

@@ -272,7 +272,7 @@ async def test_a_lease_that_does_not_expire_is_acquired_once_nobody_renews_it(
         return await get(self, bucket, key)
 
     monkeypatch.setattr(Bus, "get", get_what_is_just_renewed)
-    async with Lease(bus, "cpu", ttl_seconds=LONG_TTL).hold():
+    async with asyncio.timeout(120), Lease(bus, "cpu", ttl_seconds=LONG_TTL).hold():
         assert time.monotonic() - renewed[-1] > abandoned
 
 
