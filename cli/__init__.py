@@ -5,7 +5,6 @@ import faulthandler
 import io
 import os
 import sys
-from importlib.abc import MetaPathFinder
 
 import click
 
@@ -49,8 +48,11 @@ OF_EXTRA = frozenset({"rich"})
 """The packages that a command imports and that only the extra `try` installs."""
 
 
-class _LogsWithoutRich(MetaPathFinder):
-    """structlog imports rich where it is installed, for tracebacks that TAS does not print: a quarter of each start."""
+class _LogsWithoutRich:
+    """structlog imports rich where it is installed, for tracebacks that TAS does not print: a quarter of each start.
+
+    It has the interface of `importlib.abc.MetaPathFinder`, which loads as much as all else of `tas --version`.
+    """
 
     def find_spec(self, fullname: str, _path: object, _target: object = None) -> None:
         structlog = sys.modules.get("structlog")

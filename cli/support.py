@@ -8,6 +8,7 @@ import click
 from bus.connection import Bus
 from cli.discovery import is_simulated, running_bus
 from cli.doctor.bus_facts import BusRead, no_bus, read_bus
+from cli.groups import importing
 from cli.options import settings_command
 from cli.queries.query import ask
 from cli.settings import Settings
@@ -50,8 +51,8 @@ def support(settings: Settings, *, output: Path | None, logs: tuple[Path, ...]) 
         return await written(no_bus(reason), None)
 
     async def written(read: BusRead, bus: Bus | None, *, simulated: bool = False) -> int:
-        # Here: the archive also asks the extender and the API server, whose clients are half of what is loaded.
-        from cli.support_archive import write_archive
+        with importing():  # here: what asks the extender is half of what the command loads
+            from cli.support_archive import write_archive
 
         return await write_archive(settings, read, bus, path, logs, simulated=simulated)
 

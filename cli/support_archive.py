@@ -29,7 +29,6 @@ from cli.doctor.requests import requested
 from cli.output import echo
 from cli.settings import Settings, flag
 from cli.status.status import overview_of
-from cli.support_logs import logs_of_pods
 from cli.workers.registry import with_commands
 from tas.diagnosis.finding import Missing
 from tas.diagnosis.redaction import Redactor
@@ -122,6 +121,8 @@ async def _collected(
         except OSError as error:
             lacking[f"logs/{number}"] = f"{log}: {error.strerror or error}"
     if settings.kubeconfig is not None:
+        from cli.support_logs import logs_of_pods  # here: the client of the API server is much to load
+
         of_pods = await logs_of_pods(settings.kubeconfig if isinstance(settings.kubeconfig, Path) else None)
         files |= of_pods.files
         lacking |= of_pods.lacking

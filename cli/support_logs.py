@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from cli.doctor.cluster_facts import ADMINISTRATOR
+from cli.doctor.cluster_read import ADMINISTRATOR
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import ConfigurationError, KubernetesError
 from workers.kubernetes.resources import LABELLED_PODS

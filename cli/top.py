@@ -2,6 +2,7 @@
 
 import click
 
+from cli.groups import importing
 from cli.options import settings_command
 from cli.queries.query import ask
 from cli.settings import Settings
@@ -24,6 +25,7 @@ def top(settings: Settings, *, pattern: str) -> int:
     Shows nodes, policies, labels, pods and the last answers of the extender, until Ctrl-C. Nodes that violate most
     policies come first. Nothing is changed.
     """
-    from cli.up.running import show_running  # here: the help needs neither rich nor the view
+    with importing():  # here: the help needs neither rich nor the view
+        from cli.up.running import show_running
 
     return ask(settings, lambda bus, url: show_running(bus, url, settings, pattern=pattern))

@@ -4,15 +4,17 @@ import asyncio
 import time
 from collections.abc import Awaitable, Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple, TypeVar
+from pathlib import Path
+from typing import TypeVar
 
 from cli.configure.schedulers import NAMESPACE as KUBE_SYSTEM
 from cli.configure.schedulers import SCHEDULERS, scheduler_states
+from cli.doctor.cluster_read import ADMINISTRATOR, ClusterRead, Pods, unread
 from cli.doctor.requests import offset_of, requested
+from cli.settings import flag
 from tas.configuring.control_planes import SchedulerState
 from tas.configuring.static_pod import Scheduler
 from tas.configuring.versions import minor_of_version
-from tas.diagnosis.clocks import Offset
 from tas.diagnosis.descheduler import Descheduler, NodeState, is_descheduler
 from tas.diagnosis.finding import Missing
 from tas.diagnosis.owner import Owner, owner_of
@@ -25,7 +27,7 @@ from tas.errors import InvalidInputError
 from tas.policy.policy import API_VERSION, POD_LABEL, PolicyKey
 from tas.sources.custom_metrics import GROUP, decode_group, decode_metric_names
 from workers.kubernetes.client import LIST_SECONDS, KubernetesClient
-from workers.kubernetes.errors import NotFoundError
+from workers.kubernetes.errors import ConfigurationError, NotFoundError
 from workers.kubernetes.resources import (
     ACCOUNTS,
     CUSTOM_METRICS,
@@ -49,73 +51,19 @@ NODE_LEASE_NAMESPACE = "kube-node-lease"
 MAX_SCHEMA_BYTES = 4 << 20
 MAX_NAMES_BYTES = 16 << 20
 ENDED = ("Succeeded", "Failed")
-ADMINISTRATOR = "give the kubeconfig of a user who may do this"
 
 
-class Pods(NamedTuple):
-    """The pods of the cluster.
-
-    Attributes:
-        running: Those that have not ended.
-        deschedulers: Also those in pods that have ended, as of a CronJob.
-    """
-
-    running: list[Workload]
-    deschedulers: frozenset[Descheduler]
+async def read_cluster(kubeconfig: Path | None, *, namespace: str) -> ClusterRead:
+    """Reads the cluster of a kubeconfig, or of this pod (None). `namespace` is that of the accounts of the workers."""
+    try:
+        async with KubernetesClient.connect(kubeconfig, worker="doctor") as client:
+            return await _read(client, namespace)
+    except ConfigurationError as error:
+        invalid = Missing(f"{flag('kubeconfig')}: {error}", "give a kubeconfig that can be read")
+        return unread(invalid, Missing("the API server is not known"), is_asked=True)
 
 
-class ClusterRead(NamedTuple):
-    """All facts from the API server.
-
-    Attributes:
-        is_asked: Whether there was an API server to ask.
-        address: The URL of the API server, whether it answers or not; empty if that is not known.
-        minor: The minor version of the API server.
-        policies: None: the API server does not serve TASPolicies.
-        strategy_fields: The fields of a strategy by the CRD of the cluster.
-        environment: That of a kube-scheduler.
-    """
-
-    is_asked: bool
-    address: str
-    server: str | Missing
-    minor: int | None
-    clock: Offset | Missing
-    nodes: Sequence[NodeState] | Missing
-    node_clocks: Mapping[str, float] | Missing
-    pods: Pods | Missing
-    daemon_sets: Sequence[DaemonSetTemplate] | Missing
-    environment: Mapping[str, str] | Missing
-    control_planes: Sequence[SchedulerState] | Missing
-    policies: frozenset[PolicyKey] | Missing | None
-    strategy_fields: frozenset[str] | Missing
-    offered: frozenset[str] | Missing
-    rights: list[Reviewed] | Missing
-
-
-def unread(server: Missing, other: Missing, *, is_asked: bool, address: str = "") -> ClusterRead:
-    """The facts of an API server that does not answer; `other` is why all the rest is not known."""
-    return ClusterRead(
-        is_asked=is_asked,
-        address=address,
-        server=server,
-        minor=None,
-        clock=other,
-        nodes=other,
-        node_clocks=other,
-        pods=other,
-        daemon_sets=other,
-        environment=other,
-        control_planes=other,
-        policies=other,
-        strategy_fields=other,
-        offered=other,
-        rights=other,
-    )
-
-
-async def read_cluster(client: KubernetesClient, *, namespace: str) -> ClusterRead:
-    """Reads the cluster. `namespace` is that of the accounts of the workers."""
+async def _read(client: KubernetesClient, namespace: str) -> ClusterRead:
     asked = time.time()
     version = await requested(client.version(), mend="correct --kubeconfig", run="kubectl get --raw /readyz")
     answered = time.time()

@@ -12,6 +12,7 @@ from cli.discovery import is_simulated, running_bus
 from cli.doctor.bus_facts import BusRead, no_bus, read_bus
 from cli.doctor.options import MANIFEST, Options
 from cli.doctor.output import print_findings
+from cli.groups import importing
 from cli.options import settings_command
 from cli.queries.query import ask
 from cli.settings import Settings
@@ -140,8 +141,8 @@ async def _examined_without_bus(settings: Settings, options: Options, reason: st
 async def _shown(
     settings: Settings, options: Options, read: BusRead, bus: Bus | None, *, simulated: bool = False
 ) -> int:
-    # Here: the clients of the API server and of the extender are half of what the command loads.
-    from cli.doctor.examination import examined
+    with importing():  # here: what asks the extender is half of what the command loads
+        from cli.doctor.examination import examined
 
     findings = await examined(settings, options, read, bus, simulated=simulated)
     if options.as_json:

@@ -9,13 +9,11 @@ from pathlib import Path
 
 from bus.connection import Bus
 from cli.doctor.bus_facts import BusRead, Stored, metric_facts, policy_facts, process_facts, settled
-from cli.doctor.cluster_facts import ADMINISTRATOR, ClusterRead, read_cluster, unread
+from cli.doctor.cluster_read import ClusterRead, unread
 from cli.doctor.extender_probe import ExtenderRead, read_extender
 from cli.doctor.monitors import monitored
 from cli.doctor.options import Options
-from cli.doctor.requests import requested
 from cli.doctor.scheduler_files import SchedulerFiles, read_scheduler
-from cli.doctor.service import address_of
 from cli.settings import Settings, flag
 from tas.diagnosis.clocks import ClockFacts, time_there
 from tas.diagnosis.descheduler import DeschedulerFacts
@@ -27,8 +25,8 @@ from tas.diagnosis.service import NoService, ServiceName
 from tas.diagnosis.url import Url, url_of
 from tas.diagnosis.workloads import requests_resource
 from tas.policy.policy import PolicyKey
-from workers.kubernetes.client import KubernetesClient
-from workers.kubernetes.errors import ConfigurationError
+
+NO_KUBECONFIG = Missing(f"{flag('kubeconfig')} is not given", f"give {flag('kubeconfig')} FILE")
 
 
 async def examined(
@@ -64,30 +62,24 @@ async def examined(
 
 async def _service(settings: Settings, name: ServiceName, port: int) -> str | NoService | Missing:
     """Where a Service can be reached from outside of the DNS of the cluster."""
-    kubeconfig = settings.kubeconfig
-    if kubeconfig is None:
-        return Missing(f"{flag('kubeconfig')} is not given", f"give {flag('kubeconfig')} FILE")
-    try:
-        async with KubernetesClient.connect(
-            kubeconfig if isinstance(kubeconfig, Path) else None, worker="doctor"
-        ) as client:
-            return await requested(address_of(client, name, port), mend=ADMINISTRATOR)
-    except ConfigurationError as error:
-        return Missing(f"{flag('kubeconfig')}: {error}", "give a kubeconfig that can be read")
+    if settings.kubeconfig is None:
+        return NO_KUBECONFIG
+    from cli.doctor.service import find_service  # here, as in `_cluster`
+
+    return await find_service(_file(settings.kubeconfig), name, port)
 
 
 async def _cluster(settings: Settings, options: Options) -> ClusterRead:
-    kubeconfig = settings.kubeconfig
-    if kubeconfig is None:
-        unseen = Missing(f"{flag('kubeconfig')} is not given", f"give {flag('kubeconfig')} FILE")
-        return unread(unseen, unseen, is_asked=False)
-    file = kubeconfig if isinstance(kubeconfig, Path) else None
-    try:
-        async with KubernetesClient.connect(file, worker="doctor") as client:
-            return await read_cluster(client, namespace=options.account_namespace)
-    except ConfigurationError as error:
-        invalid = Missing(f"{flag('kubeconfig')}: {error}", "give a kubeconfig that can be read")
-        return unread(invalid, Missing("the API server is not known"), is_asked=True)
+    if settings.kubeconfig is None:
+        return unread(NO_KUBECONFIG, NO_KUBECONFIG, is_asked=False)
+    from cli.doctor.cluster_facts import read_cluster  # here: the client of the API server is much to load
+
+    return await read_cluster(_file(settings.kubeconfig), namespace=options.account_namespace)
+
+
+def _file(kubeconfig: Path | str) -> Path | None:
+    """The file of `--kubeconfig`; None: that of the pod."""
+    return kubeconfig if isinstance(kubeconfig, Path) else None
 
 
 def facts_of(

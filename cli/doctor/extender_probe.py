@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import aiohttp
 import msgspec
-from cryptography import x509
 
 from bus.records.codec import UNREADABLE
 from cli.doctor.probes import REQUEST_SECONDS
@@ -262,7 +261,7 @@ async def _expires(url: Url, tls: Tls | None, host: str) -> float | None:
             writer.close()
             with suppress(OSError):  # refused after the handshake
                 await writer.wait_closed()
-        return x509.load_der_x509_certificate(certificate).not_valid_after_utc.timestamp()
+        return _end(certificate, is_pem=False)
     except (OSError, TimeoutError, ValueError):  # ValueError: no possible host name, no valid certificate
         return None
 
@@ -270,9 +269,17 @@ async def _expires(url: Url, tls: Tls | None, host: str) -> float | None:
 def _end_of(path: Path) -> float | None:
     """When the first certificate in a file expires; None if that cannot be read. Blocks."""
     try:
-        return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc.timestamp()
+        return _end(path.read_bytes(), is_pem=True)
     except (OSError, ValueError):
         return None
+
+
+def _end(certificate: bytes, *, is_pem: bool) -> float:
+    """When a certificate expires in DER, or the first one in PEM. Raises ValueError."""
+    from cryptography import x509  # here: most extenders have no certificate
+
+    read = x509.load_pem_x509_certificate if is_pem else x509.load_der_x509_certificate
+    return read(certificate).not_valid_after_utc.timestamp()
 
 
 async def _unready(health: str) -> Mapping[str, str]:

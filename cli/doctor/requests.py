@@ -11,7 +11,6 @@ from tas.diagnosis.clocks import Offset
 from tas.diagnosis.finding import Missing
 from workers.kubernetes.errors import KubernetesError
 from workers.process.http_body import TooLargeError, failed_request
-from workers.process.manifests import ManifestError
 
 T = TypeVar("T")
 
@@ -20,7 +19,7 @@ class _RequestError(Exception):
     """A request failed, for this reason."""
 
 
-_ERRORS = (_RequestError, KubernetesError, ManifestError, TooLargeError)
+_ERRORS = (_RequestError, KubernetesError, TooLargeError)
 
 
 async def requested(

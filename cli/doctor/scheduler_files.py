@@ -12,7 +12,6 @@ from tas.configuring.versions import GROUP, OLDEST, api_version, minor_of_image
 from tas.diagnosis.finding import Missing
 from tas.diagnosis.scheduler import entry_of
 from tas.errors import InvalidInputError
-from workers.process.manifests import MAX_BYTES, ManifestError, read_yaml
 
 POLICY_FLAGS = ("policy-configmap", "policy-config-file")
 ELSEWHERE = "run tas doctor on a control plane node, or with --scheduler-config FILE"
@@ -118,7 +117,13 @@ def _path(pod: Scheduler | Missing, manifest: Path) -> Path | Missing | None:
 
 def _document(path: Path) -> object | Missing:
     try:
-        with path.open("rb") as file:
+        file = path.open("rb")
+    except OSError as error:
+        return Missing(f"{path}: {error.strerror}", ELSEWHERE)
+    from workers.process.manifests import MAX_BYTES, ManifestError, read_yaml  # here: most machines have no such file
+
+    try:
+        with file:
             documents = read_yaml(file.read(MAX_BYTES + 1))
     except OSError as error:
         return Missing(f"{path}: {error.strerror}", ELSEWHERE)

@@ -1,10 +1,24 @@
 """Where a Service can be reached, as the API server says."""
 
+from pathlib import Path
+
+from cli.doctor.cluster_read import ADMINISTRATOR
+from cli.doctor.requests import requested
+from cli.settings import flag
 from tas.diagnosis.finding import Missing
 from tas.diagnosis.service import NoService, ServiceFacts, ServiceName, reached_at
 from workers.kubernetes.client import KubernetesClient
-from workers.kubernetes.errors import ForbiddenError, NotFoundError
+from workers.kubernetes.errors import ConfigurationError, ForbiddenError, NotFoundError
 from workers.kubernetes.resources import ENDPOINT_SLICES, SERVICE_OF_SLICE, SERVICES
+
+
+async def find_service(kubeconfig: Path | None, name: ServiceName, port: int) -> str | NoService | Missing:
+    """As `address_of`, by the API server of a kubeconfig, or of this pod (None)."""
+    try:
+        async with KubernetesClient.connect(kubeconfig, worker="doctor") as client:
+            return await requested(address_of(client, name, port), mend=ADMINISTRATOR)
+    except ConfigurationError as error:
+        return Missing(f"{flag('kubeconfig')}: {error}", "give a kubeconfig that can be read")
 
 
 async def address_of(client: KubernetesClient, name: ServiceName, port: int) -> str | NoService | Missing:

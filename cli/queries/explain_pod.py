@@ -24,7 +24,7 @@ from cli.settings import Settings, flag, variable
 from tas.enforcing.pod import PodKey
 from tas.errors import shortened
 from tas.explain.cards import explain_claim, explain_held
-from tas.explain.explain import PodExplanation, explain_pod
+from tas.explain.pods import PodExplanation, explain_pod
 from tas.extender.decision import Pod
 from tas.extender.telemetry import TelemetryDecider
 from tas.extender.verbs import Answer

@@ -13,12 +13,12 @@ from cli.queries.tables import new_table, print_table
 from cli.settings import flag
 from tas.explain.explain import (
     NodeExplanation,
-    PodExplanation,
     PolicyExplanation,
     PolicyNodes,
     RuleExplanation,
     StrategyExplanation,
 )
+from tas.explain.pods import PodExplanation
 from tas.extender.verbs import Answer
 from tas.policy.policy import StrategyType
 from tas.policy.rules import State

@@ -8,9 +8,6 @@ from bus.kinds import NODE_HOLDS, NODE_INVENTORY
 from bus.record_kind import Entry
 from bus.records.devices import NodeHold, NodeInventory
 from bus.watch import Watch
-from cli.queries.card_tables import card_rows
-from cli.queries.cards import node_devices
-from tas.explain.cards import explain_cards
 
 
 class Cards:
@@ -40,6 +37,13 @@ class Cards:
     def rows(self) -> Mapping[str, str]:
         """The rows of the section `cards`."""
         nodes = sorted(self._inventories.keys() | self._holds.keys())
+        if not nodes:
+            return {}
+        # Here: few clusters have cards.
+        from cli.queries.card_tables import card_rows
+        from cli.queries.cards import node_devices
+        from tas.explain.cards import explain_cards
+
         found = {node: node_devices(self._inventories.get(node), self._holds.get(node)) for node in nodes}
         return card_rows(explain_cards(node, devices) for node, devices in found.items() if devices is not None)
 

@@ -15,7 +15,6 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Any
 
-import aiohttp
 import orjson
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -34,11 +33,9 @@ from tas.values.quantity import short_text
 from workers.following.followed_view import FollowedView
 from workers.following.freezes import Freezes
 from workers.process.errors import WorkerError
-from workers.process.http_body import MAX_OWN_BYTES, TooLargeError, failed_request, whole_body
 from workers.process.logs import logging_to
 
 REDRAW_INTERVAL_SECONDS = 0.25
-ANSWERS_INTERVAL_SECONDS = 1.0
 SHOWN_ANSWERS = 8
 SHOWN_EVENTS = 6
 KEPT_EVENTS = 50
@@ -105,7 +102,7 @@ class LiveView:
         self._history: deque[Text] = deque(maxlen=KEPT_EVENTS)
         self._followed = followed
         self._view = followed.view
-        self._answers: list[Mapping[str, Any]] = []
+        self._answers: Sequence[Mapping[str, Any]] = []
         self._answers_error: str | None = "not requested yet"
 
     def unready(self) -> str | None:
@@ -117,8 +114,8 @@ class LiveView:
         draws = self._console.is_terminal
         with logging_to(_Lines(self.add_event if draws else self._print_event)):
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._read_answers())
                 tasks.create_task(self._draw() if draws else self._print_changes())
+                tasks.create_task(self._read_answers())
 
     def add_event(self, line: str) -> None:
         """Adds a line of the log to the section `events`."""
@@ -341,16 +338,14 @@ class LiveView:
         self._console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
     async def _read_answers(self) -> None:
-        timeout = aiohttp.ClientTimeout(total=ANSWERS_INTERVAL_SECONDS)
-        async with aiohttp.ClientSession(timeout=timeout) as session:
-            while True:
-                try:
-                    async with session.get(self._answers_url) as response:
-                        self._answers = orjson.loads(await whole_body(response, max_bytes=MAX_OWN_BYTES))
-                        self._answers_error = None
-                except (aiohttp.ClientError, TimeoutError, TooLargeError, ValueError) as error:
-                    self._answers_error = f"{self._answers_url}: {failed_request(error)}"
-                await asyncio.sleep(ANSWERS_INTERVAL_SECONDS)
+        # Here: the client for HTTP is much to load, and the first view is drawn before.
+        from cli.up.answers import answers_at
+
+        async for found in answers_at(self._answers_url):
+            if isinstance(found, str):
+                self._answers_error = found
+            else:
+                self._answers, self._answers_error = found, None
 
 
 class _Lines(io.StringIO):

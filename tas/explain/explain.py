@@ -1,7 +1,6 @@
-"""Explanations of a node, a policy or a pod: the state of every rule, with the value, its age and its source.
+"""Explanations of a node or a policy: the state of every rule, with the value, its age and its source.
 
-The states are evaluated from the samples, not read from the indices of the view, so that both can be compared. The
-answers for a pod come from the decider itself.
+The states are evaluated from the samples, not read from the indices of the view, so that both can be compared.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,9 +8,7 @@ from functools import partial
 
 import msgspec
 
-from tas.extender.decision import Outcome, Pod
-from tas.extender.telemetry import TelemetryDecider
-from tas.policy.policy import POD_LABEL, LogicalOperator, OnStale, Policy, PolicyKey, Strategy, StrategyType
+from tas.policy.policy import LogicalOperator, OnStale, Policy, PolicyKey, Strategy, StrategyType
 from tas.policy.rules import State, kept_state, rule_state, strategy_state
 from tas.samples.freshness import is_fresh, kept_until
 from tas.samples.sample import Scrape, newest, newest_of_series
@@ -101,27 +98,6 @@ class PolicyNodes(msgspec.Struct, frozen=True, kw_only=True):
     nodes: Mapping[str, PolicyExplanation]
 
 
-class CandidateExplanation(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer for a pod and one node, with the rules; `score` is None if prioritize gives no scores."""
-
-    node: str
-    passes: bool
-    reason: str
-    score: int | None
-    policy: PolicyExplanation | None
-
-
-class PodExplanation(msgspec.Struct, frozen=True, kw_only=True):
-    """The current answers for a pod. `error` is the `Error` of filter: with it, the scheduler gets no nodes."""
-
-    namespace: str
-    pod: str
-    policy: str
-    outcome: Outcome
-    error: str
-    candidates: Sequence[CandidateExplanation]
-
-
 def explain_policy(view: View, key: PolicyKey, now: float, *, limit: int | None = None) -> PolicyNodes:
     """The states of a policy for all nodes at `now`, first those that its dontschedule rejects, at most `limit` nodes.
 
@@ -135,7 +111,7 @@ def explain_policy(view: View, key: PolicyKey, now: float, *, limit: int | None 
         policy=str(key),
         known=True,
         total=len(nodes),
-        nodes={node: _explain_policy(view, index.policy, node, now, _newest(view, node)) for node in nodes[:limit]},
+        nodes={node: explain_on_node(view, index.policy, node, now) for node in nodes[:limit]},
     )
 
 
@@ -148,40 +124,13 @@ def _rank(strategy: StrategyIndex | None, node: str) -> int:
     return 1 if strategy.strategy.on_stale is OnStale.FAIL else 2
 
 
-def explain_pod(
-    view: View, decider: TelemetryDecider, pod: Pod, candidates: Sequence[str], now: float
-) -> PodExplanation:
-    """The answers of `decider` for `pod` and `candidates` (distinct names) at `now`, with the rules."""
-    names = dict.fromkeys(candidates).keys()
-    filtered = decider.filter(pod, names, now)
-    passing = [node for node in names if node not in filtered.rejected]
-    scores = decider.score(pod, dict.fromkeys(passing).keys(), now).scores or {}
-    index = view.policies.get(PolicyKey(pod.namespace, pod.labels.get(POD_LABEL, "")))
-    return PodExplanation(
-        namespace=pod.namespace,
-        pod=pod.name,
-        policy=filtered.policy,
-        outcome=filtered.outcome,
-        error=filtered.error,
-        candidates=[
-            CandidateExplanation(
-                node=node,
-                passes=node not in filtered.rejected,
-                reason=filtered.rejected.get(node, ""),
-                score=scores.get(node),
-                policy=None if index is None else _explain_policy(view, index.policy, node, now, _newest(view, node)),
-            )
-            for node in names
-        ],
-    )
-
-
 _Newest = Callable[[str, str | None], Scrape | None]
 """The scrape of a node whose value counts, by metric and source (None: any)."""
 
 
-def _newest(view: View, node: str) -> _Newest:
-    return partial(newest, view.samples(node))
+def explain_on_node(view: View, policy: Policy, node: str, now: float) -> PolicyExplanation:
+    """The state of one policy for `node` at `now`."""
+    return _explain_policy(view, policy, node, now, partial(newest, view.samples(node)))
 
 
 def _explain_policy(view: View, policy: Policy, node: str, now: float, newest_of: _Newest) -> PolicyExplanation:

@@ -8,7 +8,8 @@ import msgspec
 from aiohttp import web
 
 from tas.errors import shortened
-from tas.explain.explain import explain_node, explain_pod, explain_policy
+from tas.explain.explain import explain_node, explain_policy
+from tas.explain.pods import explain_pod
 from tas.extender.decision import Pod
 from tas.extender.telemetry import TelemetryDecider
 from tas.policy.policy import POD_LABEL, PolicyKey
@@ -26,7 +27,7 @@ _USAGE = (
 
 
 class ExplainHandler:
-    """Answers `GET /debug/explain` with the JSON of `tas.explain.explain`."""
+    """Answers `GET /debug/explain` with the JSON of `tas.explain`."""
 
     def __init__(self, view: View, decider: TelemetryDecider, *, clock: Callable[[], float] = time.time) -> None:
         self._view = view

@@ -18,7 +18,8 @@ from bus.kinds import POLICY_RECORDS
 from bus.records.policies import PolicyRecord
 from cli import cli
 from cli.doctor.bus_facts import BusRead, Stored, settled
-from cli.doctor.cluster_facts import unread, workload_of
+from cli.doctor.cluster_facts import workload_of
+from cli.doctor.cluster_read import unread
 from cli.doctor.examination import facts_of
 from cli.doctor.extender_probe import ExtenderRead
 from cli.doctor.output import print_findings

@@ -13,7 +13,7 @@ from cli.console import new_console
 from cli.output import echo
 from cli.queries.explain_tables import print_answers, print_pod
 from cli.queries.tables import new_table, print_table
-from tas.explain.explain import PodExplanation
+from tas.explain.pods import PodExplanation
 from tas.extender.decision import Outcome, RejectingValue
 from tas.extender.verbs import Answer
 from tests.fuzz.decoders import ROOT

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from tas.enforcing.pod import PodKey
-from tas.explain.explain import PolicyNodes, explain_node, explain_pod, explain_policy
+from tas.explain.explain import PolicyNodes, explain_node, explain_policy
+from tas.explain.pods import explain_pod
 from tas.extender.decision import Outcome, Pod
 from tas.extender.telemetry import TelemetryDecider
 from tas.policy.manifest import parse_policy
