@@ -121,7 +121,7 @@ class Scheduler:
         return found
 
     def _check_last_is_a_flag(self, words: Sequence[_Word]) -> None:
-        """Raises InvalidInputError if the scheduler would not read an item at the end as a flag, or reads others."""
+        """Raises InvalidInputError if an item at the end would be no flag (facts.md c75), or others may be --config."""
         names = ["" if word.text.startswith("-") else posixpath.basename(word.text) for word in words]
         program = names.index(PROGRAM) if PROGRAM in names else -1
         for at, (word, name) in enumerate(zip(words, names, strict=True)):
@@ -321,7 +321,7 @@ def _without_flags(
 
 
 def _flag_of(word: str) -> str | None:
-    """The name of a flag, in which the scheduler reads `_` as `-`; None: the word is none."""
+    """The name of a flag, in which the scheduler reads `_` as `-` (facts.md c75); None: the word is none."""
     return re.sub(r"^--?", "", word).replace("_", "-") if word.startswith("-") else None
 
 
