@@ -134,7 +134,9 @@ class Scheduler:
             if word.text == "--" and at > program:
                 reason = "ends the flags, so that none can be added after it: remove it"
                 raise InvalidInputError(SUBJECT, field, word.text, reason)
-            if _VARIABLE.fullmatch(word.text):
+            before = words[at - 1].text if at else ""
+            is_value = before.startswith("-") and "=" not in before
+            if _VARIABLE.fullmatch(word.text) and not is_value:
                 reason = "may be any flag, also --config: write the flag itself"
                 raise InvalidInputError(SUBJECT, field, word.text, reason)
 

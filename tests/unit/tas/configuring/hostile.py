@@ -62,6 +62,7 @@ EDITED: dict[str, str] = {
     "args beside the command": _replaced("    imagePullPolicy", "    args: [--v=2]\n    imagePullPolicy"),
     "a program that starts the scheduler": _with_command("command: [/go-runner, --log-file=/l, /bin/kube-scheduler]"),
     "flags of an init program": _with_command("command: [tini, --, kube-scheduler, --v=2]"),
+    "a variable as the value of a flag": _with_last("- --leader-elect-resource-name", "- $(NAME)"),
     "a variable in a flag": _with_last("- --leader-elect-resource-name=$(NAME)"),
 }  # fmt: skip
 """Each can be edited, and the rest of its bytes stays."""
@@ -102,5 +103,7 @@ REFUSED: dict[str, Refused] = {
     ),
     "a script without a shell": Refused(_with_command('command: [env, -S, "kube-scheduler -v 2"]'), _SCRIPT),
     "an end of the flags": Refused(_with_last("- --v=2", "- --"), "command = '--': ends the flags"),
-    "a variable as a flag": Refused(_with_last("- $(CONFIG)"), "'$(CONFIG)': may be any flag, also --config"),
+    "a variable as a flag": Refused(
+        _with_last("- --v=2", "- $(CONFIG)"), "'$(CONFIG)': may be any flag, also --config"
+    ),
 }
