@@ -98,7 +98,7 @@ WORKERS = {
     "policies --policies DIR": Start(
         WORKER | {"anyio", "watchfiles", "workers.following", "workers.watching", "yaml"}, 430
     ),
-    "evaluate": Start(WORKER | {"workers.enforcing", "workers.following"}, 393),
+    "evaluate": Start(WORKER | {"workers.enforcing", "workers.following"}, 396),
     "events": Start(WORKER | {"workers.following", "workers.publishing"}, 380),
     "keeper": Start(WORKER, 360),
     "machine --node node-1": Start(WORKER | {"psutil"}, 332),
