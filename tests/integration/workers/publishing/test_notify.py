@@ -525,15 +525,16 @@ async def test_150_nodes_that_change_make_a_bounded_number_of_events(
         config = KubernetesEventsConfig(wait="1s", interval="1s")
         async with KubernetesClient.connect(kubeconfig, worker="notify") as client:
             sink = KubernetesEventsSink(world.bus, client, "cluster", config, metrics=world.metrics)
-            async with world.running(sink):
-                await world.publish(*(started(node, policy=policy) for node in nodes for policy in policies))
-                await world.publish(
-                    *(
-                        msgspec.structs.replace(ended(node, policy=policy), node_uid=f"uid-{node}")
-                        for node in nodes
-                        for policy in policies
-                    )
+            # Before the sink runs: a busy machine may need longer for it than the sink waits for more events.
+            await world.publish(*(started(node, policy=policy) for node in nodes for policy in policies))
+            await world.publish(
+                *(
+                    msgspec.structs.replace(ended(node, policy=policy), node_uid=f"uid-{node}")
+                    for node in nodes
+                    for policy in policies
                 )
+            )
+            async with world.running(sink):
                 await world.acknowledged("cluster")
     of_nodes = Counter(
         (each["reason"], each["related"]["name"]) for each in created if each["regarding"]["kind"] == "Node"
