@@ -181,7 +181,7 @@ LEASES = Bucket(
 """Every process writes its own key, and none watches: so no key can delete the others.
 
 Who has a lease writes it every two seconds. In a full bucket nobody could have one that was free, and any user can fill
-it with acknowledgements of the server, which have no TTL: so they are gone after a minute.
+it with acknowledgements of the server, which have no TTL: so they are gone after a minute (facts.md n81).
 """
 SOURCES = Bucket(name="SOURCES", ttl=True, max_bytes=16 << 20)
 """A key expires when its source is no longer configured. For 32 sources with a state of 512 KiB, the largest."""
