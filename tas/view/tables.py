@@ -16,7 +16,8 @@ class TableChange(NamedTuple):
         key: Of both.
         rows: The nodes with a row in either.
         metrics: The metrics with a column in either.
-        shared: By metric, the nodes that also have a row in another table with this metric, before or after.
+        shared: By metric, which of `rows` also have a row in another table with this metric, before or after; nodes
+            without a row in this table may be among them.
     """
 
     key: TableKey
@@ -65,7 +66,7 @@ class Tables:
         self._tables: dict[TableKey, Table] = {}
         self._holders: dict[str, tuple[TableKey, ...]] = {}
         self._of_metric: dict[str, dict[TableKey, None]] = {}
-        self._shared: dict[str, frozenset[str]] = {}
+        self._shared: dict[str, set[str]] = {}
 
     def __len__(self) -> int:
         """The number of tables."""
@@ -105,7 +106,8 @@ class Tables:
         if before is not None and before.nodes == (table or before).nodes and before.columns.keys() == metrics:
             shared = {metric: self.shared(metric) for metric in metrics}  # as nearly always
             return TableChange(key, before, table, rows, metrics, shared)
-        shared = {metric: self.shared(metric) for metric in metrics | _metrics(before)}
+        touched = rows | _rows(before)
+        shared = {metric: touched & self.shared(metric) for metric in metrics | _metrics(before)}
         self._note_rows(key, rows, _rows(before))
         for metric in _metrics(before) - metrics:
             del self._of_metric[metric][key]
@@ -113,10 +115,11 @@ class Tables:
                 del self._of_metric[metric]
         for metric in metrics:
             self._of_metric.setdefault(metric, {})[key] = None
+        several = [node for node in touched if len(self.holding(node)) > 1]
         for metric in shared:
-            self._share(metric)
-            shared[metric] |= self.shared(metric)
-        return TableChange(key, before, table, rows | _rows(before), metrics | _metrics(before), shared)
+            self._share(metric, touched, several)
+            shared[metric] |= touched & self.shared(metric)
+        return TableChange(key, before, table, touched, metrics | _metrics(before), shared)
 
     def _note_rows(self, key: TableKey, rows: Set[str], before: Set[str]) -> None:
         for node in before - rows:
@@ -128,16 +131,17 @@ class Tables:
         for node in rows - before:
             self._holders[node] = (*self._holders.get(node, ()), key)
 
-    def _share(self, metric: str) -> None:
-        seen: set[str] = set()
-        shared: set[str] = set()
-        for key in self.with_metric(metric):
-            rows = self._tables[key].rows.keys()
-            shared |= seen & rows
-            seen |= rows
-        self._shared.pop(metric, None)
-        if shared:
-            self._shared[metric] = frozenset(shared)
+    def _share(self, metric: str, touched: Set[str], several: Collection[str]) -> None:
+        """Notes which of the touched nodes share the metric; `several` are those of them that several tables have.
+
+        No other node is looked at: where nodes come and go, each part of a source changes its rows at each poll.
+        """
+        tables = self.with_metric(metric)
+        shared = self._shared.setdefault(metric, set())
+        shared -= touched
+        shared.update(node for node in several if sum(key in tables for key in self._holders[node]) > 1)
+        if not shared:
+            del self._shared[metric]
 
 
 def _rows(table: Table | None) -> Set[str]:
