@@ -23,6 +23,7 @@ class PendingNodes:
     def __init__(self) -> None:
         self._touched: dict[str, Touched] = {}
         self._taken: dict[str, Touched] = {}  # that are being evaluated
+        self._young: dict[str, float] = {}  # since when nodes of both are pending, but for some that are for too long
         self._due: dict[str, float] = {}
 
     def __len__(self) -> int:
@@ -31,15 +32,16 @@ class PendingNodes:
 
     def add(self, node: str, policies: Collection[PolicyKey], *, at: float) -> None:
         """Adds an evaluation of some policies; `at` is monotonic."""
-        self._touched.setdefault(node, Touched(at)).policies.update(policies)
+        self._touch(node, at).policies.update(policies)
 
     def add_by_all(self, node: str, *, at: float) -> None:
         """Adds an evaluation of all policies; `at` is monotonic."""
-        self._touched.setdefault(node, Touched(at)).by_all = True
+        self._touch(node, at).by_all = True
 
     def clear(self) -> None:
         """Removes all pending evaluations."""
         self._touched.clear()
+        self._young = {node: touched.since for node, touched in self._taken.items()}
 
     def take(self, node: str, *, at: float, now: float) -> Touched:
         """Removes and returns the node's pending evaluation; `at` is monotonic, `now` in seconds since 1970."""
@@ -47,11 +49,15 @@ class PendingNodes:
         if self.due(node) <= now:
             touched.by_all = True
         self._taken[node] = touched
+        self._young.setdefault(node, touched.since)
         return touched
 
     def end(self, node: str) -> None:
         """Applies that the evaluation that was taken has ended; one that has failed is put back first."""
         self._taken.pop(node, None)
+        self._young.pop(node, None)
+        if (touched := self._touched.get(node)) is not None:
+            self._young[node] = touched.since
 
     def are_others(self, node: str, *, at: float, now: float, is_due: bool = False) -> bool:
         """Whether other nodes have an evaluation pending that may follow from the same change as that of `node`.
@@ -59,10 +65,8 @@ class PendingNodes:
         `at` is monotonic, `now` in seconds since 1970. Nodes that have been pending for `GIVE_UP_SECONDS` do not count.
         If the node is evaluated because of the time (`is_due`), so may be all others by then or soon after.
         """
-        since = at - GIVE_UP_SECONDS
-        for pending in (self._touched, self._taken):
-            if any(touched.since > since for each, touched in pending.items() if each != node):
-                return True
+        if self._has_young(at - GIVE_UP_SECONDS, without=node):
+            return True
         until = now + TOGETHER_SECONDS
         return is_due and any(due <= until for each, due in self._due.items() if each != node)
 
@@ -70,6 +74,7 @@ class PendingNodes:
         """Adds an evaluation again that failed, with all policies."""
         again = self._touched.setdefault(node, touched)
         again.since, again.by_all = touched.since, True
+        self._young[node] = touched.since
 
     def due(self, node: str) -> float:
         """When the node must be evaluated again without a change, in seconds since 1970; infinite: never."""
@@ -81,3 +86,27 @@ class PendingNodes:
             self._due.pop(node, None)
         else:
             self._due[node] = when
+
+    def _touch(self, node: str, at: float) -> Touched:
+        touched = self._touched.get(node)
+        if touched is None:
+            touched = self._touched[node] = Touched(at)
+            self._young[node] = at
+        return touched
+
+    def _has_young(self, since: float, *, without: str) -> bool:
+        """Whether a node is pending since a later time. Those that are not are forgotten: each is looked at once.
+
+        Who is far behind asks for each verdict, and all nodes are pending.
+        """
+        old: list[str] = []
+        found = False
+        for node, at in self._young.items():
+            if at <= since:
+                old.append(node)
+            elif node != without:
+                found = True
+                break
+        for node in old:
+            del self._young[node]
+        return found

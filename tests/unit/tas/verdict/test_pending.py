@@ -1,10 +1,13 @@
 """Pending evaluations of nodes."""
 
+import random
+from collections.abc import Iterator
 from math import inf
 
 import pytest
 
 from tas.policy.policy import PolicyKey
+from tas.verdict.outstanding import GIVE_UP_SECONDS
 from tas.verdict.pending import PendingNodes, Touched
 
 P, Q = PolicyKey("default", "p"), PolicyKey("default", "q")
@@ -66,3 +69,51 @@ def test_clear_forgets_evaluations_but_not_due_times() -> None:
     pending.set_due("a", 10.0)
     pending.clear()
     assert (len(pending), pending.due("a")) == (0, 10.0)
+
+
+def test_whether_others_are_pending_is_what_a_look_at_all_of_them_says() -> None:
+    chance = random.Random(1)
+    pending, at = PendingNodes(), 0.0
+    taken: dict[str, Touched] = {}
+    answers: list[bool] = []
+    for _ in range(5000):
+        at += chance.choice((0.0, 0.1, GIVE_UP_SECONDS / 3))
+        node = chance.choice("abc")
+        match chance.randrange(5):
+            case 0:
+                pending.add(node, {P}, at=at)
+            case 1 if node not in taken:
+                taken[node] = pending.take(node, at=at, now=0.0)
+            case 2 if node in taken:
+                pending.put_back(node, taken.pop(node))
+                pending.end(node)
+            case 3 if node in taken:
+                del taken[node]
+                pending.end(node)
+            case 4 if chance.random() < 0.05:
+                pending.clear()
+        both = [*pending._touched.items(), *pending._taken.items()]
+        expected = any(touched.since > at - GIVE_UP_SECONDS for each, touched in both if each != node)
+        assert pending.are_others(node, at=at, now=0.0) is expected
+        answers.append(expected)
+    assert 500 < sum(answers) < 4500, "both cases came up"
+
+
+def test_who_is_far_behind_looks_at_each_pending_node_once() -> None:
+    """Not once for each verdict: 64,000 nodes took most of a processor for minutes."""
+
+    class Counted(dict[str, float]):
+        seen = 0
+
+        def items(self) -> Iterator[tuple[str, float]]:  # type: ignore[override]
+            for each in super().items():
+                Counted.seen += 1
+                yield each
+
+    pending = PendingNodes()
+    pending._young = Counted()
+    for number in range(1000):
+        pending.add(f"n{number}", {P}, at=0.0)
+    for number in range(1000):
+        assert not pending.are_others(f"n{number}", at=GIVE_UP_SECONDS, now=0.0)
+    assert 0 < Counted.seen <= 1000
