@@ -53,4 +53,5 @@ def _process(context: Context, supervisor: Supervisor, workers: Sequence[str], s
         concerns=supervisor.concerns(),
         newest_pods=supervisor.newest_pods(),
         not_ready=supervisor.policies_not_ready(),
+        time=time.time(),
     )

@@ -62,6 +62,7 @@ class _Process(msgspec.Struct, kw_only=True, omit_defaults=True):
     concerns: dict[str, list[str]] = {}
     newest_pods: dict[str, Time] = msgspec.field(default_factory=dict, name="newestPods")
     not_ready: dict[str, _NotReady] = msgspec.field(default_factory=dict, name="notReady")
+    time: Time | None = None
 
 
 class _Expected(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -118,6 +119,7 @@ def encode_process(process: Process) -> bytes:
                 reason: _NotReady(count=each.count, policies=list(each.policies[:MAX_NOT_READY]))
                 for reason, each in sorted(process.not_ready.items())
             },
+            time=None if process.time is None else time_of(process.time),
         )
     )
 
@@ -156,6 +158,7 @@ def decode_process(data: bytes) -> Process:
             reason: NotReady(each.count, tuple(each.policies[:MAX_NOT_READY]))
             for reason, each in stored.not_ready.items()
         },
+        time=None if stored.time is None else seconds_of(stored.time),
     )
 
 

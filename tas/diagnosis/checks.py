@@ -33,6 +33,7 @@ CHECKS: Mapping[str, str] = {
     "workers.behind": "what is behind acts on how the cluster was",
     "workers.expires": "an expired certificate ends all connections at once",
     "workers.concerns": "the worker is ready and works, and what it should bring about does not come about",
+    "workers.clocks": "by a wrong clock fresh values are stale, or old ones fresh, and `for` ends too early or late",
     "workers.asked": "pods are placed as if they had no policy, or wait in vain",
     "workloads.label": "a policy applies only to pods with the label telemetry-policy in its own namespace",
     "workloads.policy": "a pod whose policy does not exist is placed as if it had none",

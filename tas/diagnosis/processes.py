@@ -10,7 +10,7 @@ from tas.diagnosis.finding import Finding, Missing, Severity, command, finding, 
 from tas.policy.policy import Policy, StrategyType
 from tas.processes.expected import TOGETHER_SECONDS, Expected, Lack, lacks
 from tas.processes.expected import unknown as not_known_yet
-from tas.processes.process import LastAnswer, Running, numbers
+from tas.processes.process import LastAnswer, Running, clock_ahead, numbers
 from tas.verdict.ownership import LABEL_STRATEGIES
 
 CHECKS_OF_PROCESSES = (
@@ -21,6 +21,7 @@ CHECKS_OF_PROCESSES = (
     "workers.expires",
     "workers.concerns",
     "workers.asked",
+    "workers.clocks",
 )
 
 WITHOUT: Mapping[str, str] = {
@@ -41,6 +42,9 @@ WITHOUT: Mapping[str, str] = {
     "windows": "no statistic is computed",
 }
 """What is lost while nobody runs a worker."""
+
+CLOCK_SECONDS = 5.0
+"""Clocks of two machines differ by less; a value is refused that is measured 10 s ahead."""
 
 CLOCKS_SECONDS = 10.0
 """The API server says when a pod was created, an extender when it was asked: so much later, whatever the clocks."""
@@ -88,6 +92,7 @@ def check_processes(facts: ProcessFacts | Missing) -> Iterator[Finding]:
         *_expires(facts),
         *_concerns(facts),
         *_unasked(facts),
+        *_clocks(facts),
     ]
     yield from found
     count = len(facts.running)
@@ -99,6 +104,7 @@ def check_processes(facts: ProcessFacts | Missing) -> Iterator[Finding]:
         ("workers.expires", "no certificate of a process expires soon"),
         ("workers.concerns", "no worker sees that something does not go as it should"),
         ("workers.asked", "no pod with a policy is placed or waits without a request to an extender"),
+        ("workers.clocks", "the clocks of processes and of the nats-server agree"),
     ):
         if all(each.check != check for each in found):
             yield ok(check, what)
@@ -248,6 +254,16 @@ def _concerns(facts: ProcessFacts) -> Iterator[Finding]:
     mend = "docs/operations.md, What a worker sees, says what to do"
     for (worker, concern), names in sorted(seen.items()):
         yield finding("workers.concerns", Severity.WARNING, f"{worker} of {some(names)}: {concern}", mend)
+
+
+def _clocks(facts: ProcessFacts) -> Iterator[Finding]:
+    for each in facts.running:
+        ahead = clock_ahead(each)
+        if abs(ahead) > CLOCK_SECONDS:
+            how = "ahead of" if ahead > 0 else "behind"
+            what = f"the clock of {each.process.name} ({each.role}) is {abs(ahead):.0f} s {how} that of the nats-server"
+            mend = "synchronize the clock of the machine that is wrong: timedatectl there shows its time"
+            yield finding("workers.clocks", Severity.ERROR, what, mend, run="timedatectl set-ntp true")
 
 
 def _unasked(facts: ProcessFacts) -> Iterator[Finding]:

@@ -11,6 +11,9 @@ WRITE_SECONDS = 5.0
 TTL_SECONDS = 15
 """How long a record stays after the last write: two writes may be lost."""
 
+WRITTEN_SECONDS = 5.0
+"""A record is stored at most so long after it was made."""
+
 ABANDONED_SECONDS = 2.0 * TTL_SECONDS
 """A record that is older has no TTL, so it is of no process: a stranger has written it."""
 
@@ -75,6 +78,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
             scheduler has asked filter, or has to ask, in seconds since 1970.
         not_ready: Of the replica that writes the status of policies, by reason of the condition `Ready`: those for
             which it is False.
+        time: When the record was written, in seconds since 1970 by its own clock; None: an earlier version.
     """
 
     version: str
@@ -92,6 +96,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     concerns: Mapping[str, tuple[str, ...]] = {}
     newest_pods: Mapping[str, float] = {}
     not_ready: Mapping[str, NotReady] = {}
+    time: float | None = None
 
     @property
     def ready(self) -> frozenset[str]:
@@ -106,6 +111,17 @@ class Running(NamedTuple):
     id: str
     process: Process
     stored: float
+
+
+def clock_ahead(running: Running) -> float:
+    """By how many seconds the clock of a process is ahead of that of the server; 0 if that is not known.
+
+    The write takes at most `WRITTEN_SECONDS`.
+    """
+    if running.process.time is None:
+        return 0.0
+    ahead = running.process.time - running.stored
+    return ahead if ahead > 0 else min(0.0, ahead + WRITTEN_SECONDS)
 
 
 def alive(found: Iterable[Running], now: float) -> list[Running]:

@@ -426,6 +426,7 @@ PROCESS = Process(
     concerns={"labels": ("2 labels of policies on nodes are set and removed again and again",)},
     newest_pods={"placed": YEAR + 540},
     not_ready={"LabelsNotWritten": NotReady(2, ("default/demo", "default/other"))},
+    time=YEAR + 660,
 )
 EXPECTED = Expected(count=2, dismissed="anna@admin-1")
 

@@ -183,6 +183,26 @@ def test_values_that_come_late_are_found_though_they_are_fresh_for_the_rules(
     assert bad(check_metrics(found)) == severity
 
 
+@pytest.mark.parametrize(
+    ("ahead", "text"),
+    [
+        (3600.0, "the clock of a (labels) is 3600 s ahead of that of the nats-server"),
+        (5.5, "the clock of a (labels) is 6 s ahead of that of the nats-server"),
+        (5.0, ""),
+        (-10.0, ""),  # the record may have been on its way for some seconds
+        (-3605.0, "the clock of a (labels) is 3600 s behind that of the nats-server"),
+        (None, ""),
+    ],
+)
+def test_a_wrong_clock_of_a_process_is_found(ahead: float | None, text: str) -> None:
+    """A replica whose clock was an hour ahead took all values for stale, and all was well."""
+    own = described("labels", "a", time=None if ahead is None else NOW + ahead)
+    found = check_processes(facts(own._replace(stored=NOW), described("labels", "b", time=NOW), expected={}))
+    assert [each.what for each in found if each.check == "workers.clocks" and each.severity is not Severity.OK] == (
+        [text] if text else []
+    )
+
+
 def test_nodes_that_vanish_from_the_answers_of_a_healthy_source_are_found_before_they_are_stale() -> None:
     """Half of the nodes were missing, and for two minutes the source was healthy and all was well."""
     lost = LostNodes(metric="load1", count=150, nodes=300, since=NOW - 40, names=("a", "b", "c"))
