@@ -25,11 +25,14 @@ import pytest
 from bus.connection import Bus
 from bus.kinds import EXPECTED_NUMBERS
 from bus.rights.access import Access
+from bus.scrapes import publish_scrapes
 from sandbox import Sandbox
 from sandbox.faults import Call
 from sandbox.resources import NODES, PODS, TASPOLICIES
 from tas.policy.policy import API_VERSION
 from tas.processes.expected import Expected
+from tas.samples.sample import Scrape as Scraped
+from tas.values.quantity import parse_quantity
 from tests.certificates import Authority
 from tests.contract.test_alerts import ALWAYS, rules
 from tests.integration.bus.operated import Operator, operated
@@ -517,6 +520,31 @@ async def source_loses_nodes(cluster: Cluster) -> None:
         await eventually(cluster.all_are_known)
 
 
+async def sources_contradict(cluster: Cluster) -> None:
+    """A program publishes other values than the custom metrics, of all nodes; no rule is violated by either."""
+    stage = cluster.stage
+
+    async def publish(bus: Bus) -> None:
+        while True:
+            now = time.time()
+            values = {METRIC: parse_quantity("1")}
+            scrape = Scraped(source="other", measured=now, arrived=now, sequence=1, metrics=values)
+            await answered(partial(publish_scrapes, bus, [(name, scrape) for name in NAMES]))
+            await asyncio.sleep(0.5)
+
+    async def agree() -> bool:
+        return not await stage.values("tas_metric_contradictions")
+
+    async with stage.story("TasSourcesContradict", minutes=2) as during:
+        async with Bus.connect(cluster.server.url, name="other") as bus:
+            await bus.wait_connected()
+            publishing = asyncio.create_task(publish(bus))
+            await stage.is_at("tas_metric_contradictions", lambda count: count == len(NAMES))
+            during.extend(await stage.scrapes())
+            publishing.cancel()
+        await eventually(agree)
+
+
 async def source_is_behind(cluster: Cluster) -> None:
     """Each answer takes four periods, and has fresh values."""
     stage = cluster.stage
@@ -655,6 +683,7 @@ STORIES = (
     monitoring_is_dead,
     source_is_behind,
     source_loses_nodes,
+    sources_contradict,
     values_are_old,
     values_are_late,
     samples_are_not_stored,
