@@ -4,7 +4,7 @@ Of several sources the newest value counts, so a policy whose rule names no sour
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from tas.samples.freshness import is_fresh
@@ -53,11 +53,17 @@ def contradictions(
     comparison = Comparison(stale_after, now=now, bounds=bounds)
     for node, scrapes in samples.items():
         comparison.add(node, scrapes)
-    return comparison.contradictions()
+    return sorted(
+        (found for found in comparison.contradictions() if found is not None), key=lambda each: (each.metric, each.node)
+    )
 
 
 class Comparison:
-    """The same node after node, so that other work can go on in between; the parameters are as of `contradictions`."""
+    """The same node after node, so that other work can go on in between; the parameters are as of `contradictions`.
+
+    Attributes:
+        compared: By metric, of how many nodes several sources have a fresh value.
+    """
 
     def __init__(
         self, stale_after: Mapping[str, float], *, now: float, bounds: Mapping[str, float] | None = None
@@ -67,6 +73,7 @@ class Comparison:
         self._bounds = bounds or {}
         self._largest: dict[str, int] = {}
         self._several: list[tuple[str, str, list[Scrape]]] = []
+        self.compared: Counter[str] = Counter()
 
     def add(self, node: str, scrapes: NodeSamples) -> None:
         """Takes in the samples of a node."""
@@ -76,20 +83,14 @@ class Comparison:
                 if is_fresh(scrape, self._stale_after[metric], self._now):
                     by_metric.setdefault(metric, []).append(scrape)
                     self._largest[metric] = max(self._largest.get(metric, 0), abs(scrape.metrics[metric]))
-        self._several += ((metric, node, found) for metric, found in by_metric.items() if len(found) > 1)
+        several = [(metric, node, found) for metric, found in by_metric.items() if len(found) > 1]
+        self._several += several
+        self.compared.update(metric for metric, _, _ in several)
 
-    @property
-    def compared(self) -> Mapping[str, int]:
-        """By metric, of how many nodes several sources have a fresh value."""
-        return Counter(metric for metric, _, _ in self._several)
-
-    def contradictions(self) -> list[Contradiction]:
-        """The contradictions between what was taken in, by metric and node."""
-        return [
-            found
-            for metric, node, scrapes in sorted(self._several, key=lambda each: each[:2])
-            if (found := _contradiction(metric, node, scrapes, self._bounds.get(metric, BOUND), self._largest[metric]))
-        ]
+    def contradictions(self) -> Iterator[Contradiction | None]:
+        """For each metric and node that was compared its contradiction, if any; in the order in which nodes came."""
+        for metric, node, scrapes in self._several:
+            yield _contradiction(metric, node, scrapes, self._bounds.get(metric, BOUND), self._largest[metric])
 
 
 def _contradiction(metric: str, node: str, scrapes: list[Scrape], bound: float, largest: int) -> Contradiction | None:
