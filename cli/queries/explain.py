@@ -8,7 +8,7 @@ import msgspec
 
 from bus.buckets import NODES, SYNCED
 from bus.connection import Bus
-from bus.kinds import NODE_ALLOCATION, NODE_FACTS, NODE_RELEASES, NODE_VERDICTS, POD_RECORDS, POLICY_RECORDS, synced_of
+from bus.kinds import NODE_ALLOCATION, NODE_RELEASES, NODE_VERDICTS, POD_RECORDS, POLICY_RECORDS, synced_of
 from bus.processes import waiting_nodes
 from cli.as_json import JSON_OPTION, print_json
 from cli.groups import LazyCommand, LazyGroup
@@ -84,9 +84,10 @@ def pair(name: str) -> tuple[str, str]:
 async def _explain_node(bus: Bus, name: str, default_stale_after: float, *, as_json: bool) -> int:
     now = time.time()
     view = await _without_nodes(bus, default_stale_after, now)
-    samples, facts = (await NodeSamplesReads(bus).read(name)).readable, (await NODE_FACTS.get(bus, name)).readable()
-    if samples:
-        view.add_samples(name, samples, now)
+    read = await NodeSamplesReads(bus).read(name)
+    facts = read.facts.readable()
+    if read.readable:
+        view.add_samples(name, read.readable, now)
     if facts is not None:
         view.set_labels(name, facts.complete_labels, created=facts.created_at)
     view.advance(now)

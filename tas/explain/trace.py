@@ -72,7 +72,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         published: The last scrape of each source that is still on SAMPLES.
         tables: What the last tables on TABLES have of the node, by source: of each source with tables for such a node.
         known: The samples that materialize has stored.
-        created: When the node was created, in seconds since 1970; older rows of tables do not count.
+        created: When the node was created, in seconds since 1970; what was measured before does not count.
         labels: The node's labels, as the API server reported them; None if they are not stored.
         are_labels_complete: Whether `labels` are all labels of the node.
         cluster: Whether nodes come from an API server; None if no complete list of nodes is stored.
@@ -401,4 +401,4 @@ def _is_as_new(stored: Scrape, last: Scrape, evidence: Evidence) -> bool:
 
 
 def _is_of_earlier_node(scrape: Scrape, evidence: Evidence) -> bool:
-    return _stream(scrape, evidence) == "TABLES" and evidence.created is not None and scrape.time < evidence.created
+    return evidence.created is not None and scrape.time < evidence.created

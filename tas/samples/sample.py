@@ -116,6 +116,16 @@ def _replaced(known: NodeSamples, incoming: Scrape) -> NodeSamples | None:
     return candidate if min(times) >= max(times) - MAX_SAMPLE_AGE else None
 
 
+def since(samples: NodeSamples, created: float | None) -> NodeSamples:
+    """The samples of a node without those that were measured before it was created: another node had the name.
+
+    `created` is in seconds since 1970; None: not known, then all count. The same object if all count.
+    """
+    if created is None or all(scrape.time >= created for scrape in samples):
+        return samples
+    return tuple(scrape for scrape in samples if scrape.time >= created)
+
+
 def kept_metrics(known: NodeSamples, scrape: Scrape, sequence: int) -> set[str]:
     """The metrics of `scrape`, published with this sequence, that `known` has from it, or newer from its source."""
     return {

@@ -17,7 +17,7 @@ import msgspec
 
 from tas.samples.freshness import stale_time
 from tas.samples.parts import Part
-from tas.samples.sample import MAX_SAMPLE_AGE, NodeSamples, Scrape
+from tas.samples.sample import MAX_SAMPLE_AGE, NodeSamples, Scrape, since
 from tas.values.quantity import Quantity
 
 Values = tuple[Quantity | None, ...]
@@ -117,8 +117,8 @@ class Table:
         """The highest sequence of its values; 0 without values."""
         return max((reading.sequence for column in self.columns.values() for reading in column.different), default=0)
 
-    def scrapes(self, node: str, since: float = -inf) -> NodeSamples:
-        """The samples of one node, as `NodeSamples`, without those from before `since`, in seconds since 1970."""
+    def scrapes(self, node: str) -> NodeSamples:
+        """The samples of one node."""
         row = self.rows.get(node)
         if row is None:
             return ()
@@ -137,7 +137,6 @@ class Table:
                 metrics=found[reading],
             )
             for reading in sorted(found, key=lambda each: each.rank)
-            if reading.time >= since
         )
 
 
@@ -293,16 +292,16 @@ def is_superseded(table: Table, samples: Callable[[str], NodeSamples]) -> bool:
 def samples_of_nodes(
     single: Mapping[str, NodeSamples], tables: Iterable[Table], created: Mapping[str, float]
 ) -> dict[str, NodeSamples]:
-    """The samples of each node that has its own record or a row in a table, without rows from before it was created.
+    """The samples of each node that has any in its own record or in a table, without those from before it was created.
 
     `created` is in seconds since 1970, by node.
     """
     rows: dict[str, list[NodeSamples]] = {}
     for table in tables:
         for node in table.nodes:
-            if scrapes := table.scrapes(node, created.get(node, -inf)):
-                rows.setdefault(node, []).append(scrapes)
-    return dict(single) | {node: combined_samples(single.get(node, ()), each) for node, each in rows.items()}
+            rows.setdefault(node, []).append(table.scrapes(node))
+    found = dict(single) | {node: combined_samples(single.get(node, ()), each) for node, each in rows.items()}
+    return {node: counting for node, each in found.items() if (counting := since(each, created.get(node)))}
 
 
 def _with_metrics(scrape: Scrape, metrics: Mapping[str, Quantity]) -> Scrape:

@@ -22,7 +22,7 @@ from types import MappingProxyType
 from tas.enforcing.pod import PodKey
 from tas.policy.policy import Policy, PolicyKey, Rule, StrategyType
 from tas.samples.freshness import DEFAULT_STALE_AFTER, is_fresh, kept_from, stale_at
-from tas.samples.sample import FUTURE_TOLERANCE, MAX_SAMPLE_AGE, NodeSamples, Scrape, merge, newest
+from tas.samples.sample import FUTURE_TOLERANCE, MAX_SAMPLE_AGE, NodeSamples, Scrape, merge, newest, since
 from tas.samples.table import Column, Reading, Table, TableKey, combined_samples, without_earlier
 from tas.values.quantity import Quantity
 from tas.verdict.verdict import VERDICT_STRATEGIES
@@ -164,10 +164,13 @@ class View:
     # Changes
 
     def add_samples(self, node: str, samples: Iterable[Scrape], now: float) -> None:
-        """Merges samples; an older sample never replaces a newer one."""
+        """Merges samples; an older sample never replaces a newer one.
+
+        Samples measured before the node was created do not count.
+        """
         self._now = max(self._now, now)
         known = self._samples.get(node, ())
-        merged = merge(known, samples)
+        merged = merge(known, since(tuple(samples), self._created.get(node)))
         if merged is not known:
             if node not in self._samples:
                 self.nodes_version += 1
@@ -514,6 +517,15 @@ class View:
         if created is None or self._created.get(node) == created:
             return
         self._created[node] = created
+        known = self._samples.get(node, ())
+        own = since(known, created)
+        if own is not known:
+            if own:
+                self._samples[node] = own
+                self._refresh(node, self._now)
+            else:
+                self.drop_samples(node)
+            self._touch(node, self._policies)  # the verdict notes which series ever had a sample
         for key in self._tables.holding(node):
             table = self._tables.get(key)
             # Only the row is looked at: at the start the facts of all nodes of a table may come one after the other.

@@ -21,7 +21,7 @@ from bus.watch import Watch
 from tas.allocation.annotations import MEASURED, amounts, needed, needed_of_table, to_write
 from tas.allocation.node import NodeAllocation
 from tas.enforcing.managers import ANNOTATIONS_MANAGER
-from tas.samples.sample import NodeSamples
+from tas.samples.sample import NodeSamples, since
 from tas.samples.table import Table, TableKey, combined_samples
 from workers.kubernetes.client import Change, ChangeType, KubernetesClient
 from workers.kubernetes.errors import ConflictError, ExpiredError, KubernetesError, NotFoundError, ThrottledError
@@ -151,8 +151,8 @@ class AnnotationWriter:
         self._tables.clear()
 
     def _samples_of(self, name: str, created: float) -> NodeSamples:
-        rows = (table.scrapes(name, created) for key, table in self._tables.items() if key.part.has(name))
-        return combined_samples(self._samples.get(name, ()), rows)
+        rows = (table.scrapes(name) for key, table in self._tables.items() if key.part.has(name))
+        return since(combined_samples(self._samples.get(name, ()), rows), created)
 
     # Writing
 

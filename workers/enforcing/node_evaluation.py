@@ -16,7 +16,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from bus.buckets import NODES, POLICIES
 from bus.connection import Bus
-from bus.kinds import NODE_FACTS
 from bus.record_kind import Unreadable
 from bus.records.policies import PolicyRecord
 from tas.policy.policy import PolicyKey
@@ -323,12 +322,12 @@ class NodeEvaluation:
             uid = self._followed.node_uids.get(node, None if self._followed.cluster else "")
             revision = self._followed.node_revisions.get(node, 0)
             return self._in_view(node, uid, revision)
-        metrics, facts = await asyncio.gather(self._reads.read(node), NODE_FACTS.get(self._bus, node))
+        metrics = await self._reads.read(node)
         # Samples of an earlier epoch count until they are stale or replaced. Invalid records change nothing.
         samples = metrics.samples
         if samples is None or metrics.revision == 0:
             samples = view.samples(node)
-        known, labels = facts.read(), None
+        known, labels = metrics.facts.read(), None
         uid = None if self._followed.cluster else ""
         created = None
         if isinstance(known, Unreadable):
@@ -342,7 +341,7 @@ class NodeEvaluation:
             cluster=self._followed.cluster,
             released=view.released(node),
         )
-        revision = max(metrics.revision, facts.revision)
+        revision = max(metrics.revision, metrics.facts.revision)
         is_ahead = revision > self._followed.node_revisions.get(node, 0)
         return _Node(uid=uid, revision=revision, samples=samples, labels=labels, kept_from=since, is_ahead=is_ahead)
 

@@ -6,15 +6,14 @@ flight share the reads of the list and of each table.
 
 import asyncio
 from functools import partial
-from math import inf
 from typing import NamedTuple
 
 from bus.connection import Bus
 from bus.kinds import NODE_FACTS, NODE_SAMPLES, NODE_TABLES
 from bus.record_kind import Entry, Unreadable
-from bus.records.nodes import StoredSamples
+from bus.records.nodes import NodeFacts, StoredSamples
 from tas.errors import InvalidInputError
-from tas.samples.sample import NodeSamples
+from tas.samples.sample import NodeSamples, since
 from tas.samples.table import Table, TableKey, combined_samples
 from workers.following.next_call import NextCall
 
@@ -25,12 +24,14 @@ class ReadSamples(NamedTuple):
     Attributes:
         readable: The samples in all valid records.
         is_complete: Whether no record is invalid, or vanished while it was read.
-        revision: The last revision of the records that have the node; 0 without any.
+        revision: The last revision of the records that have samples of the node; 0 without any.
+        facts: Its facts.
     """
 
     readable: NodeSamples
     is_complete: bool
     revision: int
+    facts: Entry[str, NodeFacts]
 
     @property
     def samples(self) -> NodeSamples | None:
@@ -48,8 +49,10 @@ class NodeSamplesReads:
         self._decoded: dict[TableKey, tuple[int, Table]] = {}
 
     async def read(self, node: str) -> ReadSamples:
-        """The samples of a node, without rows that were measured before it was created. Raises BusError."""
-        single, keys = await asyncio.gather(NODE_SAMPLES.get(self._bus, node), self._keys())
+        """The facts of a node, and its samples without those measured before it was created. Raises BusError."""
+        single, facts, keys = await asyncio.gather(
+            NODE_SAMPLES.get(self._bus, node), NODE_FACTS.get(self._bus, node), self._keys()
+        )
         self._forget_all_but(keys)
         tables = await asyncio.gather(*(self._table(key) for key in keys if key.part.has(node)))
         stored = single.read()
@@ -57,12 +60,10 @@ class NodeSamplesReads:
         of_node = [(revision, table) for revision, table in tables if isinstance(table, Table) and node in table.rows]
         revision = max([single.revision, *(revision for revision, _ in of_node)])
         is_complete = not any(isinstance(each, Unreadable) for each in (stored, *(table for _, table in tables)))
-        if not of_node:
-            return ReadSamples(own, is_complete, revision)
-        facts = (await NODE_FACTS.get(self._bus, node)).readable()
-        created = -inf if facts is None or facts.created is None else facts.created.timestamp()
-        rows = [table.scrapes(node, created) for _, table in of_node]
-        return ReadSamples(combined_samples(own, rows), is_complete, revision)
+        known = facts.readable()
+        samples = combined_samples(own, [table.scrapes(node) for _, table in of_node]) if of_node else own
+        readable = since(samples, None if known is None else known.created_at)
+        return ReadSamples(readable, is_complete, revision, facts)
 
     async def _table(self, key: TableKey) -> tuple[int, Table | Unreadable | None]:
         """The revision of a table and the table; None if it was deleted, as tables without counting values are."""

@@ -43,7 +43,7 @@ async def test_a_node_has_its_own_samples_and_those_of_every_table(bus: Bus) -> 
     now = time.time()
     own = Scrape(source="poll", measured=now, arrived=now, sequence=1, metrics={"load": Quantity(1 * NANO)})
     reads = NodeSamplesReads(bus)
-    assert await answered(lambda: reads.read("n-1")) == ((), True, 0)
+    assert (await answered(lambda: reads.read("n-1")))[:3] == ((), True, 0)
     await put(bus, NODES, node_table_key(POLL), table("poll", now - 1, 2))
     last = await put(bus, NODES, node_table_key(OTHER), table("other", now, 3))
     found = await answered(lambda: reads.read("n-1"))
@@ -51,8 +51,11 @@ async def test_a_node_has_its_own_samples_and_those_of_every_table(bus: Bus) -> 
     assert (await answered(lambda: reads.read("unknown"))).samples == ()
     await put(bus, NODES, node_metrics_key("n-1"), encode_node_samples((own,)))
     assert values((await answered(lambda: reads.read("n-1"))).samples) == {"poll": 1, "other": 3}
-    await put(bus, NODES, node_facts_key("n-1"), encode(NodeFacts(uid="u", labels={}, created=time_of(now + 1))))
-    assert values((await answered(lambda: reads.read("n-1"))).samples) == {"poll": 1}
+    for created, counting in ((now, {"poll": 1, "other": 3}), (now + 1, {})):
+        facts = NodeFacts(uid="u", labels={}, created=time_of(created))
+        await put(bus, NODES, node_facts_key("n-1"), encode(facts))
+        found = await answered(lambda: reads.read("n-1"))
+        assert (values(found.samples), found.facts.readable()) == (counting, facts)
 
 
 @pytest.mark.parametrize("key", [node_table_key(OTHER), node_metrics_key("n-1")])

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 from structlog.testing import capture_logs
 
-from bus.buckets import NODES, POLICIES, TABLES
+from bus.buckets import NODES, POLICIES, SAMPLES, TABLES
 from bus.connection import Bus
 from bus.errors import RefusedError
 from bus.records.codec import encode, time_of
@@ -25,6 +25,7 @@ from tas.extender.telemetry import TelemetryDecider
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import POD_LABEL, PolicyKey
 from tas.samples.parts import Part
+from tas.samples.table import Table
 from tests.integration.servers import answered, eventually
 from tests.integration.workers.ingest.test_materialize import Materialized, delete_facts, list_nodes, materializing
 from tests.integration.workers.ingest.test_stored_tables import WHOLE, at, stored
@@ -256,3 +257,41 @@ async def test_a_violation_in_an_older_table_counts_where_the_newer_one_has_no_v
         await stage.is_shown("own")
         await stage.is_shown("own", part)
         assert stage.rejected("own") == rejected
+
+
+@pytest.mark.parametrize("form", ["nodes", "tables"])
+async def test_of_nodes_that_were_created_again_only_what_was_measured_since_then_counts(bus: Bus, form: str) -> None:
+    """Half of a poll is void: it was measured before these nodes were created, and arrives after that."""
+    nodes = [f"node-{number}" for number in range(8)]
+    new, old = nodes[:4], nodes[4:]
+    values: list[object] = ["99", "1"] * 4
+
+    async def poll(seconds: float) -> None:
+        if form == "tables":
+            await send(bus, "own", case(values, nodes, measured=at(seconds)))
+            return
+        for node, value in zip(nodes, values, strict=True):
+            body = {"metrics": {"own": value}, "measured": at(seconds)}
+            await answered(partial(bus.publish, SAMPLES, f"tas.samples.{node}.own", json.dumps(body).encode()))
+
+    async with staged(bus, policies=["own"], nodes=nodes) as stage:
+        await poll(-30)
+        await eventually(lambda: stage.rejected("own", nodes) == set(nodes[::2]))
+        for node in new:
+            await delete_facts(bus, node)
+        await eventually(lambda: not stage.followed.node_uids.keys() & set(new))
+        await eventually(lambda: stage.rejected("own", nodes) == set(old[::2]))
+        created = encode(NodeFacts(uid="new", labels={}, created=time_of(time.time())))
+        for node in new:
+            await put(bus, NODES, node_facts_key(node), created)
+        await eventually(lambda: all(stage.followed.node_uids.get(node) == "new" for node in new))
+        await eventually(lambda: not stage.materialized.worker._unknown_nodes(table_of_nodes(nodes)))
+        values = ["1", "99"] * 4
+        await poll(-20)  # late, and of the nodes before
+        await eventually(lambda: stage.rejected("own", nodes) == set(old[1::2]))
+        await poll(0)
+        await eventually(lambda: stage.rejected("own", nodes) == set(nodes[1::2]))
+
+
+def table_of_nodes(nodes: Sequence[str]) -> Table:
+    return Table("own", tuple(nodes), {})

@@ -469,8 +469,12 @@ def test_without_the_metric_in_tables_the_others_with_values_of_the_node_are_nam
     assert found.stages[-1].details == ("SAMPLES and TABLES have no load of node-1, only of push",)
 
 
-def test_a_row_of_an_earlier_node_of_this_name_stops_before_the_view() -> None:
-    found = traced(whole(published={}, tables={"push": (scrape(),)}, known=(), created=NOW))
+@pytest.mark.parametrize(
+    "published",
+    [{"published": {"push": scrape()}}, {"published": {}, "tables": {"push": (scrape(),)}}],
+    ids=["node", "table"],
+)
+def test_a_value_of_an_earlier_node_of_this_name_stops_before_the_view(published: dict[str, Any]) -> None:
+    found = traced(whole(**published, known=(), created=NOW))
     assert found.stages[-1].details == ("it was measured before node-1 was created: another node had the name",)
     assert found.stopped_at is Stage.VIEW
-    assert traced(whole(published={"push": scrape()}, created=NOW)).stopped_at is None

@@ -38,11 +38,17 @@ def test_the_newest_value_of_a_source_counts_whatever_has_it() -> None:
     }
 
 
-def test_a_row_from_before_the_node_was_created_does_not_count() -> None:
+def test_a_value_from_before_the_node_was_created_does_not_count() -> None:
     created = {"gone": NOW - 9, "stays": NOW - 10, "mixed": NOW - 9}
     tables = [table("gone", "stays", "mixed"), table("mixed", ago=5, metric="free")]
-    found = samples_of_nodes({}, tables, created)
-    assert found == {"stays": (scrape(1, ago=10),), "mixed": (scrape(0, ago=5, metric="free"),)}
+    expected = {"stays": (scrape(1, ago=10),), "mixed": (scrape(0, ago=5, metric="free"),)}
+    assert samples_of_nodes({}, tables, created) == expected
+    single = {
+        "gone": (scrape(0, ago=10),),
+        "stays": (scrape(1, ago=10),),
+        "mixed": (scrape(2, ago=10), scrape(0, ago=5, metric="free")),
+    }
+    assert samples_of_nodes(single, [], created) == expected
 
 
 def test_a_node_has_one_part_in_each_layout() -> None:

@@ -173,10 +173,7 @@ class Facts:
         return not self.cluster and time >= self.released.get(node, -inf)
 
     def newest(self, node: str, source: str, metric: str) -> ReportedValue | None:
-        """The newest value of a source; for equal times that of a single scrape, then the one with the later sequence.
-
-        A value in a table does not count if the node was created later.
-        """
+        """The newest value of a source; at equal times that of a single scrape, then of the later sequence."""
         single = self.reported.get(node, {}).get((source, metric))
         rows = [
             table[node, metric]
@@ -270,6 +267,7 @@ class Histories(RuleBasedStateMachine):
             source,
             {name: ReportedValue(time, self.sequence, value, self.now + ends_in) for name, value in values.items()},
         )
+        self.void_earlier()
 
     @rule(
         node=st.sampled_from(NODES),
@@ -334,7 +332,7 @@ class Histories(RuleBasedStateMachine):
                 found = ReportedValue(reading.time, self.sequence, value or 0, self.now + ends_in)
                 if value is not None and (before is None or found[:2] > before[:2]):
                     known[node, metric] = found
-        self.void_earlier_rows()
+        self.void_earlier()
 
     @rule(
         key=st.sampled_from(TABLES),
@@ -347,7 +345,12 @@ class Histories(RuleBasedStateMachine):
             self.table(key, ["a", "b"], [0.0], {metric: [value, 3 - value, *[None] * 7]}, inf)
             self.was_added("a")
 
-    def void_earlier_rows(self) -> None:
+    def void_earlier(self) -> None:
+        """Forgets what was measured before its node was created."""
+        for node, reported in self.facts.reported.items():
+            for series in tuple(reported):
+                if reported[series].time < self.facts.created.get(node, -inf):
+                    del reported[series]
         for table in self.facts.tables.values():
             for node, metric in tuple(table):
                 if table[node, metric].time < self.facts.created.get(node, -inf):
@@ -366,7 +369,7 @@ class Histories(RuleBasedStateMachine):
         self.facts.created[node] = self.now - ago
         self.facts.labels[node] = {}
         self.view.set_labels(node, {}, created=self.now - ago)
-        self.void_earlier_rows()
+        self.void_earlier()
 
     def was_added(self, node: str) -> None:
         """A hook for checks of the view between two samples."""
@@ -893,6 +896,20 @@ class TestStaleness:
         assert (after.rejected, after.unknown) == ({}, 1)
         view.add_samples("a", [scrape(146.0, sequence=3, m="50")], 146.0)
         assert set(decider.filter(pod_of(), {"a": None}, 146.0).rejected) == {"a"}
+
+    @pytest.mark.parametrize("is_created_first", [True, False])
+    def test_what_was_measured_before_the_node_was_created_does_not_count(self, is_created_first: bool) -> None:
+        view = View(default_stale_after=60)
+        view.set_policy(policy_of(dontschedule(("m", "GreaterThan", 40))), 0.0)
+        decider = TelemetryDecider(view)
+        view.set_labels("a", {}, created=110.0 if is_created_first else 50.0)
+        view.add_samples("a", [scrape(109.0, m="50"), scrape(111.0, sequence=2, other="50")], 112.0)
+        assert bool(decider.filter(pod_of(), ["a"], 112.0).rejected) is not is_created_first
+        view.set_labels("a", {}, created=110.0)  # another node has the name
+        assert not decider.filter(pod_of(), ["a"], 112.0).rejected
+        assert [scrape.metrics.keys() for scrape in view.samples("a")] == [{"other"}]
+        view.add_samples("a", [scrape(110.0, sequence=3, m="50")], 112.0)
+        assert set(decider.filter(pod_of(), ["a"], 112.0).rejected) == {"a"}
 
     def test_an_unknown_node_is_rejected_with_on_stale_fail(self) -> None:
         view = View(default_stale_after=10)
