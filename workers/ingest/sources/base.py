@@ -6,7 +6,8 @@ the state.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
+from itertools import count
 from typing import Protocol, TypeVar, runtime_checkable
 
 from tas.sources.result import SourceResult
@@ -36,12 +37,33 @@ class Reader:
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
 
-    async def read(self, decode: Callable[[], T], *, size: int) -> T:
-        """The result of `decode`, for a response of `size` bytes. Raises the errors of `decode`."""
+    async def read(self, decode: Callable[[], T], *, size: int, begins: Callable[[], object] = lambda: None) -> T:
+        """The result of `decode`, for a response of `size` bytes. Raises the errors of `decode`.
+
+        `begins` is called when its turn has come.
+        """
         if size < LARGE_BYTES:
             return decode()
         async with self._lock:
+            begins()
             return await asyncio.to_thread(decode)
+
+
+class Turns:
+    """Whose turn it is: if one poll cannot read all metrics, those come first that have waited longest."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, int] = {}
+        self._count = count(1)
+
+    def order(self, metrics: frozenset[str], skipped: Collection[str] = ()) -> list[str]:
+        """The metrics in the order of their turns, without those that are skipped. Others are forgotten."""
+        self._last = {metric: turn for metric, turn in self._last.items() if metric in metrics}
+        return sorted(metrics.difference(skipped), key=lambda metric: (self._last.get(metric, 0), metric))
+
+    def had(self, metric: str) -> None:
+        """Notes that a metric has had its turn."""
+        self._last[metric] = next(self._count)
 
 
 class Source(Protocol):

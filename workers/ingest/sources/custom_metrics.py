@@ -10,7 +10,7 @@ from tas.sources.custom_metrics import GROUP, decode_group, decode_metric_values
 from tas.sources.nodes import NodeNames, any_node
 from tas.sources.result import ResultBuilder, SourceResult, combined
 from tas.values.blanks import ANY
-from workers.ingest.sources.base import Reader, SourceError
+from workers.ingest.sources.base import Reader, SourceError, Turns
 from workers.ingest.sources.config import ConfigFile
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import KubernetesError, NotFoundError, ThrottledError
@@ -54,7 +54,7 @@ class CustomMetrics:
         self._discover_at = float("-inf")
         self._retry_at = float("-inf")
         self._skipped: dict[str, _Skipped] = {}
-        self._waiting: set[str] = set()  # metrics without a slot: they come first in the next poll
+        self._turns = Turns()
         self._reader = Reader()
 
     async def read(self, metrics: frozenset[str]) -> SourceResult:
@@ -64,8 +64,7 @@ class CustomMetrics:
         now = time.monotonic()
         self._skipped = {metric: slow for metric, slow in self._skipped.items() if metric in metrics}
         skipped = {metric for metric, slow in self._skipped.items() if now < slow.until}
-        requested = sorted(metrics - skipped, key=lambda metric: (metric not in self._waiting, metric))
-        self._waiting = set(requested)
+        requested = self._turns.order(metrics, skipped)
         slots = asyncio.Semaphore(MAX_CONCURRENT)
         outcomes = await asyncio.gather(*(self._read_one(metric, version, slots) for metric in requested))
         failures = [outcome for outcome in outcomes if isinstance(outcome, _Failure)]
@@ -84,7 +83,7 @@ class CustomMetrics:
                 f"not requested within {TURN_SECONDS:g} s: other metrics came first; requested first in the next poll",
             )
         try:
-            self._waiting.discard(metric)
+            self._turns.had(metric)
             return await self._request(metric, version)
         finally:
             slots.release()

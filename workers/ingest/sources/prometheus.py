@@ -14,16 +14,19 @@ from tas.sources.prometheus import AnswerError, mapping_of, query_of, read_answe
 from tas.sources.result import RefusalReason, ResultBuilder, SourceResult, combined
 from tas.sources.series import LOOKBACK, Mappings, MetricMapping
 from tas.values.http_config import HttpConfig
-from workers.ingest.sources.base import Reader, SourceError
+from workers.ingest.sources.base import Reader, SourceError, Turns
 from workers.ingest.sources.config import ConfigFile
 from workers.process.http_body import TooLargeError, body_start, failed_request, whole_body
 from workers.process.http_client import HttpClient, HttpConfigError
 
 QUERY_SECONDS = 5.0
-"""Time limit of all queries together, also sent to Prometheus as the timeout of each query."""
+"""Time limit of all queries together, also sent to Prometheus as the timeout of each query.
+
+At its end one answer may be in the middle of its reading, which goes on: half of the limit of a poll is left for it.
+"""
 
 MAX_CONCURRENT_QUERIES = 8
-"""Prometheus itself evaluates 20 queries at once by default, of all clients."""
+"""Prometheus itself evaluates 20 queries at once by default, of all clients. So many answers are in memory at most."""
 
 MAX_ANSWER_BYTES = 16 << 20
 """The largest response: 15,000 nodes take 5 MB."""
@@ -32,23 +35,31 @@ _BUSY = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 class _FailedError(Exception):
-    """A query failed. `unreadable`: the response is not of a Prometheus API."""
+    """A query failed. `waits`: for lack of time alone. `unreadable`: the response is not of a Prometheus API."""
 
-    def __init__(self, message: str, *, unreadable: bool = False, retry_after: float = 0.0) -> None:
+    def __init__(
+        self, message: str, *, waits: bool = False, unreadable: bool = False, retry_after: float = 0.0
+    ) -> None:
         super().__init__(message)
+        self.waits = waits
         self.unreadable = unreadable
         self.retry_after = retry_after
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Poll:
-    """The shared state of the queries of a poll."""
+    """The shared state of the queries of a poll.
+
+    Attributes:
+        ends: When no answer is waited for any more, by the clock of the event loop.
+    """
 
     session: aiohttp.ClientSession
     server_name: str | None
     mappings: Mappings
     nodes: NodeNames
     slots: asyncio.Semaphore
+    ends: float
 
 
 class Prometheus:
@@ -72,6 +83,7 @@ class Prometheus:
         self._query_seconds = query_seconds
         self._nodes = nodes
         self._reader = Reader()
+        self._turns = Turns()
         self._http = HttpClient(url, folder=config.folder, user_agent=f"tas-on-nats/{name}")
 
     async def read(self, metrics: frozenset[str]) -> SourceResult:
@@ -88,8 +100,9 @@ class Prometheus:
             mappings=config.mappings,
             nodes=self._nodes(),
             slots=asyncio.Semaphore(MAX_CONCURRENT_QUERIES),
+            ends=asyncio.get_running_loop().time() + self._query_seconds,
         )
-        requested = sorted(metrics)
+        requested = self._turns.order(metrics)
         outcomes = await asyncio.gather(*(self._ask_for(poll, metric) for metric in requested))
         return await asyncio.to_thread(
             _result_of, dict(zip(requested, outcomes, strict=True)), within=self._query_seconds
@@ -100,48 +113,57 @@ class Prometheus:
         await self._http.close()
 
     async def _ask_for(self, poll: _Poll, metric: str) -> SourceResult | _FailedError:
+        found: SourceResult | _FailedError
         try:
-            mapping = mapping_of(poll.mappings, metric)
+            found = await self._query(poll, metric, mapping_of(poll.mappings, metric))
         except AnswerError as error:
-            return _FailedError(str(error))
-        return await self._query(poll, metric, mapping)
+            found = _FailedError(str(error))
+        except _FailedError as error:
+            found = error
+        if isinstance(found, SourceResult) or not found.waits:
+            self._turns.had(metric)
+        return found
 
-    async def _query(self, poll: _Poll, metric: str, mapping: MetricMapping) -> SourceResult | _FailedError:
+    async def _query(self, poll: _Poll, metric: str, mapping: MetricMapping) -> SourceResult:
+        """Raises _FailedError."""
         query = {
             "query": query_of(metric, mapping),
             "timeout": f"{self._query_seconds:g}s",
             "lookback_delta": f"{LOOKBACK:g}s",
         }
         url = f"{self._http.url}/api/v1/query"
+        waits = True
         try:
             # The time limit includes the wait for a slot, so that it holds for all queries together.
-            async with (
-                asyncio.timeout(self._query_seconds),
-                poll.slots,
-                poll.session.get(
+            async with asyncio.timeout_at(poll.ends) as limit, poll.slots:
+                waits = poll.ends - asyncio.get_running_loop().time() < self._query_seconds / 2
+                async with poll.session.get(
                     url, params=query, server_hostname=poll.server_name, allow_redirects=False
-                ) as response,
-            ):
-                if 300 <= response.status < 400:
-                    return _FailedError(f"{self._http.url}: {_redirect(response)}")
-                if response.status >= 400:
-                    body = await body_start(response)
-                else:
-                    body = await whole_body(response, max_bytes=MAX_ANSWER_BYTES)
-            read = partial(read_answer, metric, mapping, body, status=response.status, nodes=poll.nodes)
-            return await self._reader.read(read, size=len(body))
-        except TimeoutError:
-            return _FailedError(f"{self._http.url}: no answer within {self._query_seconds:g} s")
+                ) as response:
+                    if 300 <= response.status < 400:
+                        raise _FailedError(f"{self._http.url}: {_redirect(response)}")
+                    if response.status >= 400:
+                        body = await body_start(response)
+                    else:
+                        body = await whole_body(response, max_bytes=MAX_ANSWER_BYTES)
+                read = partial(read_answer, metric, mapping, body, status=response.status, nodes=poll.nodes)
+                waits = True
+                return await self._reader.read(read, size=len(body), begins=partial(limit.reschedule, None))
+        except TimeoutError as error:
+            why = f"{self._http.url}: no answer within {self._query_seconds:g} s"
+            if waits:
+                why = f"not read within {self._query_seconds:g} s: other metrics came first; first in the next poll"
+            raise _FailedError(why, waits=waits) from error
         except TooLargeError as error:
-            return _FailedError(f"{self._http.url}: {error}: {_asked(query)}")
+            raise _FailedError(f"{self._http.url}: {error}: {_asked(query)}") from error
         except (aiohttp.ClientError, ValueError) as error:
-            return _FailedError(f"{self._http.url}: {failed_request(error)}")
+            raise _FailedError(f"{self._http.url}: {failed_request(error)}") from error
         except AnswerError as error:
             busy = response.status in _BUSY
             retry_after = _seconds(response.headers.get("Retry-After", "")) if busy else 0.0
-            return _FailedError(
+            raise _FailedError(
                 f"{self._http.url}: {error}", unreadable=error.unreadable and not busy, retry_after=retry_after
-            )
+            ) from error
 
 
 def _result_of(outcomes: Mapping[str, SourceResult | _FailedError], *, within: float) -> SourceResult:

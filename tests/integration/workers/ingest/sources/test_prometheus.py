@@ -5,10 +5,12 @@ import base64
 import json
 import os
 import ssl
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -17,7 +19,7 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from bus.connection import Bus
-from tas.sources.prometheus import query_of
+from tas.sources.prometheus import query_of, read_answer
 from tas.sources.result import RefusalReason, SourceResult, scrapes
 from tas.sources.series import MetricMapping
 from tas.values.quantity import format_quantity
@@ -29,7 +31,7 @@ from tests.sources import writing
 from tests.sources.answers import QUERIES, Answer, SimulatedPrometheus, golden, simulated_prometheus
 from tests.sources.writing import series
 from workers.ingest.sources import config, prometheus
-from workers.ingest.sources.base import SourceError
+from workers.ingest.sources.base import LARGE_BYTES, SourceError
 from workers.ingest.sources.config import ConfigFile
 from workers.ingest.sources.prometheus import MAX_CONCURRENT_QUERIES, Prometheus
 from workers.ingest.sources.remote_write import RemoteWrite
@@ -112,6 +114,42 @@ async def test_the_largest_cluster_is_read(simulated: SimulatedPrometheus) -> No
         result = await read("load", "health_metric")
     assert len(result.samples) == 15_001
     assert values(result)["load", "node-14999"] == "0.14999"
+
+
+async def test_of_more_metrics_than_can_be_read_in_one_poll_each_has_its_turn(
+    simulated: SimulatedPrometheus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metrics = [f"metric_{number:02}" for number in range(20)]
+    for metric in metrics:
+        found = {"metric": {"__name__": metric, "instance": "node-1:9100"}, "value": [1767225600.5, "2"]}
+        body = json.dumps({"status": "success", "data": {"resultType": "vector", "result": [found]}})
+        simulated.answers[query_of(metric, MetricMapping())] = Answer(body.encode() + b" " * LARGE_BYTES)
+    goes_on = threading.Event()
+
+    def slow(*given: Any, **named: Any) -> SourceResult:
+        goes_on.wait(LONG)
+        return read_answer(*given, **named)
+
+    monkeypatch.setattr(prometheus, "read_answer", slow)
+    seconds = 1.0
+    async with source(simulated.url, seconds=seconds) as read:
+        ends = time.monotonic() + 2 * seconds
+        first = asyncio.ensure_future(read(*metrics))
+        await eventually(lambda: time.monotonic() > ends)
+        goes_on.set()
+        result = await first
+        assert values(result) == {("metric_00", "node-1"): "2"}
+        assert result.missing.keys() == set(metrics[1:])
+        for metric in metrics[1:MAX_CONCURRENT_QUERIES]:  # answered
+            why = "not read within 1 s: other metrics came first; first in the next poll"
+            assert result.missing[metric] == why
+        asked = len(simulated.asked)
+        assert asked < len(metrics), "each answer is in memory"
+        result = await read(*metrics)
+    assert {metric for metric, _ in values(result)} == set(metrics)
+    assert not result.missing
+    first_asked = {each["query"] for each in simulated.asked[asked : asked + MAX_CONCURRENT_QUERIES]}
+    assert query_of(metrics[0], MetricMapping()) not in first_asked
 
 
 async def test_all_values_of_a_node_in_one_poll_are_one_scrape(simulated: SimulatedPrometheus) -> None:
