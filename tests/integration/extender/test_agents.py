@@ -1,6 +1,7 @@
 """The process that serves agents, over a real nats-server: its paths, its file, and the faults of one agent."""
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,13 +18,14 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from bus.buckets import NODES, POLICIES
+from bus.buckets import NODES, POLICIES, SAMPLES, TABLES
 from bus.connection import Bus
 from cli.agents import hooks_of
 from tas.agents.agent import Agent, Candidates, Needs, Passes, PodDemand, Scores
 from tas.errors import InvalidInputError
 from tests.e2e.processes import free_ports
 from tests.integration.servers import answered, eventually
+from tests.integration.workers.ingest.test_materialize import materializing
 from tests.integration.workers.running import running
 from workers.following.followed_view import FollowedView
 from workers.following.synced import write_synced
@@ -74,6 +76,22 @@ class Fixed(Agent):
         self.highest = max(self.highest, state["highest"])
 
 
+class Loaded(Agent):
+    """Rejects nodes whose load is above 0.6, and scores the load."""
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(metrics=["load"])
+
+    def filter(self, pod: PodDemand, nodes: Candidates) -> Passes:
+        load = nodes.metric("load")
+        return Passes(passed=load <= 0.6, known=~np.isnan(load), reason="is loaded")
+
+    def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
+        load = nodes.metric("load")
+        return Scores(values=np.nan_to_num(load), known=~np.isnan(load))
+
+
 class Raises(Agent):
     def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
         return constant(1 // 0, nodes)
@@ -119,6 +137,7 @@ class Unmakeable(Fixed):
 
 FAULTY = (Raises, Spins, Sleeps, Exits, Eleven, NotANumber, Broken)
 INSTALLED = [
+    EntryPoint("loaded", f"{PROGRAM}:Loaded", GROUP),
     *[EntryPoint(kind.__name__.lower(), f"{PROGRAM}:{kind.__name__}", GROUP) for kind in FAULTY],
     EntryPoint("gone", "a_package_that_is_not_there:Agent", GROUP),
     EntryPoint("twice", f"{PROGRAM}:Raises", GROUP),
@@ -165,7 +184,9 @@ def agents_file(path: Path | None, registry: CollectorRegistry | None = None) ->
 
 
 @asynccontextmanager
-async def serving(bus: Bus, folder: Path, text: str | None, *, ready: bool = True) -> AsyncIterator[Served]:
+async def serving(
+    bus: Bus, folder: Path, text: str | None, *, ready: bool = True, cluster: bool = True
+) -> AsyncIterator[Served]:
     path = folder / "agents.yaml"
     if text is not None:
         path.write_text(text)
@@ -191,16 +212,16 @@ async def serving(bus: Bus, folder: Path, text: str | None, *, ready: bool = Tru
 
         await eventually(listens)
         if ready:
-            await complete(bus)
+            await complete(bus, cluster=cluster)
             await eventually(lambda: worker.unready() is None)
         yield served
 
 
-async def complete(bus: Bus) -> None:
-    """The lists of policies and nodes are stored: both are empty."""
+async def complete(bus: Bus, *, cluster: bool = True) -> None:
+    """The lists of policies and nodes are stored: both are empty. Without a `cluster` each name is a node."""
     for bucket in (POLICIES, NODES):
         epoch = await answered(partial(bus.epoch, bucket))
-        await write_synced(bus, bucket, epoch, count=0, writer="test", cluster=True)
+        await write_synced(bus, bucket, epoch, count=0, writer="test", cluster=cluster)
 
 
 async def test_defects_f2_f3_f4_f5_f6_each_agent_answers_below_its_paths_and_binds_nothing(
@@ -230,6 +251,31 @@ async def test_defects_f2_f3_f4_f5_f6_each_agent_answers_below_its_paths_and_bin
         assert served.metric("tas_extender_requests_total", **counted, code="200") == 4
         assert served.metric("tas_extender_requests_total", **counted, code="400") == 1
         assert served.metric("tas_extender_rejected_total", path="/fixed") == 4
+
+
+@pytest.mark.parametrize("forms", [["nodes"], ["tables"], ["nodes", "tables", "nodes"]], ids=" then ".join)
+async def test_what_an_agent_reads_may_come_by_node_or_in_tables(bus: Bus, tmp_path: Path, forms: list[str]) -> None:
+    async with serving(bus, tmp_path, "agents: {loaded: }", cluster=False) as served, materializing(bus):
+        for number, form in enumerate([*forms, forms[-1]]):
+            load = [0.2, 0.7] if number % 2 else [0.7, 0.2]
+            if form == "tables":
+                await put_table(bus, {"nodes": ["a", "b"], "metrics": {"load": load}})
+            else:
+                for node, value in zip("ab", load, strict=True):
+                    body = json.dumps({"metrics": {"load": value}}).encode()
+                    await answered(partial(bus.publish, SAMPLES, f"tas.samples.{node}.own", body))
+            expected = [{"Host": node, "Score": round(10 * value)} for node, value in zip("ab", load, strict=True)]
+
+            async def are_known(expected: list[dict[str, Any]] = expected) -> bool:
+                return await served.ask("/loaded/prioritize") == (200, expected)
+
+            await eventually(are_known)
+            _, answer = await served.ask("/loaded/filter")
+            assert answer["NodeNames"] == (["a"] if number % 2 else ["b"])
+
+
+async def put_table(bus: Bus, body: dict[str, Any]) -> None:
+    await answered(partial(bus.publish, TABLES, "tas.tables.own.1-0", json.dumps(body).encode()))
 
 
 async def test_it_is_unready_until_the_view_is_complete(bus: Bus, tmp_path: Path) -> None:
