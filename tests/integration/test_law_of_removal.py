@@ -20,6 +20,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.integration.lateness import Lateness
+from tests.integration.removal.behind import views_may_be_behind  # noqa: F401  # a fixture
 from tests.integration.removal.cases import REMOVALS, SANDBOX, WHOLE, Case, added, late
 from tests.integration.removal.clocks import clocks_may_be_wrong  # noqa: F401  # a fixture
 from tests.integration.removal.play import AS_PROCESSES, ON_ONE_LOOP, Turns, played
@@ -135,7 +136,7 @@ def leftovers_collected() -> Iterator[None]:
 pytestmark = [
     pytest.mark.seeded,
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.usefixtures("clocks_may_be_wrong"),
+    pytest.mark.usefixtures("clocks_may_be_wrong", "views_may_be_behind"),
 ]
 
 

@@ -27,6 +27,8 @@ class Case(StrEnum):
     CLOCK = "removed by a replica whose clock was wrong"
     TABLE = "removed by a sample in a table"
     UNSEEN = "table of which values were never stored"
+    OVERWRITTEN = "version that was overwritten before an evaluate got it"
+    HIDDEN = "violation overwritten while every evaluate was behind"
     LIED = "all nodes with the same extreme values"
     ADMITTED = "first label of a node with a limit"
     TRIPPED = "tripped breaker"
@@ -64,6 +66,8 @@ LEAST: Mapping[str, Least] = {
             Case.CLOCK: 1,
             Case.TABLE: 4,
             Case.UNSEEN: 8,
+            Case.OVERWRITTEN: 20,
+            Case.HIDDEN: 1,
             Case.LIED: 6,
             Case.ADMITTED: 12,
         },
@@ -87,6 +91,8 @@ LEAST: Mapping[str, Least] = {
             Case.CLOCK: 45,
             Case.TABLE: 45,
             Case.UNSEEN: 75,
+            Case.OVERWRITTEN: 150,
+            Case.HIDDEN: 6,
             Case.LIED: 39,
             Case.ADMITTED: 105,
             Case.TRIPPED: 3,
@@ -112,6 +118,8 @@ LEAST: Mapping[str, Least] = {
             Case.CLOCK: 150,
             Case.TABLE: 150,
             Case.UNSEEN: 250,
+            Case.OVERWRITTEN: 400,
+            Case.HIDDEN: 20,
             Case.LIED: 130,
             Case.ADMITTED: 350,
             Case.TRIPPED: 12,

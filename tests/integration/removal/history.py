@@ -14,6 +14,7 @@ from bus.connection import Bus
 from bus.errors import BusError
 from tests.integration.published import text_of
 from tests.integration.removal.api import Api
+from tests.integration.removal.behind import PAUSE_SECONDS
 from tests.integration.removal.brake import LIMITS, Operators
 from tests.integration.removal.cases import Case
 from tests.integration.removal.model import (
@@ -31,7 +32,7 @@ from tests.integration.removal.model import (
 from tests.integration.removal.observed import NodeState, Observed
 from tests.integration.removal.specs import HIGHEST, LOWEST, METRICS, some_value
 from tests.integration.removal.users import NAMES, Users
-from tests.integration.removal.workers import One
+from tests.integration.removal.workers import One, Task
 from tests.integration.servers import Server
 
 Values = Mapping[str, int]
@@ -41,6 +42,29 @@ Contradiction = tuple[str, str, Values, Values]
 WELL_SECONDS = 0.5
 CONTRADICT_SECONDS = 3.5
 """Longer than the reads of a removal may be old, with the allowance for lateness on an idle machine."""
+
+REPORT_SECONDS = 0.1
+
+LABELLED_SECONDS = 30.0
+"""How long nodes that violate a policy have at most until they are labelled."""
+
+HIDDEN_SECONDS = 0.6
+"""For how long nodes violate a policy unseen: shorter than a pause of the views."""
+
+AFTERWARDS_SECONDS = 2.1
+"""For how long nothing else is written, so that the views have all that is stored when `clearFor` ends."""
+
+WAITING = ("default", "waiting")
+WAITING_SPEC = {
+    "strategies": {
+        "deschedule": {
+            "rules": [{"metricname": METRICS[0], "operator": "GreaterThan", "target": LOWEST}],
+            "clearFor": "1500ms",
+        }
+    },
+    "staleAfter": "2s",
+}
+"""A policy whose label must stay after a violation that is overwritten: the nodes meet it too briefly before."""
 
 MOST_AHEAD_SECONDS = 5.0
 """By how much the clock of a source is ahead: less than would be refused."""
@@ -91,8 +115,9 @@ class History:
         nodes: int,
         operators: Operators | None,
         log: Callable[[str], None],
+        behind: Sequence[Task] = (),
     ) -> None:
-        """`operators` use the brake; None: the product has no brake."""
+        """`operators` use the brake; None: the product has no brake. `behind` are those that fall behind."""
         self._seed = seed
         self._operators = operators
         self._api = api
@@ -100,6 +125,7 @@ class History:
         self._bus = bus
         self._observed = observed
         self._workers = workers
+        self._behind = behind
         self._log = log
         self._names = [f"node-{number}.example" for number in range(nodes)]
         self._users = Users(random.Random(seed), api=api, nodes=self._names, log=log)
@@ -280,13 +306,69 @@ class History:
         await asyncio.sleep(1)
         self._contradicted = None
 
-    async def _report(self, node: str, values: Mapping[str, int], seconds: float) -> None:
+    async def _report(
+        self,
+        node: str,
+        values: Mapping[str, int],
+        seconds: float,
+        *,
+        every: float = REPORT_SECONDS,
+        is_done: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._log(f"{node} reports nothing but {dict(values)}")
         until = time.monotonic() + seconds
-        while time.monotonic() < until:
+        while time.monotonic() < until and not is_done():
             for source in SOURCES:
                 await self._sample(node, values, source=source, measured=time.time())
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(every)
+
+    async def overwrite(self) -> None:
+        """From now on every `evaluate` is behind. Nodes violate a policy, and meet it before any of them knows that.
+
+        Nothing else happens meanwhile.
+        """
+        if not self._behind:
+            return
+        await self._users.put(WAITING, WAITING_SPEC)
+        await self._pause_views(PAUSE_SECONDS)
+        well, unwell = (dict.fromkeys(METRICS, value) for value in (LOWEST, HIGHEST))
+
+        def are_labelled() -> bool:
+            return all(WAITING[1] in state.labels for state in self.nodes.values())
+
+        await self._report_all(unwell, CONTRADICT_SECONDS / 2)
+        await self._report_all(unwell, LABELLED_SECONDS, is_done=are_labelled)
+        has_label = are_labelled()
+        await self._report_all(well, 2 * REPORT_SECONDS)
+        before = [one.met[Case.OVERWRITTEN] for one in self._behind]
+
+        def are_pausing() -> bool:
+            each = zip(self._behind, before, strict=True)
+            return all(one.met[Case.OVERWRITTEN] > known for one, known in each)
+
+        await self._report_all(well, 2 * PAUSE_SECONDS, is_done=are_pausing)
+        await self._report_all(unwell, HIDDEN_SECONDS, every=HIDDEN_SECONDS)
+        await self._report_all(well, AFTERWARDS_SECONDS, every=AFTERWARDS_SECONDS)
+        self.met[Case.HIDDEN] += has_label
+
+    async def _report_all(
+        self,
+        values: Mapping[str, int],
+        seconds: float,
+        *,
+        every: float = REPORT_SECONDS,
+        is_done: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Reports the same of every node: a view pauses only if several of them have news."""
+        reports = (self._report(node, values, seconds, every=every, is_done=is_done) for node in self._names)
+        await asyncio.gather(*reports)
+
+    async def _pause_views(self, seconds: float) -> None:
+        for one in self._behind:
+            self._log(f"{one.name} is killed; what is written reaches its view with pauses of {seconds:g} s")
+            one.pause_of_view = seconds
+            await one.kill()
+            await one.start()
 
     async def break_bus(self, seconds: float) -> None:
         """Leaves the bus alone, or stops, kills or wipes it."""
@@ -339,6 +421,7 @@ class History:
     async def fall_silent(self) -> None:
         """Ends all faults and has no samples, until every sample is stale: labels with `onStale: clear` are removed."""
         self._api.calm()
+        await self._pause_views(0.0)
         self._log("no node has samples")
         await asyncio.sleep(SILENT_SECONDS)
 

@@ -46,10 +46,18 @@ WITH_CLOCKS = ("evaluate-1", "evaluate-2", "labels-1", "labels-2")
 WHOLE = ("all-1", "all-2")
 """The replicas of a process that has all workers."""
 
+EVALUATE = ("evaluate",)
+"""What a replica of `evaluate` alone has."""
+
 PAUSES_SECONDS = (0.5, 5.0)
 
 ON_ONE_LOOP, AS_PROCESSES = "on one loop", "as processes"
 """How a history is played."""
+
+
+def is_behind(seed: int) -> bool:
+    """Whether each `evaluate` is behind while the history goes on. Not with limits: all nodes are labelled at once."""
+    return seed % 4 == 1
 
 
 MOST_LATE_SECONDS = 0.1
@@ -229,6 +237,7 @@ async def play(
             nodes=5 if as_processes else 3,
             operators=operators,
             log=journal.log,
+            behind=[each for each in workers if is_behind(seed) and isinstance(each, Task) and each.kinds == EVALUATE],
         )
         await live(history, judge, journal, seconds=seconds, pause_seconds=pause_seconds, turn=turn)
         for worker in workers:
@@ -243,6 +252,7 @@ async def play(
                     Counter() if judge.limits is None else judge.limits.met,
                 ),
                 *(each.halts for each in workers if isinstance(each, Process)),
+                *(each.met for each in workers if isinstance(each, Task)),
             ]
         )
         journal.log(f"late by up to {lateness.worst:.2f} s; {dict(met)}")
@@ -256,6 +266,7 @@ async def live(
     await history.begin()
     await history.settle(Quiet(journal.log, judge, steady=0.0), what="all works at first")
     await turn.begun()
+    await history.overwrite()
     await history.limit()
     async with asyncio.TaskGroup() as happening:
         for happens in (

@@ -67,6 +67,10 @@ class Users:
     async def _put_policy(self, key: Key, chance: random.Random | None = None) -> None:
         await self._put_spec(key, with_limit(some_spec(chance or self._chance), self.some_limit()))
 
+    async def put(self, key: Key, spec: Spec) -> None:
+        """Creates a policy that is not one of those that users edit at random."""
+        await self._put_spec(key, spec)
+
     async def _put_spec(self, key: Key, spec: Spec) -> None:
         self._log(f"{key} is {json.dumps(spec)}")
         before = self.policies.get(key)

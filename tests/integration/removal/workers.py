@@ -11,6 +11,10 @@ from typing import Protocol
 from prometheus_client import CollectorRegistry
 
 from bus.connection import Bus
+from bus.record_kind import Entry
+from bus.records.nodes import StoredSamples
+from tas.samples.table import Table, TableKey
+from tests.integration.removal.behind import set_pause
 from tests.integration.removal.cases import Case
 from tests.integration.removal.clocks import set_error
 from tests.integration.replicas import Replica
@@ -38,13 +42,11 @@ STALE_AFTER = 1.5
 KINDS = ("watch", "materialize", "evaluate", "labels")
 """The workers that a history needs."""
 
-BUILD: dict[str, Callable[[Bus, KubernetesClient, CollectorRegistry, BrakeSettings], Worker]] = {
-    "watch": lambda bus, client, registry, _: WatchWorker(bus, Reflectors(client), registry=registry),
-    "materialize": lambda bus, _, registry, __: Materialize(bus, registry=registry),
-    "evaluate": lambda bus, _, registry, __: Evaluate(
-        bus, FollowedView(bus, default_stale_after=STALE_AFTER, verdicts=True), registry=registry
-    ),
-    "labels": lambda bus, client, registry, brake: Labels(
+BUILD: dict[str, Callable[[Bus, KubernetesClient, CollectorRegistry, BrakeSettings, Counter[str]], Worker]] = {
+    "watch": lambda bus, client, registry, *_: WatchWorker(bus, Reflectors(client), registry=registry),
+    "materialize": lambda bus, _, registry, *__: Materialize(bus, registry=registry),
+    "evaluate": lambda bus, _, registry, __, met: Evaluate(bus, CountingView(bus, met), registry=registry),
+    "labels": lambda bus, client, registry, brake, _: Labels(
         bus, client, Reflectors(client), registry=registry, default_stale_after=STALE_AFTER, brake=brake
     ),
 }
@@ -68,8 +70,26 @@ class One(Protocol):
     def must_run(self) -> None: ...
 
 
+class CountingView(FollowedView):
+    """The view of an `evaluate`, which counts how often a version was overwritten before its delivery."""
+
+    def __init__(self, bus: Bus, met: Counter[str]) -> None:
+        super().__init__(bus, default_stale_after=STALE_AFTER, verdicts=True)
+        self._met = met
+
+    def _is_gap(self, entry: Entry[str, StoredSamples] | Entry[TableKey, Table]) -> bool:
+        found = super()._is_gap(entry)
+        self._met[Case.OVERWRITTEN] += found
+        return found
+
+
 class Task:
-    """A worker as a task with its own connections."""
+    """A worker as a task with its own connections.
+
+    Attributes:
+        pause_of_view: From its next start on, a version that is overwritten within so many seconds may never reach it.
+        met: How often it met each hard case.
+    """
 
     def __init__(
         self, name: str, *, url: str, kubeconfig: Path, brake: BrakeSettings, clock_error: float = 0.0
@@ -79,6 +99,8 @@ class Task:
         self._brake = brake
         self._clock_error = clock_error
         self.can_halt = False
+        self.pause_of_view = 0.0
+        self.met: Counter[str] = Counter()
         self._url = url
         self._kubeconfig = kubeconfig
         self._task: asyncio.Task[None] | None = None
@@ -88,6 +110,7 @@ class Task:
 
     async def _live(self) -> None:
         set_error(self._clock_error)
+        set_pause(self.pause_of_view)
         await self._work()
 
     async def _work(self) -> None:
@@ -95,7 +118,7 @@ class Task:
             Bus.connect(self._url, name=self.name) as bus,
             KubernetesClient.connect(self._kubeconfig, worker=self.name) as client,
         ):
-            await BUILD[self.kinds[0]](bus, client, CollectorRegistry(), self._brake).run()
+            await BUILD[self.kinds[0]](bus, client, CollectorRegistry(), self._brake, self.met).run()
 
     async def kill(self) -> None:
         """Cancels it at its current await; only what a worker finishes by itself is finished."""
