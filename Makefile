@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-# The number of processes is that of tests/conftest.py, or TAS_TEST_WORKERS.
+# The number of processes is that of tests/spread.py, or TAS_TEST_WORKERS.
 SPREAD := -n auto --dist worksteal
 # For tests of which one process runs several at a time, or has its own control plane.
 FEW    := $(SPREAD) --maxprocesses

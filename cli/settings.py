@@ -852,7 +852,7 @@ class Settings:
         group="Health and logs",
         form=_choices(LogLevel),
         help="The lowest severity of log events that are written. At `debug`, extender, gpu and agents have a line "
-        "for each request. If it is not given, these three take `LOG_LEVEL`, with the level names of the originals.",
+        "for each request. Without this flag these three take `LOG_LEVEL`, with the level names of the originals.",
         commands=("demo", "run all", "run bus", "up"),
         parse=_choice(LogLevel),
         default=LogLevel.INFO.value,

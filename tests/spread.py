@@ -45,23 +45,27 @@ class ByKind:
     """The scheduler of pytest-xdist for each kind of tests, and the kind of each worker.
 
     Args:
-        workers: How many workers of each kind begin. One that crashed is replaced by another of its kind.
+        workers: How many workers of each kind begin. One that ends by a fault is replaced by another of its kind.
     """
 
     def __init__(self, config: pytest.Config, workers: dict[str, int]) -> None:
         self._config = config
         self._workers = workers
         self._kinds: dict[WorkerController, str] = {}
+        self._next = [kind for kind, number in workers.items() for _ in range(number)]
         self._of: dict[str, WorkStealingScheduling] = {}
 
     # Hooks of pytest-xdist
 
     def pytest_configure_node(self, node: WorkerController) -> None:
-        """Gives a new worker the kind that has too few."""
-        having = list(self._kinds.values())
-        kind = next(kind for kind, number in self._workers.items() if having.count(kind) < number)
-        self._kinds[node] = kind
+        """Gives a new worker its kind."""
+        kind = self._kinds[node] = self._next.pop(0)
         node.workerinput.update({KIND: kind, OF_KIND: self._workers[kind]})
+
+    def pytest_testnodedown(self, node: WorkerController, error: object | None) -> None:
+        """Notes the kind of a worker that is replaced next."""
+        if error:
+            self._next.append(self._kinds[node])
 
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Producer) -> "ByKind":
         for kind, number in self._workers.items():
@@ -104,7 +108,6 @@ class ByKind:
 
     def remove_node(self, node: WorkerController) -> str | None:
         crashed: str | None = self._scheduler(node).remove_node(node)
-        del self._kinds[node]
         return crashed
 
     def schedule(self) -> None:
@@ -154,6 +157,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if (kind := getattr(config, "workerinput", {}).get(KIND)) is not None:
         config.pluginmanager.register(OneKind(config, kind), "tas-one-kind")
         return
-    cores, workers = os.cpu_count() or 1, len(config.getoption("tx", None) or ())
-    if config.args == config.getini("testpaths") and config.getoption("dist", "no") == "worksteal" and workers > cores:
-        config.pluginmanager.register(ByKind(config, {CALCULATES: cores, WAITS: workers - cores}), "tas-by-kind")
+    workers = len(config.getoption("tx", None) or ())
+    is_whole = config.args == config.getini("testpaths") and config.getoption("dist", "no") == "worksteal"
+    if is_whole and workers >= WORKERS_PER_CORE:
+        calculating = workers // WORKERS_PER_CORE
+        config.pluginmanager.register(
+            ByKind(config, {CALCULATES: calculating, WAITS: workers - calculating}), "tas-by-kind"
+        )

@@ -67,7 +67,7 @@ def folder_options() -> list[click.Option]:
     return [
         OriginalOption(
             "d", "config_dir", metavar="DIR", default="/etc/kubernetes", show_default=True,
-            help=f"The folder for the configuration. The file has the name of that of -f, or else {CONFIG_NAME}.",
+            help=f"The folder for the configuration. The file is named as that of -f, or else {CONFIG_NAME}.",
         ),
         OriginalOption(
             "cert-dir", "cert_dir", metavar="DIR", default="/etc/certs/", show_default=True,

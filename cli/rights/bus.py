@@ -19,7 +19,7 @@ COMMANDS = {
     "mend": LazyCommand(
         "rights.mend", "Give existing streams the settings of new ones, and remove consumers that nobody uses."
     ),
-    "revoke": LazyCommand("rights.revoke", "Revoke all credentials that a user has until now."),
+    "revoke": LazyCommand("rights.revoke", "Revoke all credentials that a user has had so far."),
     "secrets": LazyCommand(
         "rights.init", "Print Kubernetes Secrets with the credentials of users, for kubectl apply -f -."
     ),

@@ -29,7 +29,7 @@ from workers.process.logs import configure_logging
     ],
 )
 def revoke(settings: Settings, *, directory: Path, name: str) -> int:
-    """Revoke all credentials that a user has until now.
+    """Revoke all credentials that a user has had so far.
 
     Also those that were replaced. This takes effect when every nats-server has read the new auth.conf: nats-server
     --signal reload. Removes the consumers of the user, if the bus answers; for those that the user makes until the

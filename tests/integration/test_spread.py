@@ -1,4 +1,4 @@
-"""How a whole run is spread: real runs of pytest with workers, of which one of each kind crashes."""
+"""How a whole run is spread: real runs of pytest with workers, of which some crash."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.processes import REPOSITORY
-from tests.spread import NICE, WAITING
+from tests.spread import NICE, WAITING, WORKERS_PER_CORE
 
 pytestmark = pytest.mark.ci
 
@@ -26,6 +26,13 @@ def test_each(number):
         os._exit(1)
     with (folder / "ran").open("a") as file:
         file.write(json.dumps([number, os.getpid(), os.nice(0)]) + "\\n")
+"""
+ENDS_AT_ONCE = """
+import os
+
+def pytest_configure(config):
+    if getattr(config, "workerinput", {}).get("workerid") == "WORKER":
+        os._exit(1)
 """
 CALCULATING = Path("tests", "unit")
 INI = f"""
@@ -55,9 +62,9 @@ def ran(folder: Path, kind: Path) -> list[tuple[int, int, int]]:
     return [tuple(json.loads(line)) for line in (folder / kind / "ran").read_text().splitlines()]
 
 
-def test_a_whole_run_has_workers_of_each_kind_also_after_a_crash(tmp_path: Path) -> None:
-    workers = (os.cpu_count() or 1) + 2
-    printed = run(tmp_path, "-n", str(workers), "--dist", "worksteal")
+def test_a_whole_run_has_workers_of_each_kind_and_one_that_crashes_is_replaced(tmp_path: Path) -> None:
+    """The only one of four that calculates crashes, too: without another of its kind its tests do not run."""
+    printed = run(tmp_path, "-n", str(WORKERS_PER_CORE), "--dist", "worksteal")
     assert re.search(r"2 failed, 198 passed", printed), printed  # the tests that crashed do not run again
     assert printed.count("replacing crashed worker") == 2
     numbers = [number for number in range(100) if number != 3]
@@ -70,7 +77,18 @@ def test_a_whole_run_has_workers_of_each_kind_also_after_a_crash(tmp_path: Path)
     assert {nice for _, _, nice in calculating} == {min(usual + NICE, 19)}
 
 
-@pytest.mark.parametrize("arguments", [("-n", "4", str(WAITING)), ("-n", "1"), ()], ids=["a-folder", "one", "alone"])
+@pytest.mark.parametrize("worker", ["gw0", "gw1"])
+def test_a_worker_that_ends_before_it_has_tests_is_replaced(tmp_path: Path, worker: str) -> None:
+    (tmp_path / "conftest.py").write_text(ENDS_AT_ONCE.replace("WORKER", worker))
+    for kind in (CALCULATING, WAITING):
+        (tmp_path / kind).mkdir(parents=True)
+        (tmp_path / kind / "crashed").touch()
+    printed = run(tmp_path, "-n", str(WORKERS_PER_CORE), "--dist", "worksteal")
+    assert re.search(r"\b200 passed", printed), printed
+    assert printed.count("replacing crashed worker") == 1
+
+
+@pytest.mark.parametrize("arguments", [("-n", "4", str(WAITING)), ("-n", "3"), ()], ids=["a-folder", "few", "alone"])
 def test_any_other_run_has_workers_of_one_kind(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     for kind in (CALCULATING, WAITING):
         (tmp_path / kind).mkdir(parents=True)

@@ -332,7 +332,12 @@ class TestCostsAgainstFacts:
     @pytest.mark.seeded
     def test_after_any_history_the_values_are_those_of_the_facts(self) -> None:
         CostsAgainstFacts.costed = 0
-        run_state_machine_as_test(CostsAgainstFacts, settings=settings(max_examples=EXAMPLES, stateful_step_count=30))
+        for _ in range(4):  # a few of a hundred runs meet fewer pods with a cost
+            run_state_machine_as_test(
+                CostsAgainstFacts, settings=settings(max_examples=EXAMPLES, stateful_step_count=30)
+            )
+            if CostsAgainstFacts.costed >= 50:
+                break
         assert CostsAgainstFacts.costed >= 50
 
 
