@@ -229,6 +229,9 @@ async def test_the_health_port_reports_every_worker(everything: Running) -> None
         'tas_samples_refused_total{reason="value"} 0.0',
     ):
         assert line in text.splitlines()
+    connections = {line for line in text.splitlines() if line.startswith("tas_bus_connected{")}
+    names = ("tas-all", "tas-all-watches")
+    assert connections == {f'tas_bus_connected{{connection="{name}"}} 1.0' for name in names}, "one for each worker"
 
 
 async def test_ctrl_c_is_an_orderly_end(tas: Tas, everything: Running) -> None:
