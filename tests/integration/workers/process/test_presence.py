@@ -68,7 +68,9 @@ async def test_a_process_lists_its_workers_and_leases_and_leaves_nothing(
         await eventually(is_complete)
         (entry,) = await entries(bus)
         assert entry.key.startswith("all.")
-        assert len((await stored_processes(bus)).running) == 1
+        ((_, _, process, _),) = (await stored_processes(bus)).running
+        assert process.time is not None
+        assert process.time > process.started, "its clock now"
     assert await entries(bus) == []
 
 
