@@ -7,7 +7,7 @@ each patch is conditional on the policy's uid and resource version. While nobody
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from math import inf
 
@@ -142,6 +142,10 @@ class PolicyStatus:
         """None: without the lease this replica is on standby."""
         return None
 
+    def concerns(self) -> Iterator[str]:
+        """What does not go as it should, although this worker does its work."""
+        return self._patches.concerns()
+
     async def run(self) -> None:
         """Waits for the lease and writes while it holds the lease, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
@@ -160,6 +164,7 @@ class PolicyStatus:
             except BusError as error:
                 self._interruptions.note(error)
                 self.not_ready.clear()  # the next lease holder reports them
+                self._patches.forget()
                 await asyncio.sleep(CHECK_SECONDS)
 
     def _count_not_ready(self, reason: str) -> float:
@@ -207,6 +212,7 @@ class PolicyStatus:
         else:
             self.not_ready[policy.key] = reason
         if not differs(written.status, status):
+            self._patches.settle(policy.key)
             return False
         after = await self._patches.send(metadata, status, read_at=read_at)
         if isinstance(after, PolicyObject):
@@ -360,6 +366,7 @@ class _Following:
         self.policies.clear()
         self.claims.clear()
         self._writer.not_ready.clear()
+        self._writer._patches.forget()
         for found in listing.items:
             self.take(found)
         self.changed.update(self.policies)
@@ -372,6 +379,7 @@ class _Following:
             self.claims.drop(key)
             self._patched.pop(key, None)
             self._writer.not_ready.pop(key, None)
+            self._writer._patches.settle(key)
         else:
             self.take(change.object)
         self.changed.update(self.claims.named(key.name))  # they share labels

@@ -1,5 +1,6 @@
 """Patches of the status of policies, for whoever writes it: with the bus `status`, without it `outage`."""
 
+from collections.abc import Iterator
 from enum import StrEnum
 
 import structlog
@@ -32,6 +33,7 @@ class StatusPatches:
 
     def __init__(self, client: KubernetesClient, registry: CollectorRegistry) -> None:
         self._client = client
+        self._failing: dict[PolicyKey, str] = {}  # the last error
         self._grouped = GroupedLog(structlog.get_logger("status"), kind="policy")
         self._count = Counter(
             "tas_policy_status_patches",
@@ -47,6 +49,7 @@ class StatusPatches:
 
         `read_at` is monotonic. Returns the policy as it is then.
         """
+        key = PolicyKey(metadata.namespace, metadata.name)
         patch = {"metadata": {"uid": metadata.uid, "resourceVersion": metadata.resource_version}, "status": status}
         try:
             after = await self._client.merge_patch(
@@ -64,10 +67,28 @@ class StatusPatches:
             result = Unpatched.GONE
         except KubernetesError as error:
             result = Unpatched.FAILED
-            key = str(PolicyKey(metadata.namespace, metadata.name))
-            self._grouped.warning("policy_status_failed", str(error).replace(key, "POLICY"), key, error=str(error))
+            self._failing[key] = str(error)
+            cause = str(error).replace(str(key), "POLICY")
+            self._grouped.warning("policy_status_failed", cause, str(key), error=str(error))
         else:
+            self._failing.pop(key, None)
             self._count.labels(PATCHED).inc()
             return after
+        if result is not Unpatched.FAILED:
+            self._failing.pop(key, None)
         self._count.labels(result).inc()
         return result
+
+    def settle(self, key: PolicyKey) -> None:
+        """Notes that a policy is deleted, or has the status that it should have: an answer to a patch may be lost."""
+        self._failing.pop(key, None)
+
+    def forget(self) -> None:
+        """Forgets what has failed: another replica writes now, or all is listed anew."""
+        self._failing.clear()
+
+    def concerns(self) -> Iterator[str]:
+        """How many policies have a status that the API server did not take last, with the first of them."""
+        if self._failing:
+            key, error = min(self._failing.items())
+            yield f"the status of {len(self._failing)} policies cannot be written, as of {key}: {error}"

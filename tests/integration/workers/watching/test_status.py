@@ -110,6 +110,36 @@ async def test_while_nobody_runs_evaluate_a_policy_is_not_ready(world: World, bu
             await wait_for_status(world, key, Ready=("True", "InForce"))
 
 
+class LostAnswer(KubernetesClient):
+    """A client to which one answer to a patch is lost: the API server has applied it."""
+
+    lost = 0
+
+    async def merge_patch(self, *args: Any, **kwargs: Any) -> Any:
+        answer = await super().merge_patch(*args, **kwargs)
+        if not self.lost:
+            self.lost += 1
+            raise KubernetesError("no data for 10 s")
+        return answer
+
+
+async def test_a_status_whose_patch_had_no_answer_is_a_concern_until_it_is_as_it_should_be(
+    world: World, bus: Bus, kubeconfig: Path
+) -> None:
+    key = await world.policy(await world.namespace(), world.name(), deschedule())
+    concerns: list[str] = []
+    async with LostAnswer.connect(kubeconfig, worker="status") as client, running(worker := Checking(bus, client)):
+
+        def noted() -> bool:
+            concerns.extend(worker.concerns())
+            return bool(concerns)
+
+        await eventually(noted)
+        await wait_for_status(world, key, Ready=("True", "InForce"))
+        await eventually(lambda: not list(worker.concerns()))
+    assert set(concerns) == {f"the status of 1 policies cannot be written, as of {key}: no data for 10 s"}
+
+
 async def test_a_metric_of_a_table_is_seen(world: World, status: Checking, bus: Bus) -> None:
     key = await world.policy(await world.namespace(), world.name(), deschedule())
     await wait_for_status(world, key, MetricsSeen=("False", "NoFreshSample"))

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from sandbox import Sandbox
+from tas.policy.policy import PolicyKey
 from tests.kubernetes.label_fixtures import world
 from tests.kubernetes.world import World, deschedule
 from workers.kubernetes.client import KubernetesClient
@@ -69,9 +70,15 @@ async def test_a_status_is_replaced_unless_the_policy_has_changed_or_is_gone(wor
             client.refuses = True
             assert await send(after) is Unpatched.FAILED
             client.refuses = False
+            (concern,) = patches.concerns()
+            key = f"{namespace}/{name}"
+            assert concern == f"the status of 1 policies cannot be written, as of {key}: {key}: denied the request"
+            patches.settle(PolicyKey(namespace, name))
+            assert list(patches.concerns()) == []
         assert [(each["event"], f"{namespace}/{name}" in each["error"]) for each in logs] == [
             ("policy_status_failed", True)
         ]
         await world.admin.delete(path)
         assert await send(after) is Unpatched.GONE
+        assert list(patches.concerns()) == []
         assert counted() == {"patched": 1, "conflict": 2, "gone": 1, "failed": 1}
