@@ -9,9 +9,11 @@ consumer delivers every message. So what it keeps in memory has limits.
 import asyncio
 import heapq
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from itertools import accumulate
 from typing import Any, Protocol
 
 import structlog
@@ -50,13 +52,16 @@ TURN_BYTES = 256 << 10
 """At least so much of the newest messages is handled at once: of each subject only one waits."""
 
 HELD_BYTES = 32 << 20
-"""The most bytes that wait: beyond this, the largest messages are left out."""
+"""The most bytes that wait: beyond this, messages of whoever has the most are left out."""
 
 MESSAGE_BYTES = 512
-"""So much counts for each message beside its data: without data it takes twice as much memory, for its subject too."""
+"""So much counts for each message beside its data: without data it takes a third more memory, for its subject too."""
 
 SUBJECT_BYTES = 64 << 10
 """The most bytes of one subject that wait, except for a single message: its newest messages."""
+
+EQUAL_BYTES = 4 << 10
+"""Single messages up to this size are equal: a sample with 200 metrics is not left out for one without any."""
 
 RECEIVE_SECONDS = 0.05
 """While messages arrive, some of those that wait are handled after so long."""
@@ -211,31 +216,31 @@ class HeldMessages:
     def __init__(self) -> None:
         self.far = FAR_BEHIND_MESSAGES
         self._messages: dict[int, Message] = {}
-        self._subjects: dict[str, deque[int]] = {}
+        self._subjects: dict[str, dict[int, Message]] = {}
         self._order: list[tuple[int, int]] = []  # also of messages that have been left out since
-        self._bytes: dict[str, int] = {}
+        self._bytes: defaultdict[str, int] = defaultdict(int)
         self.bytes = 0
 
     def __len__(self) -> int:
         return len(self._messages)
 
     def add(self, message: Message) -> None:
-        """Adds a message, and leaves out older ones of its subject or the largest ones, if they are too many."""
-        subject, size = message.subject, len(message.data)
+        """Adds a message; if too many wait, leaves out older ones of its subject, or of the nodes with the most."""
+        subject = message.subject
         self._messages[message.sequence] = message
-        heapq.heappush(self._order, (size, message.sequence))
-        sequences = self._subjects.setdefault(subject, deque())
-        sequences.append(message.sequence)
-        self._bytes[subject] = self._bytes.get(subject, 0) + size
+        heapq.heappush(self._order, (len(message.data), message.sequence))
+        of_subject = self._subjects.setdefault(subject, {})
+        of_subject[message.sequence] = message
+        self._bytes[subject] += _size(message)
         self.bytes += _size(message)
-        while self._bytes[subject] > SUBJECT_BYTES and len(sequences) > 1:
-            self._remove(sequences[0])
-        too_many = self.bytes > HELD_BYTES
+        while self._bytes[subject] > SUBJECT_BYTES and len(of_subject) > 1:
+            self._remove(next(iter(of_subject.values())))
+        if self.bytes > HELD_BYTES:
+            for each in _left_out(self._messages.values(), _subject, _owner):
+                self._remove(each)
         # The order must not grow with the messages of a burst: it forgets those that are left out.
-        if too_many or len(self._order) > 2 * len(self._messages) + CHUNK_MESSAGES:
+        if len(self._order) > 2 * len(self._messages) + CHUNK_MESSAGES:
             self._order = sorted((len(each.data), sequence) for sequence, each in self._messages.items())
-        while too_many and self.bytes > HELD_BYTES // 2 and len(self._order) > 1:
-            self._remove(self._order.pop()[1])
 
     def take(self, limit: int = CHUNK_BYTES) -> list[Message]:
         """Removes and returns the smallest messages, as many as are handled at once, of about `limit` bytes."""
@@ -244,16 +249,15 @@ class HeldMessages:
         while self._order and len(taken) < CHUNK_MESSAGES and size < limit:
             message = self._messages.get(heapq.heappop(self._order)[1])
             if message is not None:
-                self._remove(message.sequence)
+                self._remove(message)
                 taken.append(message)
                 size += len(message.data)
         return taken
 
-    def _remove(self, sequence: int) -> None:
-        message = self._messages.pop(sequence)
+    def _remove(self, message: Message) -> None:
         subject = message.subject
-        self._subjects[subject].remove(sequence)
-        self._bytes[subject] -= len(message.data)
+        del self._messages[message.sequence], self._subjects[subject][message.sequence]
+        self._bytes[subject] -= _size(message)
         self.bytes -= _size(message)
         if not self._subjects[subject]:
             del self._subjects[subject], self._bytes[subject]
@@ -269,21 +273,22 @@ class NewestMessages:
     def __init__(self) -> None:
         self.far = 0
         self._sources: dict[str, dict[str, Message]] = {}
-        self._bytes: dict[str, int] = {}
+        self._count = 0
         self.bytes = 0
 
     def __len__(self) -> int:
-        return sum(map(len, self._sources.values()))
+        return self._count
 
     def add(self, message: Message) -> None:
-        """Adds a message in place of that of its subject; beyond the limit leaves out some of the largest source."""
-        source = message.subject.rpartition(".")[0]
-        waiting = self._sources.setdefault(source, {})
+        """Adds a message in place of that of its subject; beyond the limit leaves out some of the largest sources."""
+        waiting = self._sources.setdefault(_owner(message), {})
         before = waiting.get(message.subject)
         waiting[message.subject] = message  # at the place of the one before
-        self._count(source, _size(message) - (0 if before is None else _size(before)))
-        while self.bytes > HELD_BYTES and len(self) > 1:
-            self._take_first(max(self._bytes, key=self._bytes.__getitem__))
+        self._count += before is None
+        self.bytes += _size(message) - (0 if before is None else _size(before))
+        if self.bytes > HELD_BYTES:
+            for each in _left_out((each for waiting in self._sources.values() for each in waiting.values()), _owner):
+                self._remove(each)
 
     def take(self, limit: int = CHUNK_BYTES) -> list[Message]:
         """Removes and returns one message of each source, or less: about `limit` or `TURN_BYTES`. Others come next."""
@@ -292,25 +297,51 @@ class NewestMessages:
         for source in tuple(self._sources):
             if len(taken) == CHUNK_MESSAGES or size >= max(limit, TURN_BYTES):
                 break
-            taken.append(self._take_first(source))
+            taken.append(next(iter(self._sources[source].values())))
+            self._remove(taken[-1])
             size += len(taken[-1].data)
             if source in self._sources:  # it is the last one of the next turn
                 self._sources[source] = self._sources.pop(source)
         return taken
 
-    def _take_first(self, source: str) -> Message:
-        waiting = self._sources[source]
-        message = waiting.pop(next(iter(waiting)))
-        self._count(source, -_size(message))
-        if not waiting:
-            del self._sources[source], self._bytes[source]
-        return message
-
-    def _count(self, source: str, size: int) -> None:
-        self._bytes[source] = self._bytes.get(source, 0) + size
-        self.bytes += size
+    def _remove(self, message: Message) -> None:
+        source = _owner(message)
+        del self._sources[source][message.subject]
+        self._count -= 1
+        self.bytes -= _size(message)
+        if not self._sources[source]:
+            del self._sources[source]
 
 
 def _size(message: Message) -> int:
     """What counts of a message that waits."""
     return len(message.data) + MESSAGE_BYTES
+
+
+def _subject(message: Message) -> str:
+    return message.subject
+
+
+def _owner(message: Message) -> str:
+    """The node of samples or the source of a table, with what is before it in the subject."""
+    return message.subject.rpartition(".")[0]
+
+
+def _left_out(messages: Iterable[Message], *groups: Callable[[Message], str]) -> Sequence[Message]:
+    """The messages without which the others are half of `HELD_BYTES`, or a single one.
+
+    Each message has in each group a share: the bytes of those of the group that are kept before it, and its own if
+    they are more than `EQUAL_BYTES`. The largest shares of the last of `groups` are left out, then those of the one
+    before. Of equal shares the oldest messages are left out, which the shared consumer delivers next.
+    """
+    kept = sorted(messages, key=lambda message: message.sequence, reverse=True)
+    for group in groups:
+        found: defaultdict[str, int] = defaultdict(int)
+        shares: dict[int, int] = {}
+        for message in kept:
+            name, size = group(message), _size(message)
+            shares[message.sequence] = found[name] + (size if size > EQUAL_BYTES else 0)
+            found[name] += size
+        kept.sort(key=lambda message: shares[message.sequence])
+    sums = list(accumulate(map(_size, kept)))
+    return kept[max(1, bisect_right(sums, HELD_BYTES // 2)) :]
