@@ -11,12 +11,15 @@ from tas.configuring.extenders import Object
 from tas.configuring.static_pod import (
     CERTIFICATES,
     CERTIFICATES_VOLUME,
+    CLOSED,
     CONFIG_VOLUME,
     DIGEST,
     DNS_POLICY,
     HIDES,
     Wanted,
+    is_closed,
     is_inside,
+    is_same,
 )
 from tas.errors import InvalidInputError
 
@@ -63,12 +66,19 @@ def cluster_configuration(text: str | None, wanted: Wanted, read: Read) -> str:
 
 def _check_places(others: Sequence[object], ours: Sequence[Object]) -> None:
     """Raises InvalidInputError for a volume of another in one of our places: the pod does not run, or it hides ours."""
-    for other in others:
-        path = other.get("mountPath") if isinstance(other, dict) else None
-        for our in (str(each["mountPath"]) for each in ours):
-            if path == our or is_inside(path, our):
-                reason = HIDES if path != our else f"is where tas configure mounts {our}: remove this volume"
-                raise InvalidInputError(SUBJECT, "scheduler.extraVolumes", path, reason)
+    for other in (each for each in others if isinstance(each, dict)):
+        path, host = other.get("mountPath"), other.get("hostPath")
+        for each in ours:
+            our = str(each["mountPath"])
+            if is_same(path, our):
+                reason = f"is where tas configure mounts {our}: remove this volume"
+            elif is_inside(path, our):
+                reason = HIDES
+            elif is_closed(other, host if isinstance(host, str) else None, our, str(each["hostPath"])):
+                reason = CLOSED
+            else:
+                continue
+            raise InvalidInputError(SUBJECT, "scheduler.extraVolumes", path, reason)
 
 
 def init_phase(cluster: str, patches: str, read: Read) -> str | None:

@@ -27,6 +27,9 @@ HIDES = (
 )
 """Why a mount inside of the folder of certificates is refused."""
 
+CLOSED = "is a read-only mount in which tas configure mounts its files: remove it, or mount it in another folder"
+"""Why a read-only mount around one of ours is refused."""
+
 _ORIGINALS = {"schedulerconfig", "certdir"}
 _LAST_MINOR = {"algorithm-provider": 21}  # facts.md c44
 _CONFIG = ("config",)
@@ -224,15 +227,9 @@ class Scheduler:
         for name in (CONFIG_VOLUME, CERTIFICATES_VOLUME):
             kept_volumes.pop(name, None)
         for name, inside, outside, kind in ours:
-            clash = next((each for each in mounts if _clean(each.get("mountPath")) == _clean(inside)), None)
-            if clash is not None:
-                if _clean(self._outside(clash)) == _clean(outside):
-                    notices.append(f"{inside} is mounted already, by the volume {clash['name']}")
-                    continue
-                reason = f"the volume {clash['name']} is mounted there"
-                raise InvalidInputError(SUBJECT, f"{self._place}.volumeMounts", inside, reason)
-            if (over := next((each for each in mounts if is_inside(each.get("mountPath"), inside)), None)) is not None:
-                raise InvalidInputError(SUBJECT, f"{self._place}.volumeMounts", over["mountPath"], HIDES)
+            if (already := self._mounted_already(mounts, inside, outside)) is not None:
+                notices.append(f"{inside} is mounted already, by the volume {already['name']}")
+                continue
             mounts.append({"name": name, "mountPath": inside, "readOnly": True})
             kept_volumes[name] = {"name": name, "hostPath": {"path": outside, "type": kind}}
         new_volumes = list(kept_volumes.values())
@@ -244,6 +241,19 @@ class Scheduler:
         if new_volumes != self._volumes():
             changes.append("volumes")
         return new_mounts, new_volumes
+
+    def _mounted_already(self, mounts: Sequence[Object], inside: str, outside: str) -> Object | None:
+        """The mount of another that is as ours. Raises InvalidInputError for one with which ours has no effect."""
+        field = f"{self._place}.volumeMounts"
+        for each in mounts:
+            if is_inside(each.get("mountPath"), inside):
+                raise InvalidInputError(SUBJECT, field, each["mountPath"], HIDES)
+            if is_closed(each, self._outside(each), inside, outside):
+                raise InvalidInputError(SUBJECT, field, each["mountPath"], CLOSED)
+        same = next((each for each in mounts if is_same(each.get("mountPath"), inside)), None)
+        if same is not None and not is_same(self._outside(same), outside):
+            raise InvalidInputError(SUBJECT, field, inside, f"the volume {same['name']} is mounted there")
+        return same
 
     def _formers(self) -> set[str]:
         """The volumes that the original made and that only the scheduler mounts."""
@@ -345,13 +355,35 @@ def _if_any(key: str, values: list[Object], parent: Mapping[str, object]) -> Obj
     return {key: values} if values or parent.get(key) else {}
 
 
-def is_inside(path: object, folder: str) -> bool:
+def is_same(path: object, other: str) -> bool:
+    """Whether two paths are one, however they are written."""
+    return _clean(path) == _clean(other)
+
+
+def is_inside(path: object, folder: object) -> bool:
     """Whether a path is below a folder, and so hides a file of it when both are mounted."""
-    return isinstance(path, str) and path.startswith(f"{folder.rstrip('/')}/") and _clean(path) != _clean(folder)
+    inner, outer = _clean(path), _clean(folder)
+    return inner is not None and outer is not None and inner != outer and inner.startswith(f"{outer.rstrip('/')}/")
+
+
+def is_closed(mount: Object, host: str | None, inside: str, outside: str) -> bool:
+    """Whether a mount is read-only and around one of ours, of which it has no file or folder (facts.md c76).
+
+    Args:
+        mount: With the fields `mountPath` and `readOnly`.
+        host: The path on the machine of what is mounted.
+        inside: Where ours is mounted in the container.
+        outside: What of the machine that is.
+    """
+    path = mount.get("mountPath")
+    if not mount.get("readOnly") or not is_inside(inside, path):
+        return False
+    return host is None or not is_same(posixpath.join(host, posixpath.relpath(inside, _clean(path))), outside)
 
 
 def _clean(path: object) -> str | None:
-    return path.rstrip("/") if isinstance(path, str) else None
+    """A path without what has no meaning in it; the kubelet takes each as absolute."""
+    return posixpath.normpath(f"/{path.lstrip('/')}") if isinstance(path, str) else None
 
 
 def _named(parent: Object, key: str, place: str) -> list[Object]:

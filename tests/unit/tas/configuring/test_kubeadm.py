@@ -1,5 +1,6 @@
 """The files for kubeadm."""
 
+from posixpath import dirname
 from typing import Any
 
 import pytest
@@ -114,7 +115,15 @@ def test_an_extender_on_this_machine_needs_no_dns_policy() -> None:
 
 @pytest.mark.parametrize(
     ("path", "words"),
-    [("/host/certs", "is where tas configure mounts"), ("/host/certs/client.key", "hides ours"), (DEST, "remove this")],
+    [
+        ("/host/certs", "is where tas configure mounts"),
+        ("/host/certs/", "is where tas configure mounts"),
+        ("/host/certs/client.key", "hides ours"),
+        ("/host/./certs/client.key", "hides ours"),
+        ("//host//certs/client.key", "hides ours"),
+        (DEST, "remove this"),
+        ("/host, readOnly: true", "is a read-only mount"),
+    ],
 )
 def test_a_volume_in_one_of_our_places_is_refused(path: str, words: str) -> None:
     """The second one is of the Cluster API guide of the original."""
@@ -122,3 +131,12 @@ def test_a_volume_in_one_of_our_places_is_refused(path: str, words: str) -> None
     with pytest.raises(InvalidInputError, match=words) as caught:
         made(f"{HEAD}v1beta3\nscheduler: {{extraVolumes: [{volume}]}}\n")
     assert caught.value.field == "scheduler.extraVolumes"
+
+
+@pytest.mark.parametrize(
+    "volume",
+    ["hostPath: /x, mountPath: /host", f"hostPath: {dirname(DEST)}, mountPath: {dirname(DEST)}/, readOnly: true"],
+)
+def test_a_volume_around_one_of_ours_stays_if_ours_can_be_mounted_in_it(volume: str) -> None:
+    found = made(f"{HEAD}v1beta3\nscheduler: {{extraVolumes: [{{name: mine, {volume}}}]}}\n")
+    assert len(value_of(found.cluster_configuration)["scheduler"]["extraVolumes"]) == 3

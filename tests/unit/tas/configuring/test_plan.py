@@ -241,6 +241,27 @@ class TestVolumes:
         assert (error.field, error.value) == ("spec.containers[0].volumeMounts", "'/host/certs/client.key'")
         assert "hides ours" in error.reason
 
+    def test_a_mount_that_hides_a_certificate_in_a_folder_that_is_mounted_already_is_refused(self) -> None:
+        more = "    volumeMounts: [{name: c, mountPath: /host/certs}, {name: d, mountPath: /host/./certs/client.crt}]\n"
+        volumes = "  volumes: [{name: c, hostPath: {path: /n}}, {name: d, hostPath: {path: /other.crt}}]\n"
+        chosen = options(certificates="/n")
+        assert "hides ours" in refused(manifest(more=more, volumes=volumes), chosen=chosen).reason
+
+    def test_a_read_only_mount_in_which_ours_cannot_be_mounted_is_refused(self) -> None:
+        """facts.md c76"""
+        more = "    volumeMounts: [{name: mine, mountPath: /host, readOnly: true}]\n"
+        error = refused(manifest(more=more, volumes="  volumes: [{name: mine, hostPath: {path: /x}}]\n"))
+        assert (error.value, "read-only" in error.reason) == ("'/host'", True)
+        made = planned(
+            manifest(more=more, volumes="  volumes: [{name: mine, hostPath: {path: /x}}]\n"),
+            chosen=options(certificates="/x/certs"),
+        )
+        assert [each["name"] for each in container(made)["volumeMounts"]] == [
+            "mine",
+            "tas-scheduler-config",
+            "tas-certs",
+        ]
+
     def test_a_configuration_that_is_mounted_already_is_not_mounted_twice(self) -> None:
         more = f"    volumeMounts: [{{name: mine, mountPath: {DEST}}}]\n"
         volumes = f"  volumes: [{{name: mine, hostPath: {{path: {DEST}}}}}]\n"
