@@ -12,7 +12,7 @@ from cli.as_json import JSON_OPTION, print_json
 from cli.configure.backups import back_up, delete, prune
 from cli.configure.deployment import deployment
 from cli.configure.errors import EXIT_DIFFERENCES, ConfigureError, SomeNotRestoredError, errors_shown
-from cli.configure.files import FilesError, NotRestoredError, write_all
+from cli.configure.files import FilesError, NotRestoredError, stored, write_all
 from cli.configure.flags import NO_BACKUP, Group, OriginalOption, backup_option
 from cli.configure.kubeadm import kubeadm
 from cli.configure.liveness import livez_option, look_before, wait_for_restart
@@ -142,7 +142,7 @@ def _written(
     if backup_dir != NO_BACKUP:
         backup = back_up(Path(backup_dir), made.pending, datetime.now(UTC), version=product_version(), flags=typed)
         done["backup"] = str(backup)
-    with _without_backup_if_as_before(backup):
+    with _without_backup_if_as_before(backup, made):
         write_all(made.steps)
         if before is not None and made.plan.changes:
             done["waited_seconds"] = round(
@@ -160,16 +160,21 @@ def _written(
 
 
 @contextmanager
-def _without_backup_if_as_before(backup: Path | None) -> Iterator[None]:
-    """Deletes the backup of a run that has changed nothing: else `revert` would take it, the newest, and do nothing."""
+def _without_backup_if_as_before(backup: Path | None, made: Planned) -> Iterator[None]:
+    """Deletes the backup of a run that has changed nothing: else `revert` would take it, the newest, and do nothing.
+
+    After Ctrl-C the files themselves say so: they are as before if it came during the writes, and not while it waits.
+    """
     try:
         yield
     except (NotRestoredError, SomeNotRestoredError):
         raise
-    except (FilesError, ConfigureError):
+    except BaseException as error:
         if backup is not None:
             with suppress(FilesError):
-                delete(backup)
+                is_as_before = isinstance(error, (FilesError, ConfigureError))
+                if is_as_before or all(stored(step.path) == step.before for step in made.pending):
+                    delete(backup)
         raise
 
 

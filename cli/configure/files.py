@@ -8,6 +8,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+_NEW = "tas-new"
+_INTERIM = "tas-interim"
+"""How the names end under which contents wait until a file is replaced."""
+
 
 class FilesError(Exception):
     """No file has changed; the message names the file and the reason."""
@@ -115,7 +119,8 @@ def write_all(steps: Sequence[Step]) -> None:
     """Replaces the files in this order, or none of them.
 
     All contents are on the disk before the first file is replaced: so a full disk changes nothing, and a process that
-    is killed rarely leaves a new file beside an old one. Of two processes that write in one folder, one fails.
+    is killed rarely leaves a new file beside an old one; what such a process left is deleted. Of two processes that
+    write in one folder, one fails.
 
     Raises:
         FilesError: if a file cannot be written; all are as before.
@@ -127,10 +132,14 @@ def write_all(steps: Sequence[Step]) -> None:
     done: list[Step] = []
     with ExitStack() as locks:
         try:
+            places = (_unfinished(step.path, suffix) for step in steps for suffix in (_NEW, _INTERIM))
+            left_over = [path for path in places if path.exists()]
             for step in changes:
                 made += _make_folders(step.path.parent)
-            for folder in sorted({step.path.parent for step in changes}):
+            for folder in sorted({path.parent for path in (*(step.path for step in changes), *left_over)}):
                 locks.enter_context(_locked(folder))
+            for path in left_over:
+                path.unlink(missing_ok=True)
             _replace(changes, staged, done)
         except BaseException as error:
             for path in staged:
@@ -148,7 +157,7 @@ def _replace(changes: Sequence[Step], staged: list[Path], done: list[Step]) -> N
     """Adds to `staged` each file beside its target, and to `done` each step that is taken. Raises as `write_all`."""
     writes = _with_interims(changes)
     # The last step of a file has no interim; an interim waits under a name of its own.
-    places = [_unfinished(step.path, "tas-interim" if step.interim is not None else "tas-new") for step in writes]
+    places = [_unfinished(step.path, _INTERIM if step.interim is not None else _NEW) for step in writes]
     for step, unfinished in zip(writes, places, strict=True):
         staged.append(unfinished)
         _stage(unfinished, step)
@@ -236,7 +245,7 @@ def _stage(unfinished: Path, step: Step) -> None:
     """Writes the new content of a file beside it. The kubelet ignores the dot (facts.md c42). Raises OSError."""
     if step.content is None:
         return
-    unfinished.unlink(missing_ok=True)  # of a run that was killed
+    unfinished.unlink(missing_ok=True)  # of a write that was killed
     try:
         descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
@@ -264,7 +273,7 @@ def _finish(unfinished: Path, step: Step) -> None:
         raise OSError(error.errno, error.strerror, str(step.path)) from error
 
 
-def _unfinished(path: Path, suffix: str = "tas-new") -> Path:
+def _unfinished(path: Path, suffix: str = _NEW) -> Path:
     return path.with_name(f".{path.name}.{suffix}")
 
 

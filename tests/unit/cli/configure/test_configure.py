@@ -12,11 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from click import Abort
 from click.testing import CliRunner
 
 from cli import cli
 from cli.configure.errors import SomeNotRestoredError
 from cli.configure.files import FilesError, NotRestoredError, Step, stored, undone, write_all
+from cli.configure.liveness import Sight
 from tests.certificates import Authority, Pair
 from tests.unit.cli.configure.node import AUTHORITY, CLIENT, Node, code, message, mode, tas
 from tests.unit.tas.configuring.hostile import EDITED
@@ -582,6 +584,45 @@ def test_a_run_that_fails_leaves_no_backup_so_that_revert_takes_the_one_before(n
     assert node.manifest.read_text() == KUBEADM
 
 
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_run_that_a_person_ends_leaves_a_backup_only_if_not_all_files_are_as_before(
+    node: Node, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """The second time while the files are restored."""
+    node.config.write_text("kind: KubeSchedulerConfiguration\napiVersion: kubescheduler.config.k8s.io/v1\n")
+    before = node.files()
+    rename = Path.rename
+    ended: list[Path] = []
+
+    def ends(path: Path, target: Path) -> Path:
+        if target == node.manifest or 0 < len(ended) < times:
+            ended.append(target)
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", ends)
+        assert isinstance(node.configure().exception, Abort)
+    assert ended == [node.manifest, node.config][:times]
+    assert (node.files() == before) is (times == 1)
+    assert len(node.backups()) == times - 1
+    assert times == 1 or code(node.revert()) == 0
+    assert node.files() == before
+
+
+def test_a_run_that_a_person_ends_while_it_waits_leaves_the_backup(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ends(*_: object, **__: object) -> float:
+        raise KeyboardInterrupt
+
+    before = node.files()
+    monkeypatch.setattr("cli.configure.configure.look_before", lambda _: Sight(None, None))
+    monkeypatch.setattr("cli.configure.configure.wait_for_restart", ends)
+    assert isinstance(node.configure("--wait", "60s").exception, Abort)
+    assert node.files() != before
+    assert code(node.revert()) == 0
+    assert node.files() == before
+
+
 def two_files(folder: Path, content: bytes) -> list[Step]:
     """A long file that becomes short, then a new one."""
     (folder / "first").write_text("x" * 50)
@@ -668,9 +709,17 @@ def test_what_another_has_written_since_is_not_undone(tmp_path: Path) -> None:
     assert not second.exists()
 
 
-def test_what_a_killed_run_left_does_not_stop_the_next(node: Node) -> None:
-    (node.manifest.parent / ".kube-scheduler.yaml.tas-new").write_text("half")
-    assert code(node.configure()) == 0
+@pytest.mark.parametrize("suffix", ["tas-new", "tas-interim"])
+@pytest.mark.parametrize("reverts", [False, True])
+def test_what_a_killed_run_left_does_not_stop_the_next_which_deletes_it(
+    node: Node, suffix: str, *, reverts: bool
+) -> None:
+    """The hard case: a run that was killed before it replaced a file, and a `revert` that has nothing to restore."""
+    if reverts:
+        assert code(node.configure()) == 0
+        assert code(node.revert()) == 0
+    (node.manifest.parent / f".kube-scheduler.yaml.{suffix}").write_text("half")
+    assert code(node.revert() if reverts else node.configure()) == 0
     assert [path.name for path in node.manifest.parent.iterdir()] == ["kube-scheduler.yaml"]
 
 
