@@ -160,7 +160,12 @@ def a_configuration_of_before_an_upgrade(node: Node) -> None:
     node.manifest.write_text(KUBEADM)
 
 
-BEFORE = [nothing, own_configuration, another_weight, a_configuration_of_before_an_upgrade]
+BEFORE = [
+    pytest.param(nothing, marks=pytest.mark.ci),
+    own_configuration,
+    pytest.param(another_weight, marks=pytest.mark.ci),
+    pytest.param(a_configuration_of_before_an_upgrade, marks=pytest.mark.ci),
+]
 
 
 def shown_files(node: Node) -> dict[str, tuple[bytes, int]]:
@@ -221,7 +226,7 @@ def test_killed_before_each_call_there_is_a_scheduler_that_starts_and_a_way_on_a
     assert calls.count("rename") == renamed + backed_up + 1  # the index
 
 
-@pytest.mark.parametrize("before", [nothing, own_configuration])
+@pytest.mark.parametrize("before", [pytest.param(nothing, marks=pytest.mark.ci), own_configuration])
 def test_a_revert_that_is_killed_before_each_call_leaves_a_scheduler_that_starts_and_can_be_run_again(
     node: Node, monkeypatch: pytest.MonkeyPatch, before: Callable[[Node], None]
 ) -> None:
