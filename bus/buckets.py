@@ -175,8 +175,10 @@ OUTCOMES = Stream(
     identifies=True,
 )
 """What becomes of pods, for agents that learn: as long as such an agent remembers, if there is room."""
+LEASE_BYTES = 1 << 10
+"""The most bytes of a lease, with its headers: twice what the lease of a host with the longest name has."""
 LEASES = Bucket(
-    name="LEASES", ttl=True, marks=False, max_age_seconds=60, max_bytes=16 << 20, max_message_bytes=HEADER_BYTES
+    name="LEASES", ttl=True, marks=False, max_age_seconds=60, max_bytes=16 << 20, max_message_bytes=LEASE_BYTES
 )
 """Every process writes its own key, and none watches: so no key can delete the others.
 
