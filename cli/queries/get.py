@@ -50,7 +50,7 @@ from tas.values.quantity import format_quantity
 from tas.verdict.brake import UNREADABLE_BREAKER, UNREADABLE_PAUSE, Freeze, freeze_of
 from tas.verdict.ownership import LABEL_STRATEGIES, Claim, claim_of, owner_of
 from tas.verdict.refused import RefusedLabel, refused_problems
-from tas.verdict.status import UNSET_SECONDS, stale_limits, unset_labels, waiting_problem
+from tas.verdict.status import UNSET_SECONDS, any_source_limits, unset_labels, waiting_problem
 from tas.verdict.verdict import DesiredKind, DesiredLabel, NodeVerdict, PolicyVerdict
 
 PUBLISHES = "publishes"
@@ -430,13 +430,13 @@ async def _nodes_of_sources(bus: Bus) -> StoredNodes | None:
 async def _contradictions(
     bus: Bus, sources: StoredSources, nodes: StoredNodes, default_stale_after: float
 ) -> list[Contradiction]:
-    """Those between all sources on the bus, of the metrics of policies. Without an answer it says so, and has none."""
+    """Those between all sources on the bus, of metrics of which a rule names no source. Without an answer it says so, and has none."""
     try:
         policies = [record.policy for record in (await readable(bus, POLICY_RECORDS)).values()]
     except BusError as error:
         echo(f"whether sources contradict each other is not known: {error}", err=True)
         return []
-    limits = stale_limits(policies, default_stale_after)
+    limits = any_source_limits(policies, default_stale_after)
     return contradictions(nodes.samples, limits, now=time.time(), bounds=tolerances_of(sources.states.values()))
 
 

@@ -17,7 +17,7 @@ from tas.sources.result import RefusalReason, SuspectReason
 from tas.sources.state import Health, SourceState, health, tolerances_of
 from tas.values.blanks import SMALL_BLANKS
 from tas.values.quantity import format_quantity
-from tas.verdict.status import MetricUse, metrics_of, stale_limits
+from tas.verdict.status import MetricUse, any_source_limits, metrics_of
 
 EXPORTER_PREFIX = "node_"
 """node_exporter gives this prefix to its metrics; the usual rule of prometheus-adapter removes the prefix.
@@ -107,7 +107,7 @@ def check_metrics(facts: MetricFacts | Missing) -> Iterator[Finding]:
         if all(each.check != check for each in findings):
             yield ok(check, what)
     yield from _values(used, facts)
-    yield from _agree(used, facts)
+    yield from _agree(facts)
     yield from _sources(facts)
     yield from _late(facts)
 
@@ -262,8 +262,8 @@ def _values(used: Collection[MetricUse], facts: MetricFacts) -> Iterator[Finding
         yield ok("metrics.values", f"no value was refused or suspect in the last {LATELY / 60:g} minutes")
 
 
-def _agree(used: Collection[MetricUse], facts: MetricFacts) -> Iterator[Finding]:
-    limits = stale_limits(facts.policies, facts.stale_after)
+def _agree(facts: MetricFacts) -> Iterator[Finding]:
+    limits = any_source_limits(facts.policies, facts.stale_after)
     found = contradictions(facts.samples, limits, now=facts.now, bounds=tolerances_of(facts.sources.values()))
     for metric in sorted({each.metric for each in found}):
         nodes = [each for each in found if each.metric == metric]
@@ -271,7 +271,8 @@ def _agree(used: Collection[MetricUse], facts: MetricFacts) -> Iterator[Finding]
         mend = f"set source in each rule with {metric}, or remove one of the sources"
         yield finding("metrics.agree", Severity.WARNING, what, mend, run="tas get sources")
     if not found:
-        yield ok("metrics.agree", f"sources agree about {len({use.metric for use in used})} metrics of policies")
+        agreed = f"sources agree about {len(limits)} metrics of policies" if limits else "each rule names its source"
+        yield ok("metrics.agree", agreed)
 
 
 def late_sources(

@@ -79,12 +79,16 @@ def metrics_of(policy: Policy) -> frozenset[MetricUse]:
     )
 
 
-def stale_limits(policies: Iterable[Policy], default: float) -> dict[str, float]:
-    """The metrics of policies, each with the longest time in seconds after which a sample of it is stale."""
+def any_source_limits(policies: Iterable[Policy], default: float) -> dict[str, float]:
+    """The metrics that a rule reads without the name of a source, about which sources must not contradict each other.
+
+    Each has the longest time in seconds after which a sample of it is stale for such a rule.
+    """
     found: dict[str, float] = {}
     for policy in policies:
         for use in metrics_of(policy):
-            found[use.metric] = max(found.get(use.metric, 0.0), policy.stale_after_or(default))
+            if not use.source:
+                found[use.metric] = max(found.get(use.metric, 0.0), policy.stale_after_or(default))
     return found
 
 

@@ -20,7 +20,7 @@ from bus.errors import BusError
 from bus.kinds import SOURCE_STATES
 from tas.samples.contradictions import Comparison
 from tas.sources.state import tolerances_of
-from tas.verdict.status import stale_limits
+from tas.verdict.status import any_source_limits
 from workers.following.followed_view import FollowedView
 
 log = structlog.get_logger("view")
@@ -69,7 +69,7 @@ class ComparedSources(Collector):
 
     async def _compared(self) -> Mapping[str, Compared]:
         view = self._followed.view
-        limits = stale_limits((index.policy for index in view.policies.values()), view.default_stale_after)
+        limits = any_source_limits((index.policy for index in view.policies.values()), view.default_stale_after)
         shared = await self._shared(limits)
         if not shared:
             return {}

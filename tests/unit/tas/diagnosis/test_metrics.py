@@ -231,6 +231,8 @@ def test_sources_that_contradict_each_other_are_found_by_the_smallest_tolerance(
     far = [*check_metrics(facts(stored={"a": (of("x", "1"), of("y", "9"))}))]
     assert bad(far) == {"metrics.agree": Severity.WARNING}
     assert "health_metric of a: 1 by x, and 9 by y" in one(far, "metrics.agree").what
+    named = [*check_metrics(facts(source="x", stored={"a": (of("x", "1"), of("y", "9"))}))]
+    assert one(named, "metrics.agree").what == "each rule names its source"
     near: dict[str, NodeSamples] = {"a": (of("x", "8"), of("y", "9"))}
     assert bad(check_metrics(facts(stored=near))) == {}
     metrics = {"health_metric": SourceMetric(nodes=1, tolerance=0.05)}

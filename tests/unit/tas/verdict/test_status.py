@@ -17,6 +17,7 @@ from tas.verdict.status import (
     NodeStates,
     StateBook,
     UnsetLabels,
+    any_source_limits,
     differs,
     foreign_values,
     labels_of_others,
@@ -183,6 +184,15 @@ def test_metrics_seen_is_false_if_a_metric_has_no_fresh_sample(
 def test_a_rule_with_a_source_uses_that_series() -> None:
     policy, _ = read({"scheduleonmetric": {"rules": [RULE | {"source": "agent"}]}})
     assert metrics_of(policy) == {MetricUse("m", "agent")}
+
+
+def test_sources_are_compared_only_about_metrics_of_which_a_rule_names_no_source() -> None:
+    """Then the alert ends once each rule names one."""
+    one, _ = read({"deschedule": {"rules": [RULE | {"source": "agent"}]}}, staleAfter="10m")
+    other, _ = read({"deschedule": {"rules": [RULE | {"source": "prometheus"}]}})
+    any_source, _ = read({"dontschedule": {"rules": [RULE]}}, staleAfter="30s")
+    assert any_source_limits([one, other], 60.0) == {}
+    assert any_source_limits([one, other, any_source], 60.0) == {"m": 30.0}
 
 
 @pytest.mark.parametrize(
