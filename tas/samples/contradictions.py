@@ -3,8 +3,7 @@
 Of several sources the newest value counts, so a policy whose rule names no source sees both values in turn.
 """
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from tas.samples.freshness import is_fresh
@@ -53,9 +52,7 @@ def contradictions(
     comparison = Comparison(stale_after, now=now, bounds=bounds)
     for node, scrapes in samples.items():
         comparison.add(node, scrapes)
-    return sorted(
-        (found for found in comparison.contradictions() if found is not None), key=lambda each: (each.metric, each.node)
-    )
+    return comparison.contradictions()
 
 
 class Comparison:
@@ -71,9 +68,10 @@ class Comparison:
         self._stale_after = stale_after
         self._now = now
         self._bounds = bounds or {}
+        self.compared: dict[str, int] = {}
         self._largest: dict[str, int] = {}
-        self._several: list[tuple[str, str, list[Scrape]]] = []
-        self.compared: Counter[str] = Counter()
+        # Beyond the bound. Plain tuples: the collector of garbage looks at them once.
+        self._differing: dict[str, list[tuple[str, str, Quantity, str, Quantity]]] = {}
 
     def add(self, node: str, scrapes: NodeSamples) -> None:
         """Takes in the samples of a node."""
@@ -83,21 +81,29 @@ class Comparison:
                 if is_fresh(scrape, self._stale_after[metric], self._now):
                     by_metric.setdefault(metric, []).append(scrape)
                     self._largest[metric] = max(self._largest.get(metric, 0), abs(scrape.metrics[metric]))
-        several = [(metric, node, found) for metric, found in by_metric.items() if len(found) > 1]
-        self._several += several
-        self.compared.update(metric for metric, _, _ in several)
+        for metric, found in by_metric.items():
+            if len(found) > 1:
+                self._compare(metric, node, found)
 
-    def contradictions(self) -> Iterator[Contradiction | None]:
-        """For each metric and node that was compared its contradiction, if any; in the order in which nodes came."""
-        for metric, node, scrapes in self._several:
-            yield _contradiction(metric, node, scrapes, self._bounds.get(metric, BOUND), self._largest[metric])
+    def _compare(self, metric: str, node: str, scrapes: list[Scrape]) -> None:
+        """Keeps the largest difference, if it is beyond the bound, of values that were measured at about one time."""
+        self.compared[metric] = self.compared.get(metric, 0) + 1
+        newest = max(scrape.time for scrape in scrapes)
+        values = sorted((scrape.metrics[metric], scrape.source) for scrape in scrapes if newest - scrape.time <= APART)
+        (low, source), (high, other) = values[0], values[-1]
+        if high - low > self._bounds.get(metric, BOUND) * max(abs(low), abs(high)):
+            self._differing.setdefault(metric, []).append((node, source, low, other, high))
 
+    def count(self, metric: str) -> int:
+        """Of how many nodes that were taken in there is a contradiction about the metric."""
+        noise = NOISE * self._largest.get(metric, 0)
+        return len([node for node, _, low, _, high in self._differing.get(metric, ()) if high - low > noise])
 
-def _contradiction(metric: str, node: str, scrapes: list[Scrape], bound: float, largest: int) -> Contradiction | None:
-    """The largest difference beyond the bound, of values that were measured at about one time."""
-    newest = max(scrape.time for scrape in scrapes)
-    values = sorted((scrape.metrics[metric], scrape.source) for scrape in scrapes if newest - scrape.time <= APART)
-    (low, source), (high, other) = values[0], values[-1]
-    if high - low <= max(bound * max(abs(low), abs(high)), NOISE * largest):
-        return None
-    return Contradiction(metric, node, source, low, other, high)
+    def contradictions(self) -> list[Contradiction]:
+        """The contradictions between what was taken in, by metric and node."""
+        return sorted(
+            Contradiction(metric, node, source, low, other, high)
+            for metric, differing in self._differing.items()
+            for node, source, low, other, high in differing
+            if high - low > NOISE * self._largest[metric]
+        )

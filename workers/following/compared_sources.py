@@ -5,7 +5,6 @@ Both values may be fresh, and each source healthy: then a policy without `source
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from heapq import nsmallest
 from typing import NamedTuple
@@ -79,12 +78,11 @@ class ComparedSources(Collector):
             if number % AT_ONCE == 0:
                 await asyncio.sleep(0)
             comparison.add(node, view.samples(node))
-        counts: Counter[str] = Counter()
-        for number, found in enumerate(comparison.contradictions()):
-            if number % (10 * AT_ONCE) == 0:
-                await asyncio.sleep(0)
-            if found is not None:
-                counts[found.metric] += 1
+        counts: dict[str, int] = {}
+        for metric in comparison.compared:
+            await asyncio.sleep(0)
+            if count := comparison.count(metric):
+                counts[metric] = count
         worst = nsmallest(MAX_METRICS, counts, key=lambda metric: (-counts[metric], metric))
         return {metric: Compared(counts[metric], comparison.compared[metric]) for metric in worst}
 
