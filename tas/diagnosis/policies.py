@@ -42,7 +42,7 @@ class PolicyFacts(msgspec.Struct, frozen=True, kw_only=True):
         breakers: By name of policies, or `ALL`.
         refused: The labels and marks that the API server refuses, by name of policies.
         not_ready: Those whose condition `Ready` is False, by its reason, as the process says that writes it; Missing:
-            the processes are not known.
+            the processes are not known, or none of them has the lease of `status`.
     """
 
     stored: Collection[StoredPolicy] | Missing
