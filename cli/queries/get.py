@@ -430,7 +430,7 @@ async def _nodes_of_sources(bus: Bus) -> StoredNodes | None:
 async def _contradictions(
     bus: Bus, sources: StoredSources, nodes: StoredNodes, default_stale_after: float
 ) -> list[Contradiction]:
-    """Those between all sources on the bus, of metrics of which a rule names no source. Without an answer it says so, and has none."""
+    """Those between all sources on the bus. Without an answer it says so, and has none."""
     try:
         policies = [record.policy for record in (await readable(bus, POLICY_RECORDS)).values()]
     except BusError as error:

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Annotated, Any, ClassVar, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -54,14 +54,22 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     annotations: dict[str, str] = {}
 
 
+class Writes(NamedTuple):
+    """When somebody last changed the status of an object, and when anything else, as text; empty if it is not known."""
+
+    status: str = ""
+    others: str = ""
+
+
 class NodeMetadata(Metadata, frozen=True, kw_only=True, rename="camel"):
     """The metadata of a node with what workers read of it: a list of all nodes must take little memory.
 
-    The annotations are dropped. Of `managed_fields` there is what tells who set `unprefixed`. Each node has the same
-    keys and many of the same values of labels: each text is stored once.
+    The annotations are dropped. Of `managed_fields` there is what tells who set `unprefixed`, and `writes`. Each node
+    has the same keys and many of the same values of labels: each text is stored once.
     """
 
     managed_fields: tuple[ManagedFields, ...] = ()
+    writes: Writes = Writes()
 
     def __post_init__(self) -> None:
         # Here and not after the list: then only the nodes of one page are in memory as they were sent.
@@ -69,6 +77,7 @@ class NodeMetadata(Metadata, frozen=True, kw_only=True, rename="camel"):
         force_setattr(self, "labels", labels)
         force_setattr(self, "annotations", {})
         if self.managed_fields:
+            force_setattr(self, "writes", _writes(self.managed_fields))
             force_setattr(self, "managed_fields", tuple(_setters(self.managed_fields, self.unprefixed)))
 
     @property
@@ -114,6 +123,17 @@ def _metadata_fields(fields: Mapping[str, Any], name: str) -> Collection[str]:
     of_metadata = fields.get("f:metadata")
     found = of_metadata.get(f"f:{name}") if isinstance(of_metadata, dict) else None
     return found if isinstance(found, dict) else ()
+
+
+def _writes(managed: Iterable[ManagedFields]) -> Writes:
+    """Facts.md n81: the times have whole seconds, and the same form, so the later text is the later time."""
+    status = others = ""
+    for each in managed:
+        if each.subresource == "status":
+            status = max(status, each.time or "")
+        else:
+            others = max(others, each.time or "")
+    return Writes(status, others)
 
 
 def _setters(managed: Iterable[ManagedFields], labels: Collection[str]) -> Iterator[ManagedFields]:

@@ -91,6 +91,7 @@ class Mirror(Generic[T, K, R]):
     `forget_seconds` after the deletion, and not while `before_forget` returns False for the key. A pass begins at once,
     but no sooner than `gather_seconds` after the one before, so that the changes of a burst are written together.
     `completed` gets a key, its record and the stored one, and adds to the record what the reports do not have.
+    `on_deleted` gets each object whose deletion the watch reports.
     """
 
     def __init__(
@@ -105,6 +106,7 @@ class Mirror(Generic[T, K, R]):
         before_forget: Callable[[K], Awaitable[bool]] | None = None,
         gather_seconds: float = 0.0,
         completed: Callable[[K, R, R | None], R] = lambda _key, record, _stored: record,
+        on_deleted: Callable[[T], None] = lambda _: None,
         writer: str,
     ) -> None:
         self._bus = bus
@@ -116,6 +118,7 @@ class Mirror(Generic[T, K, R]):
         self._before_forget = before_forget
         self._gather_seconds = gather_seconds
         self._completed = completed
+        self._on_deleted = on_deleted
         self._records = Records(
             bus,
             kind,
@@ -230,6 +233,8 @@ class Mirror(Generic[T, K, R]):
 
     def _changed(self, change: Change[T]) -> None:
         found = self._record_of(change.object)
+        if change.type is ChangeType.DELETED:
+            self._on_deleted(change.object)
         if found is None:
             return
         key, record = found

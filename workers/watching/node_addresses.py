@@ -1,9 +1,9 @@
 """The addresses of nodes (facts.md n71), for their facts: series of Prometheus often name a node by its address.
 
 `watch` follows the metadata of nodes only, since every heartbeat changes the status. So the addresses come from whole
-nodes: a list at the start and again and again, and one request for each node that is new, or that changes as one does
-that restarts. Another status is found with the next list: after a minute in a small cluster, after an hour in one of
-5,000 nodes.
+nodes: a list at the start and again and again, and one request for each node that is new, or whose status changes as
+that of one does that restarts. Another status is found with the next list: after a minute in a small cluster, after an
+hour in one of 5,000 nodes.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from bus.records.nodes import NodeFacts
 from tas.values.backoff import Backoff
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import ForbiddenError, KubernetesError, NotFoundError
-from workers.kubernetes.resources import ADDRESSED_NODES, AddressedNode, version_number
+from workers.kubernetes.resources import ADDRESSED_NODES, AddressedNode, Writes, version_number
 from workers.process.logs import ThrottledLog
 
 log = structlog.get_logger("watch")
@@ -33,8 +33,8 @@ NODE_SECONDS = LIST_SECONDS / 5000
 1.4 nodes a second, or about 15 KiB."""
 
 AGAIN_SECONDS = 60.0
-"""A node is read again after two changes within this time that are none of its labels, since a heartbeat comes each
-five minutes (facts.md n80), and at most once in this time."""
+"""A node is read again after two changes of its status within this time, since a heartbeat comes each five minutes
+(facts.md n80), and at most once in this time."""
 
 RETRY = Backoff(first=1.0, longest=300.0)
 """The waits after a list or a request that failed."""
@@ -52,13 +52,22 @@ class _Addresses(NamedTuple):
 class _Change(NamedTuple):
     version: str
     labels: Mapping[str, str]
-    at: float
+    writes: Writes
+    at: float  # when the status changed
+
+
+def _is_of_status(last: _Change, facts: NodeFacts, writes: Writes) -> bool:
+    """Whether the status has changed, as far as is known: a second write within a second has the time of the first."""
+    if writes.status != last.writes.status:
+        return True
+    return writes.others == last.writes.others <= writes.status and facts.labels == last.labels
 
 
 class ChangedNodes:
-    """The nodes that are to be read again, by uid: the first to change is the first to be read, one in `NODE_SECONDS`.
+    """The nodes that are to be read again, by uid, one in `NODE_SECONDS`.
 
-    `now` is in seconds of any clock.
+    First comes the node that has not been read for the longest time: one that restarts does not wait behind those whose
+    status changes for ever. `now` is in seconds of any clock.
     """
 
     def __init__(self) -> None:
@@ -67,16 +76,24 @@ class ChangedNodes:
         self._due: dict[str, str] = {}
         self._next_at = -inf
 
-    def note(self, uid: str, node: str, facts: NodeFacts, now: float) -> bool:
+    def note(self, node: str, facts: NodeFacts, writes: Writes, now: float) -> bool:
         """Takes in a node as it is reported; returns whether it is to be read again."""
+        uid = facts.uid
         last = self._changes.get(uid)
         if last is not None and last.version == facts.resource_version:
             return False
-        self._changes[uid] = _Change(facts.resource_version, facts.labels, -inf if last is None else now)
-        if last is None or last.labels != facts.labels or now - last.at > AGAIN_SECONDS:
+        before = -inf if last is None else last.at
+        is_status = last is not None and _is_of_status(last, facts, writes)
+        self._changes[uid] = _Change(facts.resource_version, facts.labels, writes, now if is_status else before)
+        if not is_status or now - before > AGAIN_SECONDS:
             return False
         self._due.setdefault(uid, node)
         return True
+
+    def forget(self, uid: str) -> None:
+        """Forgets a node that has been deleted."""
+        for known in (self._changes, self._read, self._due):
+            known.pop(uid, None)
 
     def wait(self, now: float) -> float:
         """After how many seconds `take` has a node; infinite without any."""
@@ -87,8 +104,8 @@ class ChangedNodes:
         """Uid and name of the node that is to be read now, if any."""
         if now < self._next_at:
             return None
-        uid = next((uid for uid in self._due if now - self._read.get(uid, -inf) >= AGAIN_SECONDS), None)
-        if uid is None:
+        uid = min(self._due, key=lambda each: self._read.get(each, -inf), default=None)
+        if uid is None or now - self._read.get(uid, -inf) < AGAIN_SECONDS:
             return None
         self._next_at, self._read[uid] = now + NODE_SECONDS, now
         return uid, self._due.pop(uid)
@@ -97,11 +114,16 @@ class ChangedNodes:
         """Notes that a node could not be read."""
         self._due.setdefault(uid, node)
 
-    def keep(self, uids: Collection[str]) -> None:
-        """Forgets all others, and that any is to be read: they have just been listed."""
-        self._due.clear()
-        self._changes = {uid: change for uid, change in self._changes.items() if uid in uids}
-        self._read = {uid: at for uid, at in self._read.items() if uid in uids}
+    def keep(self, uids: Collection[str], version: str) -> None:
+        """Forgets all others, and that any is to be read: they have been listed at this resource version.
+
+        Except nodes that have changed since.
+        """
+        listed = version_number(version)
+        later = {uid for uid, change in self._changes.items() if version_number(change.version) > listed}
+        self._due = {uid: node for uid, node in self._due.items() if uid in later}
+        self._changes = {uid: change for uid, change in self._changes.items() if uid in uids or uid in later}
+        self._read = {uid: at for uid, at in self._read.items() if uid in uids or uid in later}
 
 
 class NodeAddresses:
@@ -143,10 +165,15 @@ class NodeAddresses:
             return facts
         return msgspec.structs.replace(facts, addresses=found.addresses, addresses_version=found.version)
 
-    def reported(self, node: str, facts: NodeFacts) -> None:
+    def reported(self, node: str, facts: NodeFacts, writes: Writes) -> None:
         """Takes in a node as a list or a watch reports it."""
-        if self._changed.note(facts.uid, node, facts, time.monotonic()):
+        if self._changed.note(node, facts, writes, time.monotonic()):
             self._wake.set()
+
+    def deleted(self, uid: str) -> None:
+        """Takes in that a node has been deleted."""
+        self._changed.forget(uid)
+        self._wanted.pop(uid, None)
 
     async def run(self) -> None:
         """Reads until cancelled."""
@@ -185,7 +212,7 @@ class NodeAddresses:
         self._known = listed | newer
         self._wanted = {uid: node for uid, node in self._wanted.items() if uid not in self._known}
         self._forbidden.clear()
-        self._changed.keep(listed)
+        self._changed.keep(listed, version)
         self._on_read([node for _, node, _ in read.nodes])
 
     async def _read_wanted(self) -> None:

@@ -31,6 +31,7 @@ from tas.policy.manifest import parse_policy
 from tas.policy.policy import POD_LABEL, PolicyKey
 from workers.kubernetes.reflectors import Reflectors
 from workers.kubernetes.resources import (
+    LabelledNode,
     Object,
     PodObject,
     PolicyObject,
@@ -190,6 +191,7 @@ class WatchWorker:
             forget_seconds=forget_seconds,
             before_forget=self._forget_samples,
             completed=self._addresses.completed,
+            on_deleted=lambda deleted: self._addresses.deleted(deleted.metadata.uid),
             writer=WRITER,
         )
         self._pods = Mirror(
@@ -275,9 +277,9 @@ class WatchWorker:
     def _newest_waiting(self) -> float:
         return self._filtered.newest_waiting(self._pods.records())
 
-    def _node_record(self, found: Object) -> tuple[str, NodeFacts]:
+    def _node_record(self, found: LabelledNode) -> tuple[str, NodeFacts]:
         node, facts = node_facts(found)
-        self._addresses.reported(node, facts)
+        self._addresses.reported(node, facts, found.metadata.writes)
         return node, facts
 
     def _pod_record(self, found: PodObject) -> tuple[PodKey, PodRecord]:

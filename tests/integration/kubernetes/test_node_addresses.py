@@ -130,6 +130,27 @@ async def test_two_nodes_that_restart_with_each_others_addresses_are_read_again_
         assert len(requests(sandbox, "list")) == 2
 
 
+async def test_a_node_whose_annotations_change_and_one_that_is_deleted_are_not_read_again(
+    sandbox: Sandbox, admin: Admin, bus: Bus
+) -> None:
+    await admin.create_node("one")  # without a write to its status: the times of writes are whole seconds
+    for name in ("other", "third"):
+        await create(admin, name, "10.0.0.1")
+    async with watching(bus, admin) as watched:
+        await watched.ready()
+        for name in ("other", "third"):
+            await has(watched, name, "10.0.0.1")
+        for value in range(5):
+            await admin.patch("/api/v1/nodes/one", {"metadata": {"annotations": {"changes": str(value)}}})
+        await move(admin, "other", "10.0.0.2")
+        await admin.delete_node("other")
+        await watched.lacks_facts("other")
+        for address in ("10.0.0.3", "10.0.0.4"):
+            await move(admin, "third", address)
+        await has(watched, "third", "10.0.0.4")  # it changed last, so no other is left
+        assert [call.name for call in requests(sandbox, "get")] == ["third"]
+
+
 async def test_a_list_without_a_change_writes_nothing(sandbox: Sandbox, admin: Admin, bus: Bus) -> None:
     await create(admin, "one", "10.0.0.1")
     async with watching(bus, admin, seconds=0.05) as watched:
