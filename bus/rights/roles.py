@@ -297,6 +297,9 @@ WORKERS: Mapping[str, Rights] = {
 }
 """What each worker may do."""
 
+OPTIONAL: Mapping[str, tuple[Bucket, ...]] = {"evaluate": (SOURCES,)}
+"""What a worker does without if it may not read it, as on a closed bus that was set up by an earlier version."""
+
 _READER = Rights(reads=ALL, consumers=(NAME, CONSUMER))
 
 _PUBLISHER_LIMITS = Limits(subscriptions=16, message_bytes=SAMPLES.max_message_bytes + HEADER_BYTES)
@@ -391,8 +394,13 @@ def user_of(consumer: str) -> str:
 
 
 def streams_of(*workers: str) -> tuple[Stream | Bucket, ...]:
-    """The streams and buckets that workers read or write; all for any other name."""
-    wanted = {of for worker in workers for of in (WORKERS[worker].streams if worker in WORKERS else ALL)}
+    """The streams and buckets without which workers cannot work; all for any other name."""
+    wanted = {
+        of
+        for worker in workers
+        for of in (WORKERS[worker].streams if worker in WORKERS else ALL)
+        if of not in OPTIONAL.get(worker, ())
+    }
     if any(worker != "machine" for worker in workers):  # of that one there are as many as nodes
         wanted.add(WORKERS_BUCKET)
     return tuple(of for of in ALL if of in wanted)

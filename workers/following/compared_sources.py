@@ -15,7 +15,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from bus.connection import Bus
-from bus.errors import BusError
+from bus.errors import BusError, ForbiddenError
 from bus.kinds import SOURCE_STATES
 from tas.samples.contradictions import Comparison
 from tas.sources.state import tolerances_of
@@ -25,6 +25,9 @@ from workers.following.followed_view import FollowedView
 log = structlog.get_logger("view")
 
 CHECK_SECONDS = 15.0
+
+FORBIDDEN_SECONDS = 3600.0
+"""So long nothing is compared if the right to read the states of sources is missing: each attempt is in the log."""
 
 SHARE = 20
 """The pause is at least so many times as long as the check: two sources of 5,000 nodes with 20 metrics take 1.5 s."""
@@ -51,20 +54,25 @@ class ComparedSources(Collector):
         self._followed = followed
         self.found: Mapping[str, Compared] = {}
         """By metric with a contradiction; nothing while it is not known."""
+        self._forbidden = False
         registry.register(self)
 
     async def run(self) -> None:
         """Compares until cancelled."""
-        took = 0.0
+        pause = CHECK_SECONDS
         while True:
-            await asyncio.sleep(max(CHECK_SECONDS, SHARE * took))
+            await asyncio.sleep(pause)
             began = time.monotonic()
             try:
                 self.found = await self._compared()
-            except BusError as error:  # as on a closed bus that does not know this right yet
-                log.debug("sources_not_compared", error=str(error))
+            except ForbiddenError as error:
+                if not self._forbidden:
+                    log.info("sources_not_compared", error=str(error))
+                self.found, self._forbidden, pause = {}, True, FORBIDDEN_SECONDS
+                continue
+            except BusError:  # which the connection reports
                 self.found = {}
-            took = time.monotonic() - began
+            pause = max(CHECK_SECONDS, SHARE * (time.monotonic() - began))
 
     async def _compared(self) -> Mapping[str, Compared]:
         view = self._followed.view

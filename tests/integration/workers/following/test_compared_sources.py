@@ -1,22 +1,28 @@
 """Sources that contradict each other, as a metric, over a real nats-server."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
-from bus.buckets import NODES, POLICIES
+from bus.buckets import ALL, NODES, POLICIES, Bucket, Stream
 from bus.connection import Bus
-from bus.errors import RefusedError
 from bus.kinds import SOURCE_STATES
 from bus.records.policies import PolicyRecord, encode_policy
+from bus.rights.access import Access
+from bus.rights.roles import ROLES, streams_of
 from bus.subjects import policy_key
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey
 from tas.sources.state import SourceMetric, SourceState
 from tests.integration.bus.limits import long_limits
+from tests.integration.bus.operated import EVERYTHING, Operator, operated
 from tests.integration.servers import answered, eventually
 from tests.integration.tables import put_tables
 from tests.integration.workers.running import epoch_on, put, running
@@ -119,18 +125,45 @@ async def test_metrics_of_one_source_each_cost_no_read_and_the_number_of_series_
         assert compared.series().keys() == {names[-1], *names[: MAX_METRICS - 1]}, "the worst ones"
 
 
-async def test_what_cannot_be_read_is_not_known(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a closed bus whose servers have the rights of before: tolerances are not known, and nothing is said."""
-    followed = FollowedView(bus, default_stale_after=60.0)
-    compared = Compared(bus, followed)
-    await compared.use("load")
-    await compared.give("one", {"a": {"load": "1"}})
-    await compared.give("two", {"a": {"load": "9"}})
-    async with running(followed), running(compared.worker):
-        await eventually(lambda: compared.series() == {"load": (1.0, 1.0)})
+async def test_on_a_closed_bus_with_the_rights_of_before_nothing_is_compared_and_it_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compared_sources, "FORBIDDEN_SECONDS", 0.05)
+    tries = 0
+    entries = SOURCE_STATES.entries
 
-        async def refused(*_: object) -> object:
-            raise RefusedError("no right to read SOURCES")
+    async def counted(_: object, bus: Bus) -> object:
+        nonlocal tries
+        tries += 1
+        return await entries(bus)
 
-        monkeypatch.setattr(type(SOURCE_STATES), "entries", refused)
-        await eventually(lambda: compared.series() == {})
+    monkeypatch.setattr(type(SOURCE_STATES), "entries", counted)
+    now = ROLES["evaluate"].rights.permissions
+    before = tuple(each for each in now.publish if "SOURCES" not in each)
+    assert len(before) < len(now.publish)
+    operator = Operator()
+    users = {"all": EVERYTHING, "evaluate": replace(now, publish=before, subscribe=("_INBOX.evaluate.>",))}
+    for name, permissions in users.items():
+        (tmp_path / name).write_text(operator.credentials(name, permissions))
+    async with operated(tmp_path, operator.configuration()) as server, AsyncExitStack() as stack:
+
+        async def connected(name: str, streams: Sequence[Stream | Bucket]) -> Bus:
+            access = Access(credentials=tmp_path / name)
+            bus = await stack.enter_async_context(Bus.connect(server.url, name=name, streams=streams, access=access))
+            await bus.wait_connected()
+            return bus
+
+        everything = await connected("all", ALL)
+        own = await connected("evaluate", streams_of("evaluate"))
+        followed = FollowedView(own, default_stale_after=60.0)
+        worker = ComparedSources(own, followed, registry=CollectorRegistry())
+        compared = Compared(everything, followed)
+        await compared.use("load")
+        await compared.give("one", {"a": {"load": "1"}})
+        await compared.give("two", {"a": {"load": "9"}})
+        with capture_logs() as logs:
+            async with running(followed), running(worker):
+                await eventually(lambda: tries > 2)
+        assert (worker.found, own.problem) == ({}, None)
+        (said,) = [line for line in logs if line["event"] == "sources_not_compared"]
+        assert said["log_level"] == "info"

@@ -5,7 +5,7 @@ from itertools import combinations
 
 import pytest
 
-from bus.buckets import ALL, NODES, TABLES_CONSUMER
+from bus.buckets import ALL, NODES, SOURCES, TABLES_CONSUMER
 from bus.rights.credentials import parse_credentials
 from bus.rights.jwt import claims_of
 from bus.rights.nkeys import Nkey, NkeyKind
@@ -107,6 +107,13 @@ def test_a_worker_knows_of_every_stream_that_it_reads_or_writes(worker: str) -> 
     assert streams == ALL if worker == "keeper" else 0 < len(streams) < len(ALL)
     for subject in WORKERS[worker].writes:
         assert any(overlap(subject, each) for of in streams for each in of.subjects), subject
+
+
+def test_a_worker_that_can_do_without_a_stream_may_read_it_and_does_not_demand_it() -> None:
+    """On a closed bus of an earlier version, `evaluate` would report a problem of the bus for a metric alone."""
+    assert SOURCES not in streams_of("evaluate")
+    assert "$JS.API.CONSUMER.CREATE.KV_SOURCES.*" in ROLES["evaluate"].rights.permissions.publish
+    assert SOURCES in streams_of("evaluate", "events")
 
 
 def test_the_permissions_of_a_user_have_its_name_and_its_sources() -> None:
