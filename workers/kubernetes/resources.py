@@ -126,7 +126,7 @@ def _metadata_fields(fields: Mapping[str, Any], name: str) -> Collection[str]:
 
 
 def _writes(managed: Iterable[ManagedFields]) -> Writes:
-    """Facts.md n81: the times have whole seconds, and the same form, so the later text is the later time."""
+    """Facts.md n82: the times have whole seconds, and the same form, so the later text is the later time."""
     status = others = ""
     for each in managed:
         if each.subresource == "status":

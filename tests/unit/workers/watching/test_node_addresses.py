@@ -40,7 +40,7 @@ def test_a_node_that_changes_twice_within_a_minute_is_read_again_facts_n80() -> 
     assert nodes.take(200.0) is None, "once"
 
 
-def test_changes_of_anything_but_the_status_do_not_count_facts_n81() -> None:
+def test_changes_of_anything_but_the_status_do_not_count_facts_n82() -> None:
     """An annotator writes to each node again and again: each would be read again for ever."""
     nodes = ChangedNodes()
     seconds = (f"2026-01-01T00:00:{second:02}Z" for second in range(60))
