@@ -257,10 +257,13 @@ def _concerns(facts: ProcessFacts) -> Iterator[Finding]:
 
 
 def _clocks(facts: ProcessFacts) -> Iterator[Finding]:
-    for each in facts.running:
-        ahead = clock_ahead(each)
-        if abs(ahead) > CLOCK_SECONDS:
-            how = "ahead of" if ahead > 0 else "behind"
+    ahead_of = [(each, clock_ahead(each)) for each in facts.running]
+    if silent := [each.process.name for each, ahead in ahead_of if ahead is None]:
+        why = Missing(f"{some(silent)} of an earlier version does not say its time", "upgrade all processes")
+        yield unknown("workers.clocks", why)
+    for each, ahead in ahead_of:
+        if ahead is not None and abs(ahead) > CLOCK_SECONDS:
+            how = "ahead of" if ahead > 0 else "or more behind"
             what = f"the clock of {each.process.name} ({each.role}) is {abs(ahead):.0f} s {how} that of the nats-server"
             mend = "synchronize the clock of the machine that is wrong: timedatectl there shows its time"
             yield finding("workers.clocks", Severity.ERROR, what, mend, run="timedatectl set-ntp true")

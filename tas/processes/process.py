@@ -113,13 +113,13 @@ class Running(NamedTuple):
     stored: float
 
 
-def clock_ahead(running: Running) -> float:
-    """By how many seconds the clock of a process is ahead of that of the server; 0 if that is not known.
+def clock_ahead(running: Running) -> float | None:
+    """By how many seconds at least the clock of a process is ahead of that of the server, or behind if negative.
 
-    The write takes at most `WRITTEN_SECONDS`.
+    The write takes at most `WRITTEN_SECONDS`. None: not known, since a process of an earlier version does not say it.
     """
     if running.process.time is None:
-        return 0.0
+        return None
     ahead = running.process.time - running.stored
     return ahead if ahead > 0 else min(0.0, ahead + WRITTEN_SECONDS)
 

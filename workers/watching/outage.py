@@ -139,6 +139,7 @@ class StatusWithoutBus:
             self._written.clear()
             self._failures.clear()
             self._is_undone = False
+            self._patches.forget()  # whoever has the lease writes now, and knows what fails
 
     async def _write_until_back(self, outage: Outage) -> None:
         listed, first_at = self._objects.listed, inf
@@ -199,6 +200,7 @@ class StatusWithoutBus:
             key = PolicyKey(metadata.namespace, metadata.name)
             self._policies.pop(key, None)
             self._failures.pop(key, None)
+            self._patches.settle(key)
         else:
             self._take(change.object)
 

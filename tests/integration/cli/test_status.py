@@ -49,7 +49,8 @@ def tas(tas: Tas, server: Server) -> Tas:
 
 
 async def put_process(bus: Bus, role: str, *workers: str, name: str = "h-1", **fields: object) -> None:
-    process = Process(version="1", name=name, started=time.time(), workers=dict.fromkeys(workers, ""), **fields)  # type: ignore[arg-type]
+    now = time.time()
+    process = Process(version="1", name=name, started=now, workers=dict.fromkeys(workers, ""), time=now, **fields)  # type: ignore[arg-type]
     key = ProcessKey(role, re.sub(r"\W", "_", name))
     await answered(lambda: PROCESSES.put(bus, key, process, revision=0, read_at=time.monotonic(), ttl_seconds=3600))
 

@@ -289,7 +289,7 @@ async def test_a_refused_policy_alone_holds_up_no_other_and_while_the_bus_answer
             return key
 
         async with running(worker):
-            await create("a")
+            refused = await create("a")
             second = await create("b")
             await server.kill()
             await wait_for_status(world, second, **LOST)
@@ -309,3 +309,5 @@ async def test_a_refused_policy_alone_holds_up_no_other_and_while_the_bus_answer
             for key in (second, third):
                 await wait_for_status(world, key, **LOST)
             assert patched(registry) == 3
+            assert [str(refused) in each for each in patches.concerns()] == [True]
+        assert list(patches.concerns()) == []  # whoever has the lease afterwards knows what fails then

@@ -43,6 +43,7 @@ PROCESS = Process(
     workers=dict.fromkeys(("evaluate", "extender", "labels", "materialize", "watch"), ""),
     answers={"filter": LastAnswer(time=NOW - 1)},
     expires={"cert": NOW + 90 * 86400.0},
+    time=NOW,
 )
 GOOD = Facts(
     bus=BusFacts(address="nats://h", version="2.15.1", needed=(2, 12, 3), sync=True),

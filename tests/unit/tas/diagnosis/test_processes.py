@@ -129,7 +129,7 @@ def test_a_bus_without_workers_makes_each_check_unknown() -> None:
 )
 def test_when_a_scheduler_last_asked(answer: LastAnswer | None, severity: Severity) -> None:
     answers = {} if answer is None else {"filter": answer}
-    process = Process(version="1", name="h", started=0.0, workers={"extender": ""}, answers=answers)
+    process = Process(version="1", name="h", started=0.0, workers={"extender": ""}, answers=answers, time=NOW)
     found = one(check_answers(facts(Running("extender", "a", process, NOW))), "extender.asked")
     assert found.severity is severity
 
@@ -190,17 +190,22 @@ def test_values_that_come_late_are_found_though_they_are_fresh_for_the_rules(
         (5.5, "the clock of a (labels) is 6 s ahead of that of the nats-server"),
         (5.0, ""),
         (-10.0, ""),  # the record may have been on its way for some seconds
-        (-3605.0, "the clock of a (labels) is 3600 s behind that of the nats-server"),
-        (None, ""),
+        (-3605.0, "the clock of a (labels) is 3600 s or more behind that of the nats-server"),
     ],
 )
-def test_a_wrong_clock_of_a_process_is_found(ahead: float | None, text: str) -> None:
+def test_a_wrong_clock_of_a_process_is_found(ahead: float, text: str) -> None:
     """A replica whose clock was an hour ahead took all values for stale, and all was well."""
-    own = described("labels", "a", time=None if ahead is None else NOW + ahead)
+    own = described("labels", "a", time=NOW + ahead)
     found = check_processes(facts(own._replace(stored=NOW), described("labels", "b", time=NOW), expected={}))
     assert [each.what for each in found if each.check == "workers.clocks" and each.severity is not Severity.OK] == (
         [text] if text else []
     )
+
+
+def test_the_clock_of_a_process_that_does_not_say_its_time_is_unknown() -> None:
+    found = check_processes(facts(described("labels", "a", time=None), described("labels", "b"), expected={}))
+    (clocks,) = [each for each in found if each.check == "workers.clocks"]
+    assert (clocks.severity, "a of an earlier version" in clocks.what) == (Severity.UNKNOWN, True)
 
 
 def test_nodes_that_vanish_from_the_answers_of_a_healthy_source_are_found_before_they_are_stale() -> None:
@@ -225,7 +230,7 @@ def test_nodes_that_vanish_from_the_answers_of_a_healthy_source_are_found_before
 
 
 def described(worker: str, name: str, **fields: object) -> Running:
-    process = Process(version="1", name=name, started=0.0, workers={worker: ""})
+    process = Process(version="1", name=name, started=0.0, workers={worker: ""}, time=NOW)
     return Running(worker, name, msgspec.structs.replace(process, **fields), NOW)
 
 
@@ -266,7 +271,7 @@ def test_a_pod_newer_than_the_last_request_was_placed_without_us(pods: dict[str,
 
 def test_an_extender_that_has_just_started_and_a_pod_placed_long_ago_prove_nothing() -> None:
     for started, created in ((NOW - 100.0, NOW - 300.0), (0.0, NOW - 1000.0)):
-        process = Process(version="1", name="a", started=started, workers={"extender": ""})
+        process = Process(version="1", name="a", started=started, workers={"extender": ""}, time=NOW)
         watch = described("watch", "c", newest_pods={"placed": created})
         found = check_processes(facts(Running("extender", "a", process, NOW), watch, expected={}, policies=[]))
         assert one(found, "workers.asked").severity is Severity.OK

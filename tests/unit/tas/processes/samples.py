@@ -1,5 +1,7 @@
 """Processes for tests."""
 
+import msgspec
+
 from tas.processes.process import Process, Running
 
 
@@ -10,4 +12,6 @@ def process(name: str, *workers: str, version: str = "1", unready: str = "") -> 
 def running(role: str, count: int, *, version: str = "1", unready: str = "", stored: float = 0.0) -> list[Running]:
     """So many processes that run the worker of the role."""
     found = [process(f"h-{number}", role, version=version, unready=unready) for number in range(count)]
-    return [Running(role, f"{each.name}-{version}", each, stored) for each in found]
+    return [
+        Running(role, f"{each.name}-{version}", msgspec.structs.replace(each, time=stored), stored) for each in found
+    ]
