@@ -124,10 +124,15 @@ def test_a_configured_manifest_makes_the_scheduler_ask_the_extender(
             assert recorder.about("web", FILTER)
             config.write_text(written)
             # The scheduler has started before, and does not look again.
-            os.utime(config, (time.time() + 60,) * 2)
+            read_once = [config, tmp_path / "certs" / "ca.crt"]
+            for path in (*read_once, tmp_path / "certs" / "client.crt", tmp_path / "certs" / "client.key"):
+                os.utime(path, (time.time() + 60,) * 2)
             found = tas("configure", "verify", *flags).stdout.splitlines()
-            assert [line.partition(":")[0] for line in found if "is newer than" in line] == [str(config)]
-            os.utime(config, (0, 0))
+            assert [line.partition(":")[0] for line in found if "is newer than" in line] == [
+                str(path) for path in read_once
+            ]
+            for path in read_once:
+                os.utime(path, (0, 0))
 
             def is_verified() -> bool:
                 """The scheduler is alive and the extender for telemetry is there; nobody answers for GPUs.

@@ -118,6 +118,20 @@ def test_a_certificate_with_another_name_is_refused(
             until(lambda: "'system:node:node-1'" in tas.process.log.read_text(), "the extender logs the name")
 
 
+def test_facts_c74_a_scheduler_starts_with_a_key_of_another_certificate_and_uses_the_right_one_once_it_is_there(
+    cluster: Cluster, namespace: str, tmp_path: Path, files: Files
+) -> None:
+    key = files.folder / "client.key"
+    right = key.read_bytes()
+    with serving(cluster, tmp_path, files, namespace) as tas:
+        key.write_bytes(Authority("another").client(USER).key)
+        with cluster.scheduler(files.extender(tas)):
+            cluster.create_pod(namespace, "web", policy=POLICY)
+            assert "private key" in cluster.rejected(namespace, "web", containing="tls")
+            key.write_bytes(right)
+            assert cluster.placed(namespace, "web") == "node-3"
+
+
 @pytest.mark.parametrize("verified", [True, False])
 def test_facts_c10_without_a_ca_the_scheduler_accepts_any_server_certificate(
     cluster: Cluster, namespace: str, tmp_path: Path, files: Files, *, verified: bool

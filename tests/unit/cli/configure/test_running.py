@@ -32,13 +32,15 @@ def written(path: Path, at: float) -> Path:
 def test_a_file_that_is_newer_than_a_scheduler_with_this_configuration_is_named(
     tmp_path: Path, form: tuple[str, ...]
 ) -> None:
-    config, key = tmp_path / "config.yaml", tmp_path / "client.key"
+    config, authorities = tmp_path / "config.yaml", tmp_path / "ca.crt"
     with scheduler(*(word.format(config) for word in form)) as began:
         written(config, began - 60)
-        assert files_not_read(config, [written(key, began - 60), tmp_path / "missing"]) == []
-        (found,) = files_not_read(config, [written(key, began + 60)])
-        assert found.startswith(f"{key}: is newer than the running scheduler, which reads it only when it starts")
-        assert len(files_not_read(written(config, began + 60), [key])) == 2
+        assert files_not_read(config, [written(authorities, began - 60), tmp_path / "missing"]) == []
+        (found,) = files_not_read(config, [written(authorities, began + 60)])
+        assert found.startswith(
+            f"{authorities}: is newer than the running scheduler, which reads it only when it starts"
+        )
+        assert len(files_not_read(written(config, began + 60), [authorities])) == 2
 
 
 def test_a_process_of_another_name_or_with_another_configuration_says_nothing(tmp_path: Path) -> None:
