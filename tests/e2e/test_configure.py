@@ -224,6 +224,23 @@ def test_an_older_scheduler_reads_its_form(cluster: Cluster, namespace: str, tmp
             assert recorder.about("web", FILTER)
 
 
+@pytest.mark.parametrize("older", [OLDER[0], OLDER[3]], ids=lambda older: older.image)
+def test_facts_c74_an_older_scheduler_starts_with_a_key_of_another_certificate(
+    cluster: Cluster, namespace: str, tmp_path: Path, older: Older
+) -> None:
+    """As after a run that was killed between the two files. Its extender may be missing."""
+    manifest = node_files(cluster, tmp_path, older.image)
+    flags = ["-m", str(manifest), "-d", str(tmp_path), "-b", "/dev/null", *certificate_flags(tmp_path)]
+    done = tas("configure", *flags, "--telemetry-url", "https://localhost:1")
+    assert done.return_value == 0, done.exception
+    (tmp_path / "certs" / "client.key").write_bytes(Authority("another").client("another").key)
+    config = tmp_path / "scheduler-config.yaml"
+    config.write_text(config.read_text().replace("/host/certs", str(tmp_path / "certs")))
+    with scheduler(cluster, older.program, [*command_of(manifest)[1:], *older.flags], program=older.program):
+        cluster.create_pod(namespace, "web", policy="demo-policy")
+        assert cluster.placed(namespace, "web")
+
+
 def test_a_scheduler_of_1_22_reads_the_policy_of_its_config_map(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:

@@ -20,7 +20,7 @@ from cli.configure.files import write_all
 from cli.configure.flags import translated
 from cli.configure.planning import Planned, planned
 from tas.configuring.static_pod import Scheduler
-from tests.unit.cli.configure.node import Node, code, message
+from tests.unit.cli.configure.node import AUTHORITY, Node, code, message
 from tests.unit.tas.configuring.samples import KUBEADM
 from workers.process.manifests import read_yaml_tree
 
@@ -154,6 +154,12 @@ def another_weight(node: Node) -> None:
     assert code(node.configure("--weight", "2")) == 0
 
 
+def another_client(node: Node) -> None:
+    """Certificate and key are replaced, one after the other: a scheduler starts also in between (facts.md c74)."""
+    assert code(node.configure()) == 0
+    node.pki(AUTHORITY.client("system:kube-scheduler"))
+
+
 def a_configuration_of_before_an_upgrade(node: Node) -> None:
     """The manifest is that of kubeadm again."""
     another_weight(node)
@@ -164,6 +170,7 @@ BEFORE = [
     pytest.param(nothing, marks=pytest.mark.ci),
     own_configuration,
     pytest.param(another_weight, marks=pytest.mark.ci),
+    pytest.param(another_client, marks=pytest.mark.ci),
     pytest.param(a_configuration_of_before_an_upgrade, marks=pytest.mark.ci),
 ]
 
