@@ -9,7 +9,7 @@ from tas.configuring.decoding import objects
 from tas.configuring.extenders import DEFAULT_WEIGHT, TELEMETRY_RESOURCE, Object, is_api_proxy, service_of
 from tas.configuring.published import NEWEST
 from tas.configuring.validating import problems
-from tas.configuring.versions import GROUP, api_version, reads
+from tas.configuring.versions import EMPTY_NODES, GROUP, api_version, reads
 from tas.errors import InvalidInputError
 
 KIND = "KubeSchedulerConfiguration"
@@ -140,7 +140,7 @@ def _checked(document: Object, minor: int, allowed: frozenset[str]) -> list[str]
         notices.append(f"{problem.place}: not known here of 1.{minor}, newer than 1.{NEWEST}: try the file first")
     for at, entry in enumerate(entries_of(document)):
         _check_texts(entry, f"extenders[{at}]")
-        notices += [f"extenders[{at}] {each}" for each in _doubts(entry)]
+        notices += [f"extenders[{at}] {each}" for each in _doubts(entry, minor)]
     return notices
 
 
@@ -152,7 +152,7 @@ def _check_texts(entry: Object, place: str) -> None:
             raise InvalidInputError(SUBJECT, f"{place}.{field}", text, "must be a text without spaces and line ends")
 
 
-def _doubts(entry: Object) -> Iterator[str]:
+def _doubts(entry: Object, minor: int) -> Iterator[str]:
     """What is doubtful about an entry with which the scheduler starts."""
     tls, url = _mapping(entry, "tlsConfig"), str(entry.get("urlPrefix", ""))
     if entry.get("enableHTTPS") and not (tls.get("caFile") or tls.get("caData")):
@@ -163,6 +163,9 @@ def _doubts(entry: Object) -> Iterator[str]:
         yield f"has weight {weight}: one step of a score is {10 * weight} points, and {points}"
     if entry.get("bindVerb") and entry.get("ignorable"):
         yield "has ignorable: true beside bindVerb: the scheduler itself binds a pod that bind has refused"
+    if entry.get("filterVerb") and not entry.get("nodeCacheCapable") and minor >= EMPTY_NODES:
+        scores = f"from 1.{EMPTY_NODES} on the scheduler's own scores for resources see every node as empty"
+        yield f"has nodeCacheCapable: false: {scores}. All extenders of this product take true"
     if is_api_proxy(url):
         yield f"has the urlPrefix {url}, a proxy of an API server: no client certificate passes it"
     if (service := service_of(url)) in _OLD_SERVICES:

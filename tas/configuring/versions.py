@@ -11,6 +11,9 @@ OLDEST = 19
 LAST_POLICY = 22
 """The last minor version that reads a Policy."""
 
+EMPTY_NODES = 33
+"""The first minor version whose scores for resources know nothing of nodes that an extender sent back: facts.md c73."""
+
 _SERVED = {"v1": (25, 9999), "v1beta3": (23, 28), "v1beta2": (22, 27), "v1beta1": (19, 22)}
 """The first and the last minor version that reads each form; the newest form first."""
 

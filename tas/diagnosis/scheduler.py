@@ -7,6 +7,7 @@ import msgspec
 from tas.configuring.configuration import plugins_of, with_extenders
 from tas.configuring.control_planes import SchedulerState, differences
 from tas.configuring.extenders import DEFAULT_WEIGHT, TELEMETRY_RESOURCE, Object
+from tas.configuring.versions import EMPTY_NODES
 from tas.diagnosis.descheduler import OFFER, NodeState
 from tas.diagnosis.extender import CONFIGURE
 from tas.diagnosis.finding import Finding, Missing, Severity, finding, ok, some, unknown
@@ -57,10 +58,6 @@ def managed_by(entry: Object) -> frozenset[str]:
         for each in (managed if isinstance(managed, list) else [])
         if isinstance(each, dict) and "name" in each
     )
-
-
-EMPTY_NODES = 33
-"""The first minor version whose scores for resources know nothing of nodes that an extender sent back: facts.md c73."""
 
 
 def check_scheduler(facts: SchedulerFacts) -> Iterator[Finding]:

@@ -523,6 +523,21 @@ class TestConfiguration:
         )
 
     @pytest.mark.parametrize(
+        ("minor", "verbs", "reported"),
+        [
+            (33, "filterVerb: f", True),
+            (32, "filterVerb: f", False),
+            (33, "prioritizeVerb: p, weight: 1", False),  # only filter sends nodes back
+            (33, "filterVerb: f, nodeCacheCapable: true", False),
+        ],
+    )
+    def test_whole_nodes_that_come_back_are_reported(self, minor: int, verbs: str, *, reported: bool) -> None:
+        config = f"{HEAD}extenders: [{{urlPrefix: http://o, {verbs}}}]\n"
+        scheduler = KUBEADM.replace("v1.28.3", f"v1.{minor}.0")
+        assert f"v1.{minor}.0" in scheduler
+        assert ("see every node as empty" in " ".join(planned(scheduler, config).notices)) is reported
+
+    @pytest.mark.parametrize(
         "config", ["abc", "[]", "kind: Pod\napiVersion: v1\n", "kind: KubeSchedulerConfiguration\n"]
     )
     def test_facts_K14_what_is_no_configuration_is_refused(self, config: str) -> None:
