@@ -135,7 +135,7 @@ def needs_certificates(entry: Object, folder: str) -> bool:
 
 COMMENTS = {
     "weight": "x 10 points for each step of a score; the scheduler's own plugins have 1200 in all",
-    "nodeCacheCapable": "names only: whole nodes cost the scheduler much time",
+    "nodeCacheCapable": "true: names only; whole nodes cost the scheduler much time",
     "ignorable": "true: without an answer pods are placed without this extender; false: they wait",
     "caFile": "without it the scheduler accepts any server",
 }
