@@ -94,3 +94,24 @@ def test_without_a_design_power_there_is_no_file(tmp_path: Path, zones: dict[str
     assert code == 2
     assert f"no package with a largest power in {tmp_path}/sys/class/powercap" in message
     assert list(directory.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("script", "theirs", "line"),
+    [
+        ("health-metric/set-health.sh", "text.prom", "node_health_metric 2"),
+        ("labeling/set-cards.sh", "metrics.prom", "node_metric_card0 200"),
+    ],
+)
+def test_a_file_of_the_original_with_the_same_metric_is_named(
+    tmp_path: Path, script: str, theirs: str, line: str
+) -> None:
+    """node_exporter serves one of the two without an error, and the other would be written in vain."""
+    (tmp_path / theirs).write_text("node_other_metric 1\n")
+    assert run(script, *ARGUMENTS[script], tmp_path) == (0, "")
+    (tmp_path / theirs).write_text(f"{line}\n")
+    before = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    code, message = run(script, *ARGUMENTS[script], tmp_path)
+    assert code == 2
+    assert f"{tmp_path / theirs} has " in message
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == before
