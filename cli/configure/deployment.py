@@ -9,6 +9,7 @@ from cli.configure.flags import Command, extender_options, extenders_of
 from cli.output import echo
 from tas.configuring.second_scheduler import SecondScheduler, manifests
 from tas.configuring.versions import minor_of_image, minor_of_version
+from tas.diagnosis.url import url_of
 
 
 @click.command("deployment", cls=Command, params=[
@@ -47,4 +48,10 @@ def deployment(
         extenders=extenders_of(extenders=extenders or ("telemetry",), **about_extenders),
     )
     echo(manifests(second), nl=False)
+    for url, kind in {each.url: each.kind for each in second.extenders}.items():
+        if (parts := url_of(url)) is not None and parts.is_loopback:
+            text = (
+                f"is the pod of this scheduler itself: add a container that listens there, or give another --{kind}-url"
+            )
+            echo(f"note: {url} {text}", err=True)
     return 0

@@ -931,3 +931,6 @@ def test_a_second_scheduler_is_printed() -> None:
     assert "schedulerName: second" in result.stdout
     assert code(tas("configure", "deployment", "--image", "r/kube-scheduler:latest")) == 1
     assert code(tas("configure", "deployment", "--image", "r/k:v1.30.4", "--name", "default-scheduler")) == 2
+    assert result.stderr == ""
+    itself = tas("configure", "deployment", "--image", "r/k:v1.30.4", "--telemetry-url", "http://127.0.0.1:9001")
+    assert "note: http://127.0.0.1:9001 is the pod of this scheduler itself: add a container" in itself.stderr
