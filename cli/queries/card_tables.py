@@ -77,8 +77,8 @@ def print_pod_cards(cards: PodCards) -> None:
         echo("GPU cards: the pod requests none")
         return
     for name in cards.ignored:
-        setting = "allowlist" if name == ALLOW else "denylist"
-        echo(f"the annotation {name} does not count: {flag(setting)} is off, as by default in tas run gpu")
+        off = flag("allowlist" if name == ALLOW else "denylist")
+        echo(f"the annotation {name} does not count: {off} is off; give {off} on if tas run gpu has it")
     if cards.refusal:
         echo_line(f"GPU cards: no node can ever fulfil what the pod asks: {cards.refusal}")
         return

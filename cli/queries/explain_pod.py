@@ -179,7 +179,8 @@ async def _policy_of(bus: Bus, key: PodKey, answered: Sequence[Answer]) -> str:
             return last
         raise click.ClickException(
             f"pod {key}: not known. Known are the pods of a cluster with the label {POD_LABEL}, and the pods in the "
-            "extender's last answers. For another pod, give --policy NAME"
+            f"extender's last answers. For a pod of agents or of cards, give {flag('extender_health')} with their "
+            "health port; for another pod, --policy NAME"
         )
     if isinstance(pod, Unreadable):
         raise click.ClickException(str(pod.error))

@@ -127,6 +127,7 @@ async def test_a_pod_without_requests_of_the_scheduler_has_no_answers(tas: Tas, 
     done = await tas("explain", "pod", "q", "--extender-health", health)
     assert done.code == 1
     assert "pod default/q: not known" in done.err
+    assert "give --extender-health with their health port" in done.err
 
 
 async def test_a_pod_without_a_policy_has_its_answers(tas: Tas, everything: Running) -> None:

@@ -134,7 +134,10 @@ async def test_explain_pod_says_for_each_node_which_card_lacks_what(tas: Tas, bu
     at = lines.index("gpu-1.example.com - - will not fit: no card has room for container c")
     assert lines[at + 1] == "card0: gpu.intel.com/millicores: needs 600, 500 free"
     assert lines[at + 2] == "card1: disabled by bad, hot"
-    assert lines[0] == "the annotation gas-allow does not count: --allowlist is off, as by default in tas run gpu"
+    assert (
+        lines[0]
+        == "the annotation gas-allow does not count: --allowlist is off; give --allowlist on if tas run gpu has it"
+    )
     assert "gpu-4 card0 - -" in lines
     found = (await tas("explain", "pod", "new", "--manifest", str(file), "--allowlist", "on", "--json")).json
     assert (found["now"], found["cards"]["ignored"]) == (None, [])
