@@ -320,6 +320,7 @@ OTHERS = {
     "--patches",
     "--algorithm-provider",
     "--policy-config-file",
+    "--logtostderr",
     "--policy-configmap",
     "--policy-configmap-namespace",
 }
