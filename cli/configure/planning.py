@@ -161,7 +161,8 @@ def planned(
     needs = [manifest, *([template] if template else [])]
     needs += [cert, key, cacert] if any(each.is_https for each in chosen) else []
     if missing := [path for path in needs if not Path(path).exists()]:
-        raise ConfigureError("missing: " + ", ".join(dict.fromkeys(missing)))
+        where = ": run this on a control plane node, or give -m FILE" if manifest in missing else ""
+        raise ConfigureError("missing: " + ", ".join(dict.fromkeys(missing)) + where)
     text = text_of(pod)
     with _by_hand_if_refused(text, options):
         source = None if policy_configmap or replace else _source(text, options)

@@ -363,7 +363,7 @@ BAD_FILES: dict[str, tuple[Callable[[Node], object], str]] = {
     "a manifest in another encoding": (lambda node: node.manifest.write_bytes(b"a: \xff"), "UTF-8"),
     "half a manifest": (lambda node: node.manifest.write_text(KUBEADM[:310]), "manifest: spec.containers[0].image"),
     "another pod": (lambda node: node.manifest.write_text(KUBEADM.replace("kube-scheduler", "etcd")), "exactly one"),
-    "no manifest": (lambda node: node.manifest.unlink(), "missing: "),
+    "no manifest": (lambda node: node.manifest.unlink(), "run this on a control plane node, or give -m FILE"),
     "a symbolic link": (symbolic_link, "is a symbolic link to"),
     "a folder": (folder, "is no regular file"),
     "no version": (lambda node: node.manifest.write_text(KUBEADM.replace(":v1.28.3", ":latest")), "--kube-version"),
