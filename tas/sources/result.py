@@ -87,14 +87,16 @@ class SourceResult(msgspec.Struct, frozen=True, kw_only=True):
 
     `samples` has each metric of a node at most once. `missing` gives for each metric without any value the reason: the
     source does not know the metric, or failed for this metric alone. Of those in `warming` a value comes by itself once
-    the window of the statistic is covered. `refused_now` has why a value is refused, by node
-    and metric, if the source knows all its values at any time. `suspect` counts accepted values that may be none.
+    the window of the statistic is covered. Those in `without_turn` were not read, since other metrics came first: the
+    result says nothing of their nodes. `refused_now` has why a value is refused, by node and metric, if the source
+    knows all its values at any time. `suspect` counts accepted values that may be none.
     """
 
     samples: tuple[Sample, ...] = ()
     refusals: Mapping[RefusalReason, Refusal] = {}
     missing: Mapping[str, str] = {}
     warming: Set[str] = frozenset()
+    without_turn: Set[str] = frozenset()
     refused_now: Mapping[str, Mapping[str, str]] = {}
     suspect: Mapping[SuspectReason, Refusal] = {}
 
@@ -121,6 +123,7 @@ class ResultBuilder:
         self._unknown: dict[str, None] = {}  # texts that mean no node
         self._missing: dict[str, str] = {}
         self._warming: set[str] = set()
+        self._without_turn: set[str] = set()
 
     def add(
         self,
@@ -225,11 +228,16 @@ class ResultBuilder:
             else Refusal(count=before.count + 1, example=f"{before.example}; {why}")
         )
 
-    def add_missing(self, metric: str, reason: str, *, warming: bool = False) -> None:
-        """Notes that the source gave no value of `metric`; `warming`: only because its window is not covered yet."""
+    def add_missing(self, metric: str, reason: str, *, warming: bool = False, without_turn: bool = False) -> None:
+        """Notes that the source gave no value of `metric`.
+
+        `warming`: only because its window is not covered yet. `without_turn`: only because other metrics came first.
+        """
         self._missing[metric] = reason
         if warming:
             self._warming.add(metric)
+        if without_turn:
+            self._without_turn.add(metric)
 
     def result(self) -> SourceResult:
         """All that was added, samples in the order in which they were added."""
@@ -238,6 +246,7 @@ class ResultBuilder:
             refusals=self._refusals,
             missing=self._missing,
             warming=self._warming,
+            without_turn=self._without_turn,
             suspect=self._suspect,
         )
 
@@ -248,14 +257,23 @@ def combined(results: Iterable[SourceResult]) -> SourceResult:
     refusals: dict[RefusalReason, Refusal] = {}
     missing: dict[str, str] = {}
     warming: set[str] = set()
+    without_turn: set[str] = set()
     suspect: dict[SuspectReason, Refusal] = {}
     for result in results:
         samples += result.samples
         _count_in(refusals, result.refusals)
         missing |= result.missing
         warming |= result.warming
+        without_turn |= result.without_turn
         _count_in(suspect, result.suspect)
-    return SourceResult(samples=tuple(samples), refusals=refusals, missing=missing, warming=warming, suspect=suspect)
+    return SourceResult(
+        samples=tuple(samples),
+        refusals=refusals,
+        missing=missing,
+        warming=warming,
+        without_turn=without_turn,
+        suspect=suspect,
+    )
 
 
 def _count_in(counts: dict[_R, Refusal], more: Mapping[_R, Refusal]) -> None:

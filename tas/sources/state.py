@@ -17,7 +17,7 @@ import msgspec
 from tas.errors import line_of
 from tas.samples.freshness import stale_time
 from tas.samples.sample import MAX_SAMPLE_AGE
-from tas.sources.result import Refusal, RefusalReason, Sample, SourceResult, SuspectReason
+from tas.sources.result import Refusal, RefusalReason, SourceResult, SuspectReason
 
 MIN_WRITE_INTERVAL_SECONDS = 1.0
 """The shortest time between two writes of a state, however often its significant fields change."""
@@ -45,7 +45,8 @@ UNATTENDED_SECONDS = 2 * MAX_WRITE_INTERVAL_SECONDS
 
 LOST_POLLS = 3
 LOST_SECONDS = 15.0
-"""A node is lost when for so many polls, and for so long, no fresh value of it came: one failed scrape is no loss."""
+"""A node is lost when for so many polls, or turns of a metric, and for so long, no fresh value of it came: one failed
+scrape is no loss."""
 
 LOST_FOR_SECONDS = MAX_SAMPLE_AGE
 """So long a node counts as lost. After that no rule can use its values, and the source may be right to have fewer."""
@@ -272,7 +273,11 @@ def _json_bytes(value: object) -> int:
 
 
 class _FreshNodes:
-    """The nodes with a sample of one metric, each until its sample is stale, and those that had one before."""
+    """The nodes with a sample of one metric, each until its sample is stale, and those that had one before.
+
+    Attributes:
+        interval: Seconds between two turns of the metric; 0 if it has one in each poll.
+    """
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}
@@ -281,6 +286,9 @@ class _FreshNodes:
         self._before: dict[str, float] = {}
         self._lost: dict[str, float] = {}  # since when
         self._earliest_lost = inf
+        self._read_at = inf
+        self._is_passed_over = False
+        self.interval = 0.0
         self.last_has_ended = False
         self.has_samples = False
 
@@ -296,11 +304,18 @@ class _FreshNodes:
         self._earliest = inf
         self.has_samples = False
 
-    def end_poll(self, since: float) -> None:
-        """Ends the answer: the nodes that it lacks have had no sample since then."""
+    def end_poll(self, now: float) -> None:
+        """Ends the answer: the nodes that it lacks have had no sample since the one before."""
         for node in self._before.keys() - self._until.keys():
-            self._lose(node, since)
+            self._lose(node, self._read_at)
         self._before = {}
+        self.interval = now - self._read_at if self._is_passed_over else 0.0
+        self._read_at, self._is_passed_over = now, False
+
+    def pass_over(self, now: float) -> None:
+        """Notes a poll in which the metric had no turn: its nodes keep their samples."""
+        self._is_passed_over = True
+        self.interval = max(self.interval, now - self._read_at)
 
     def add(self, nodes: Sequence[str], until: float, *, ended: bool) -> None:
         self._until.update(dict.fromkeys(nodes, until))
@@ -393,7 +408,6 @@ class SourceTracker:
         self._metrics: Mapping[str, float] = {}
         self._tolerances: Mapping[str, float] = {}
         self._requested: frozenset[str] = frozenset()
-        self._last_result = now
         self._published: float | None = None
         self._overdue = Overdue(period)
         self._newest = -inf  # when the newest published value was measured
@@ -474,7 +488,7 @@ class SourceTracker:
         self._refused_now = result.refused_now
         if self._period is not None:
             self._missing.clear()
-        has_fresh = self._add_samples(result.samples, now)
+        has_fresh = self._add_samples(result, now)
         for metric, reason in result.missing.items():
             if metric in self._metrics:
                 self._missing[metric] = line_of(reason)
@@ -493,18 +507,19 @@ class SourceTracker:
         is_complete = not result.refusals and all(not each.missing for each in self._states_of_metrics(now).values())
         return PollResult.ALL if is_complete else PollResult.SOME
 
-    def _add_samples(self, samples: Iterable[Sample], now: float) -> bool:
+    def _add_samples(self, result: SourceResult, now: float) -> bool:
         """Counts samples, and which nodes a poll gives no more; returns whether one of policies is fresh."""
         if self._period is not None:
-            for fresh in self._fresh.values():
-                fresh.begin_poll()
+            for metric, fresh in self._fresh.items():
+                if metric not in result.without_turn:
+                    fresh.begin_poll()
         has_fresh = False
-        for (metric, measured, ends), alike in groupby(samples, _KIND):  # of a poll, often a whole metric
+        for (metric, measured, ends), alike in groupby(result.samples, _KIND):  # of a poll, often a whole metric
             nodes = [sample.node for sample in alike]
             has_fresh = self._add_alike(metric, nodes, measured, ends, now) or has_fresh
-        for fresh in self._fresh.values():
-            fresh.end_poll(self._last_result)
-        self._last_result = now
+        if self._period is not None:
+            for metric, fresh in self._fresh.items():
+                (fresh.pass_over if metric in result.without_turn else fresh.end_poll)(now)
         return has_fresh
 
     def _add_alike(
@@ -544,12 +559,12 @@ class SourceTracker:
         Of the metric that has lost the most nodes; if none has, of that with the most nodes. `exists`: whether there is
         a node of a name; without it every one counts.
         """
-        limit = now - max(LOST_POLLS * (self._period or 0.0), LOST_SECONDS)
         worst, found = (0, 0), None
         for metric, fresh in sorted(self._fresh.items()):
             lost = fresh.lost(now)
             if (len(lost), fresh.count(now)) <= worst:
                 continue  # a dead source has lost all nodes of each metric: they are looked at once
+            limit = now - max(LOST_POLLS * max(self._period or 0.0, fresh.interval), LOST_SECONDS)
             lost = {node: since for node, since in lost.items() if since <= limit and (exists is None or exists(node))}
             if (len(lost), fresh.count(now)) > worst:
                 worst = len(lost), fresh.count(now)

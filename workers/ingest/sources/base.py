@@ -6,7 +6,8 @@ the state.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager, nullcontext
 from itertools import count
 from typing import Protocol, TypeVar, runtime_checkable
 
@@ -50,20 +51,35 @@ class Reader:
 
 
 class Turns:
-    """Whose turn it is: if one poll cannot read all metrics, those come first that have waited longest."""
+    """Whose turn it is: if one poll cannot read all metrics, those come first that have waited longest.
 
-    def __init__(self) -> None:
+    Metrics whose last request had no answer in time have half of the slots at most, so that the others go on.
+    """
+
+    def __init__(self, slots: int) -> None:
+        """At most `slots` metrics are requested at the same time."""
         self._last: dict[str, int] = {}
         self._count = count(1)
+        self._slow: set[str] = set()
+        self._slots = asyncio.Semaphore(slots)
+        self._slots_of_slow = asyncio.Semaphore((slots + 1) // 2)
 
     def order(self, metrics: frozenset[str], skipped: Collection[str] = ()) -> list[str]:
         """The metrics in the order of their turns, without those that are skipped. Others are forgotten."""
         self._last = {metric: turn for metric, turn in self._last.items() if metric in metrics}
+        self._slow &= metrics
         return sorted(metrics.difference(skipped), key=lambda metric: (self._last.get(metric, 0), metric))
 
-    def had(self, metric: str) -> None:
-        """Notes that a metric has had its turn."""
+    @asynccontextmanager
+    async def slot(self, metric: str) -> AsyncIterator[None]:
+        """A slot, in which the metric may be requested."""
+        async with self._slots_of_slow if metric in self._slow else nullcontext(), self._slots:
+            yield
+
+    def had(self, metric: str, *, in_time: bool = True) -> None:
+        """Notes that a metric has had its turn, and whether an answer came in time."""
         self._last[metric] = next(self._count)
+        (self._slow.discard if in_time else self._slow.add)(metric)
 
 
 class Source(Protocol):

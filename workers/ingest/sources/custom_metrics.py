@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from functools import partial
 
 from tas.errors import InvalidInputError
@@ -54,7 +55,7 @@ class CustomMetrics:
         self._discover_at = float("-inf")
         self._retry_at = float("-inf")
         self._skipped: dict[str, _Skipped] = {}
-        self._turns = Turns()
+        self._turns = Turns(MAX_CONCURRENT)
         self._reader = Reader()
 
     async def read(self, metrics: frozenset[str]) -> SourceResult:
@@ -65,28 +66,26 @@ class CustomMetrics:
         self._skipped = {metric: slow for metric, slow in self._skipped.items() if metric in metrics}
         skipped = {metric for metric, slow in self._skipped.items() if now < slow.until}
         requested = self._turns.order(metrics, skipped)
-        slots = asyncio.Semaphore(MAX_CONCURRENT)
-        outcomes = await asyncio.gather(*(self._read_one(metric, version, slots) for metric in requested))
+        outcomes = await asyncio.gather(*(self._read_one(metric, version) for metric in requested))
         failures = [outcome for outcome in outcomes if isinstance(outcome, _Failure)]
         if failures and len(failures) == len(outcomes):
             raise SourceError(failures[0].reason, retry_after=self._retry_at - time.monotonic())
         results = [outcome for outcome in outcomes if isinstance(outcome, SourceResult)]
         return combined([*results, self._missing(failures, skipped)])
 
-    async def _read_one(self, metric: str, version: str, slots: asyncio.Semaphore) -> "SourceResult | _Failure":
-        try:
-            async with asyncio.timeout(TURN_SECONDS):
-                await slots.acquire()
-        except TimeoutError:
-            return _Failure(
-                metric,
-                f"not requested within {TURN_SECONDS:g} s: other metrics came first; requested first in the next poll",
-            )
-        try:
+    async def _read_one(self, metric: str, version: str) -> "SourceResult | _Failure":
+        async with AsyncExitStack() as slot:
+            try:
+                async with asyncio.timeout(TURN_SECONDS):
+                    await slot.enter_async_context(self._turns.slot(metric))
+            except TimeoutError:
+                reason = f"not requested within {TURN_SECONDS:g} s: other metrics came first; first in the next poll"
+                return _Failure(metric, reason, without_turn=True)
             self._turns.had(metric)
-            return await self._request(metric, version)
-        finally:
-            slots.release()
+            found = await self._request(metric, version)
+            if isinstance(found, _Failure) and found.slow:
+                self._turns.had(metric, in_time=False)
+            return found
 
     async def _request(self, metric: str, version: str) -> "SourceResult | _Failure":
         path = f"/apis/{GROUP}/{version}/nodes/*/{metric}"
@@ -115,7 +114,7 @@ class CustomMetrics:
         now = time.monotonic()
         builder = ResultBuilder()
         for failure in failures:
-            builder.add_missing(failure.metric, failure.reason)
+            builder.add_missing(failure.metric, failure.reason, without_turn=failure.without_turn)
             if failure.slow:
                 before = self._skipped.get(failure.metric)
                 self._skipped[failure.metric] = _Skipped(failure.reason, now, before)
@@ -147,12 +146,13 @@ class CustomMetrics:
 
 
 class _Failure:
-    """Why a metric is missing; `slow` if its request timed out."""
+    """Why a metric is missing; `slow` if its request timed out, `without_turn` if it was not requested."""
 
-    def __init__(self, metric: str, reason: str, *, slow: bool = False) -> None:
+    def __init__(self, metric: str, reason: str, *, slow: bool = False, without_turn: bool = False) -> None:
         self.metric = metric
         self.reason = reason
         self.slow = slow
+        self.without_turn = without_turn
 
 
 class _Skipped:

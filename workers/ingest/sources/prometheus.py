@@ -35,13 +35,24 @@ _BUSY = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 class _FailedError(Exception):
-    """A query failed. `waits`: for lack of time alone. `unreadable`: the response is not of a Prometheus API."""
+    """A query failed.
+
+    `waits`: for lack of time alone. `slow`: no answer came in time. `unreadable`: the response is not of a Prometheus
+    API.
+    """
 
     def __init__(
-        self, message: str, *, waits: bool = False, unreadable: bool = False, retry_after: float = 0.0
+        self,
+        message: str,
+        *,
+        waits: bool = False,
+        slow: bool = False,
+        unreadable: bool = False,
+        retry_after: float = 0.0,
     ) -> None:
         super().__init__(message)
         self.waits = waits
+        self.slow = slow
         self.unreadable = unreadable
         self.retry_after = retry_after
 
@@ -58,7 +69,6 @@ class _Poll:
     server_name: str | None
     mappings: Mappings
     nodes: NodeNames
-    slots: asyncio.Semaphore
     ends: float
 
 
@@ -83,7 +93,7 @@ class Prometheus:
         self._query_seconds = query_seconds
         self._nodes = nodes
         self._reader = Reader()
-        self._turns = Turns()
+        self._turns = Turns(MAX_CONCURRENT_QUERIES)
         self._http = HttpClient(url, folder=config.folder, user_agent=f"tas-on-nats/{name}")
 
     async def read(self, metrics: frozenset[str]) -> SourceResult:
@@ -99,7 +109,6 @@ class Prometheus:
             server_name=http.tls_config.server_name if http.tls_config else None,
             mappings=config.mappings,
             nodes=self._nodes(),
-            slots=asyncio.Semaphore(MAX_CONCURRENT_QUERIES),
             ends=asyncio.get_running_loop().time() + self._query_seconds,
         )
         requested = self._turns.order(metrics)
@@ -121,7 +130,7 @@ class Prometheus:
         except _FailedError as error:
             found = error
         if isinstance(found, SourceResult) or not found.waits:
-            self._turns.had(metric)
+            self._turns.had(metric, in_time=isinstance(found, SourceResult) or not found.slow)
         return found
 
     async def _query(self, poll: _Poll, metric: str, mapping: MetricMapping) -> SourceResult:
@@ -135,7 +144,7 @@ class Prometheus:
         waits = True
         try:
             # The time limit includes the wait for a slot, so that it holds for all queries together.
-            async with asyncio.timeout_at(poll.ends) as limit, poll.slots:
+            async with asyncio.timeout_at(poll.ends) as limit, self._turns.slot(metric):
                 waits = poll.ends - asyncio.get_running_loop().time() < self._query_seconds / 2
                 async with poll.session.get(
                     url, params=query, server_hostname=poll.server_name, allow_redirects=False
@@ -153,7 +162,7 @@ class Prometheus:
             why = f"{self._http.url}: no answer within {self._query_seconds:g} s"
             if waits:
                 why = f"not read within {self._query_seconds:g} s: other metrics came first; first in the next poll"
-            raise _FailedError(why, waits=waits) from error
+            raise _FailedError(why, waits=waits, slow=not waits) from error
         except TooLargeError as error:
             raise _FailedError(f"{self._http.url}: {error}: {_asked(query)}") from error
         except (aiohttp.ClientError, ValueError) as error:
@@ -174,7 +183,7 @@ def _result_of(outcomes: Mapping[str, SourceResult | _FailedError], *, within: f
         raise SourceError(str(first), retry_after=max(failure.retry_after for failure in failures.values()))
     builder = ResultBuilder()
     for metric, failure in failures.items():
-        builder.add_missing(metric, str(failure))
+        builder.add_missing(metric, str(failure), without_turn=failure.waits)
         if failure.unreadable:
             builder.refuse(RefusalReason.SHAPE, metric, "answer", "unreadable", str(failure))
     results = (outcome for outcome in outcomes.values() if isinstance(outcome, SourceResult))

@@ -14,6 +14,7 @@ from sandbox.faults import Call, Drop
 from tests.integration.servers import eventually
 from tests.integration.workers.collecting import World, collecting, polled
 from tests.kubernetes.collect_scenarios import Adapter, CollectScenarios, metrics_world
+from workers.ingest.sources.base import Turns
 from workers.ingest.sources.custom_metrics import MAX_ANSWER_BYTES, CustomMetrics
 from workers.ingest.sources.metrics_server import MetricsServer
 from workers.kubernetes.client import KubernetesClient
@@ -304,7 +305,7 @@ async def test_a_metric_that_times_out_is_skipped_for_a_while(
 async def test_a_metric_without_a_slot_is_requested_first_in_the_next_poll(
     bus: Bus, world: World, sandbox: Sandbox, source: CustomMetrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.ingest.sources.custom_metrics.MAX_CONCURRENT", 1)
+    monkeypatch.setattr(source, "_turns", Turns(1))
     monkeypatch.setattr("workers.ingest.sources.custom_metrics.TURN_SECONDS", 0.2)
     for metric in ("good", "bad"):
         sandbox.metrics.set(metric, "node-1", "1500m")

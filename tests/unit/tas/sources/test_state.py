@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from bus.records.sources import decode_source_state, encode_source_state
 from tas.samples.sample import MAX_SAMPLE_AGE
 from tas.sources.nodes import NodeNames
-from tas.sources.result import RefusalReason, ResultBuilder, SourceResult, SuspectReason, with_valid_times
+from tas.sources.result import RefusalReason, ResultBuilder, SourceResult, SuspectReason, combined, with_valid_times
 from tas.sources.state import (
     COUNTER_WRITE_INTERVAL_SECONDS,
     LOST_FOR_SECONDS,
@@ -123,6 +123,16 @@ def given(tracker: SourceTracker, nodes: str, now: float, metric: str = "m", **v
     tracker.record_result(result(*((node, metric) for node in nodes), **values), published=len(nodes), now=now)
 
 
+def take_turns(tracker: SourceTracker, turn: list[str], metrics: list[str], nodes: str, now: float) -> None:
+    """A poll of which only the metrics in `turn` were read."""
+    builder = ResultBuilder()
+    for metric in metrics:
+        if metric not in turn:
+            builder.add_missing(metric, "others came first", without_turn=True)
+    read = result(*((node, metric) for metric in turn for node in nodes))
+    tracker.record_result(combined([read, builder.result()]), published=1, now=now)
+
+
 class TestLostNodes:
     """A node is lost that had a fresh sample within the hour and has none now, for three polls and for 15 s."""
 
@@ -166,6 +176,44 @@ class TestLostNodes:
         assert (lost.names, lost.since) == (("b",), 101.0 + STALE_AFTER)
         # Of a source that writes to us another replica may have the others.
         assert tracker.state(now=190.0, lost=lost).lost == (None if period is None else lost)
+
+    def test_metrics_that_take_turns_lose_no_node_while_they_wait(self) -> None:
+        """20 metrics, of which each poll reads 2: all nodes of the other 18 were lost, and the metrics missing."""
+        metrics = [f"metric_{number:02}" for number in range(20)]
+        tracker = SourceTracker(kind="k", holder="h", period=5.0, now=100.0)
+        tracker.set_metrics(dict.fromkeys(metrics, 120.0), now=100.0)
+        for poll in range(40):
+            now = 100.0 + 5.0 * poll
+            turn = [metrics[(2 * poll + each) % 20] for each in range(2)]
+            take_turns(tracker, turn, metrics, "a" if poll == 20 else "ab", now)
+            assert tracker.nodes(now + 4.0) == (2, None), "one failed scrape of two metrics is no loss"
+            missing = {metric for metric, each in tracker.state(now=now).metrics.items() if each.missing}
+            assert missing == set(metrics[2 * poll + 2 :]), "only those that were never read"
+
+    def test_a_node_that_three_turns_of_a_metric_lack_is_lost_since_the_turn_before(self) -> None:
+        tracker = make_tracker(period=5.0)
+        for now, nodes in ((100.0, "ab"), (120.0, "ab"), (140.0, "a"), (160.0, "a")):
+            take_turns(tracker, ["m"], ["m", "n"], nodes, now)
+            for later in (5.0, 10.0, 15.0):
+                take_turns(tracker, ["n"], ["m", "n"], "a", now + later)
+        assert tracker.nodes(179.9) == (1, None)
+        lost = LostNodes(metric="m", count=1, nodes=2, since=120.0, names=("b",))
+        assert tracker.nodes(180.0) == (1, lost)
+
+    def test_one_failed_scrape_before_a_metric_waits_for_its_next_turn_is_no_loss(self) -> None:
+        tracker = make_tracker(period=5.0)
+        for now, nodes in ((100.0, "ab"), (105.0, "a")):
+            take_turns(tracker, ["m"], ["m", "n"], nodes, now)
+        for now in (110.0, 115.0, 120.0, 125.0):
+            take_turns(tracker, ["n"], ["m", "n"], "ab", now)
+        assert tracker.nodes(125.0) == (2, None)
+
+    def test_a_metric_that_has_no_turn_is_missing_once_its_samples_are_stale(self) -> None:
+        tracker = make_tracker(period=5.0)
+        take_turns(tracker, ["m", "n"], ["m", "n"], "ab", 100.0)
+        take_turns(tracker, ["n"], ["m", "n"], "ab", 100.0 + STALE_AFTER - 1.0)
+        assert tracker.state(now=99.9 + STALE_AFTER).metrics["m"] == SourceMetric(nodes=2)
+        assert tracker.state(now=100.0 + STALE_AFTER).metrics["m"] == SourceMetric(missing="others came first")
 
     def test_the_metric_that_lost_the_most_nodes_counts(self) -> None:
         tracker = make_tracker()

@@ -31,7 +31,7 @@ from tests.sources import writing
 from tests.sources.answers import QUERIES, Answer, SimulatedPrometheus, golden, simulated_prometheus
 from tests.sources.writing import series
 from workers.ingest.sources import config, prometheus
-from workers.ingest.sources.base import LARGE_BYTES, SourceError
+from workers.ingest.sources.base import LARGE_BYTES, Reader, SourceError
 from workers.ingest.sources.config import ConfigFile
 from workers.ingest.sources.prometheus import MAX_CONCURRENT_QUERIES, Prometheus
 from workers.ingest.sources.remote_write import RemoteWrite
@@ -116,14 +116,51 @@ async def test_the_largest_cluster_is_read(simulated: SimulatedPrometheus) -> No
     assert values(result)["load", "node-14999"] == "0.14999"
 
 
+class Ending:
+    """Ends polls whose time limit would come much later.
+
+    Attributes:
+        answered: The number of answers that the source has received.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.answered = 0
+        self._limits: list[asyncio.Timeout] = []
+        timeout_at, read = asyncio.timeout_at, Reader.read
+
+        def limited(when: float | None) -> asyncio.Timeout:
+            self._limits.append(timeout_at(when))
+            return self._limits[-1]
+
+        async def counted(reader: Reader, *given: Any, **named: Any) -> Any:
+            self.answered += 1
+            return await read(reader, *given, **named)
+
+        monkeypatch.setattr(asyncio, "timeout_at", limited)
+        monkeypatch.setattr(Reader, "read", counted)
+
+    async def after(self, answered: int, asked: int, simulated: SimulatedPrometheus) -> None:
+        """Lets the time of the present poll end once there are so many answers, and so many queries were asked."""
+        await eventually(lambda: self.answered >= answered and len(simulated.asked) >= asked)
+        now = asyncio.get_running_loop().time()
+        for limit in self._limits:
+            with suppress(RuntimeError):  # its query has ended
+                if limit.when() is not None:  # an answer is not being read
+                    limit.reschedule(now)
+        self._limits.clear()
+
+
+def answer_of(metric: str) -> bytes:
+    found = {"metric": {"__name__": metric, "instance": "node-1:9100"}, "value": [1767225600.5, "2"]}
+    return json.dumps({"status": "success", "data": {"resultType": "vector", "result": [found]}}).encode()
+
+
 async def test_of_more_metrics_than_can_be_read_in_one_poll_each_has_its_turn(
     simulated: SimulatedPrometheus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    metrics = [f"metric_{number:02}" for number in range(20)]
+    metrics = {f"metric_{number:02}" for number in range(20)}
     for metric in metrics:
-        found = {"metric": {"__name__": metric, "instance": "node-1:9100"}, "value": [1767225600.5, "2"]}
-        body = json.dumps({"status": "success", "data": {"resultType": "vector", "result": [found]}})
-        simulated.answers[query_of(metric, MetricMapping())] = Answer(body.encode() + b" " * LARGE_BYTES)
+        simulated.answers[query_of(metric, MetricMapping())] = Answer(answer_of(metric) + b" " * LARGE_BYTES)
     goes_on = threading.Event()
 
     def slow(*given: Any, **named: Any) -> SourceResult:
@@ -131,25 +168,45 @@ async def test_of_more_metrics_than_can_be_read_in_one_poll_each_has_its_turn(
         return read_answer(*given, **named)
 
     monkeypatch.setattr(prometheus, "read_answer", slow)
-    seconds = 1.0
-    async with source(simulated.url, seconds=seconds) as read:
-        ends = time.monotonic() + 2 * seconds
+    ending = Ending(monkeypatch)
+    async with source(simulated.url) as read:
         first = asyncio.ensure_future(read(*metrics))
-        await eventually(lambda: time.monotonic() > ends)
+        await ending.after(MAX_CONCURRENT_QUERIES, MAX_CONCURRENT_QUERIES, simulated)
         goes_on.set()
         result = await first
-        assert values(result) == {("metric_00", "node-1"): "2"}
-        assert result.missing.keys() == set(metrics[1:])
-        for metric in metrics[1:MAX_CONCURRENT_QUERIES]:  # answered
-            why = "not read within 1 s: other metrics came first; first in the next poll"
-            assert result.missing[metric] == why
+        ((had_turn, _),) = values(result)
+        why = f"not read within {LONG:g} s: other metrics came first; first in the next poll"
+        assert result.missing == dict.fromkeys(metrics - {had_turn}, why)
+        assert result.without_turn == metrics - {had_turn}
         asked = len(simulated.asked)
-        assert asked < len(metrics), "each answer is in memory"
+        assert asked == MAX_CONCURRENT_QUERIES, "so many answers are in memory at most"
         result = await read(*metrics)
-    assert {metric for metric, _ in values(result)} == set(metrics)
+    assert {metric for metric, _ in values(result)} == metrics
     assert not result.missing
     first_asked = {each["query"] for each in simulated.asked[asked : asked + MAX_CONCURRENT_QUERIES]}
-    assert query_of(metrics[0], MetricMapping()) not in first_asked
+    assert query_of(had_turn, MetricMapping()) not in first_asked
+
+
+async def test_a_slow_query_takes_a_slot_of_the_others_in_one_poll_at_most(
+    simulated: SimulatedPrometheus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many did in each second poll: those of them that had to wait came first in the next one."""
+    slow = [f"a_slow_{number:02}" for number in range(2 * MAX_CONCURRENT_QUERIES)]
+    for metric in slow:
+        simulated.answers[query_of(metric, MetricMapping())] = Answer(b"", status=0)
+    simulated.answers[query_of("load", MetricMapping())] = Answer(answer_of("load"))
+    ending = Ending(monkeypatch)
+    async with source(simulated.url) as read:
+        for number in (1, 2):  # in one poll each of them takes a slot: nobody knows yet that it is slow
+            poll = asyncio.ensure_future(read(*slow, "load"))
+            await ending.after(0, number * MAX_CONCURRENT_QUERIES, simulated)
+            with pytest.raises(SourceError, match="no answer within"):
+                await poll
+        for answered in range(1, 5):
+            asked = len(simulated.asked)
+            poll = asyncio.ensure_future(read(*slow, "load"))
+            await ending.after(answered, asked + 1 + MAX_CONCURRENT_QUERIES // 2, simulated)
+            assert values(await poll) == {("load", "node-1"): "2"}
 
 
 async def test_all_values_of_a_node_in_one_poll_are_one_scrape(simulated: SimulatedPrometheus) -> None:
