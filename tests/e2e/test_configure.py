@@ -225,7 +225,7 @@ def test_an_older_scheduler_reads_its_form(cluster: Cluster, namespace: str, tmp
 
 
 @pytest.mark.parametrize("older", [OLDER[0], OLDER[3]], ids=lambda older: older.image)
-def test_facts_c74_an_older_scheduler_starts_with_a_key_of_another_certificate(
+def test_an_older_scheduler_starts_with_a_key_of_another_certificate(
     cluster: Cluster, namespace: str, tmp_path: Path, older: Older
 ) -> None:
     """As after a run that was killed between the two files. Its extender may be missing."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from tests.integration.removal.behind import views_may_be_behind  # noqa: F401  # a fixture
 from tests.integration.removal.cases import REAL, REMOVALS
 from tests.integration.removal.clocks import clocks_may_be_wrong  # noqa: F401  # a fixture
 from tests.integration.removal.play import AS_PROCESSES, ON_ONE_LOOP, played
@@ -34,7 +35,7 @@ EVERY = {ON_ONE_LOOP: seeds(), AS_PROCESSES: seeds()[:1]}
 
 # A worker that is killed by cancellation while it connects may leave an open socket; a process would not.
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-@pytest.mark.usefixtures("clocks_may_be_wrong")
+@pytest.mark.usefixtures("clocks_may_be_wrong", "views_may_be_behind")
 @pytest.mark.parametrize("seed", seeds(), ids="seed-{}".format)
 async def test_every_removal_of_a_label_has_a_reason(
     seed: int, cluster: Cluster, crd: None, tmp_path: Path, record_property: RecordProperty

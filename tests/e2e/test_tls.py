@@ -118,7 +118,7 @@ def test_a_certificate_with_another_name_is_refused(
             until(lambda: "'system:node:node-1'" in tas.process.log.read_text(), "the extender logs the name")
 
 
-def test_facts_c74_a_scheduler_starts_with_a_key_of_another_certificate_and_uses_the_right_one_once_it_is_there(
+def test_a_scheduler_starts_with_a_key_of_another_certificate_and_uses_the_right_one_once_it_is_there(
     cluster: Cluster, namespace: str, tmp_path: Path, files: Files
 ) -> None:
     key = files.folder / "client.key"
