@@ -15,8 +15,11 @@ from xdist.remote import Producer
 from xdist.scheduler import WorkStealingScheduling
 from xdist.workermanage import WorkerController
 
-WORKERS_PER_CORE = 4
-"""Many tests mainly wait: for the start of a server, a deadline, a process. A worker costs 4 s of processor time."""
+WORKERS_PER_CORE = 6
+"""One that calculates, and five that mostly wait: for the start of a server, a deadline, a process.
+
+With three that wait, half of the processors was idle once the others had ended. One that waits costs 4 s to start.
+"""
 
 WORKER_BYTES = 1 << 30
 """The most that one worker of pytest needs, with the processes of its test."""

@@ -63,7 +63,7 @@ def ran(folder: Path, kind: Path) -> list[tuple[int, int, int]]:
 
 
 def test_a_whole_run_has_workers_of_each_kind_and_one_that_crashes_is_replaced(tmp_path: Path) -> None:
-    """The only one of four that calculates crashes, too: without another of its kind its tests do not run."""
+    """The only one that calculates crashes, too: without another of its kind its tests do not run."""
     printed = run(tmp_path, "-n", str(WORKERS_PER_CORE), "--dist", "worksteal")
     assert re.search(r"2 failed, 198 passed", printed), printed  # the tests that crashed do not run again
     assert printed.count("replacing crashed worker") == 2
