@@ -519,7 +519,10 @@ class SourceTracker:
             has_fresh = self._add_alike(metric, nodes, measured, ends, now) or has_fresh
         if self._period is not None:
             for metric, fresh in self._fresh.items():
-                (fresh.pass_over if metric in result.without_turn else fresh.end_poll)(now)
+                if metric in result.without_turn:
+                    fresh.pass_over(now)
+                else:
+                    fresh.end_poll(now)
         return has_fresh
 
     def _add_alike(

@@ -79,7 +79,10 @@ class Turns:
     def had(self, metric: str, *, in_time: bool = True) -> None:
         """Notes that a metric has had its turn, and whether an answer came in time."""
         self._last[metric] = next(self._count)
-        (self._slow.discard if in_time else self._slow.add)(metric)
+        if in_time:
+            self._slow.discard(metric)
+        else:
+            self._slow.add(metric)
 
 
 class Source(Protocol):
