@@ -465,9 +465,10 @@ class Link:
         if self.loaded.name:  # of a closed bus: its rights are those of a role
             return (
                 "use the credentials of a user whose role may (tas bus init and tas bus user make them; for Kubernetes "
-                "tas bus secrets), or compare the rights on the server by tas bus check: docs/bus.md, Close the bus"
+                "tas bus secrets), or compare the rights on the server by tas bus check: docs/reference/bus.md, "
+                "Close the bus"
             )
-        return "give it this permission: docs/bus.md, Rights"
+        return "give it this permission: docs/reference/bus.md, Rights"
 
     def _forbid(self, violation: str) -> None:
         """Fails the requests that the server rejected; its text is `… for publish to "<subject>"`."""

@@ -13,7 +13,7 @@ from cli.loading import settings_page
 from cli.output import echo
 
 FOLDER = Path("docs")
-SCHEMAS = Path("events/schemas")
+SCHEMAS = Path("reference/events/schemas")
 
 
 @click.command("docs")
@@ -43,10 +43,10 @@ def _generated() -> Iterator[tuple[Path, bytes]]:
     """Each file, by its path below the folder."""
     from cli.agents_page import agents_page  # with numpy
 
-    yield Path("settings.md"), settings_page().encode()
-    yield Path("agent-options.md"), agents_page().encode()
-    yield Path("commands.md"), commands_page(click.get_current_context().find_root().command).encode()
-    yield Path("events/asyncapi.json"), _json(asyncapi())
+    yield Path("reference/settings.md"), settings_page().encode()
+    yield Path("reference/agent-options.md"), agents_page().encode()
+    yield Path("reference/commands.md"), commands_page(click.get_current_context().find_root().command).encode()
+    yield Path("reference/events/asyncapi.json"), _json(asyncapi())
     for name, schema in schemas().items():
         yield SCHEMAS / f"{name}.json", _json(schema)
 

@@ -25,7 +25,8 @@ LOOPBACK = "127.0.0.1"
 def extender_entry(url: str, **overrides: object) -> dict[str, Any]:
     """An entry of `extenders` in a scheduler's configuration, for our extender.
 
-    Differs from docs/scheduler.md: pods wait while the extender is down, and the timeout is longer for busy machines.
+    Differs from docs/start/scheduler.md: pods wait while the extender is down, and the timeout is longer, for
+    busy machines.
     `url` has no path. `overrides` are further fields of the entry, or other values.
     """
     return {

@@ -67,7 +67,7 @@ def _init(directory: Path, sources: tuple[str, ...], days: int | None) -> int:
     ]
     make_private(directory)
     write([*folder.steps(now=now), *folder.user_steps(users, now=now, expires=_end(days, now))])
-    echo(f"Include {directory / AUTH} in the configuration of nats-server: docs/bus.md, section Close the bus")
+    echo(f"Include {directory / AUTH} in the configuration of nats-server: docs/reference/bus.md, Close the bus")
     return 0
 
 
@@ -200,7 +200,9 @@ user = click.Command(
         _days(),
         click.Option(["--renew"], is_flag=True, help="Replace the credentials of this user."),
         click.Option(
-            ["--many"], is_flag=True, help="Allow more than 50 people, or 300 subscribers (docs/bus.md#people)."
+            ["--many"],
+            is_flag=True,
+            help="Allow more than 50 people, or 300 subscribers (docs/reference/bus.md#people).",
         ),
     ],
     help=f"{_user.__doc__}\n\n    ROLE is one of: {', '.join(sorted(ROLES))}.",

@@ -52,7 +52,8 @@ def compare(
     nodes for one minute are two minutes.
 
     The load is made from --seed, or read from --recording. The same arguments give the same output. Only the named
-    files are read: no bus, no cluster. docs/agents-compared.md explains the table, the loads and the recording.
+    files are read: no bus, no cluster. docs/background/agents-compared.md explains the table, the loads and the
+    recording.
     """
     _refuse_beside(recording)
     if recording is None and (excess := excess_of_made(nodes=nodes, pods=pods, hours=hours)) is not None:

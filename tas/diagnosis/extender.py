@@ -240,7 +240,7 @@ def _asked(facts: ExtenderFacts) -> Finding:
     age = max(0.0, facts.now - last.time)
     if last.status != 200 or last.error:
         what = f"the last request was answered with code {last.status}: {last.error}"
-        mend = "docs/troubleshooting.md has each code; this shows the last answers"
+        mend = "docs/how-to/troubleshooting.md has each code; this shows the last answers"
         return finding(
             "extender.asked", Severity.ERROR, what, mend, run=command("curl", "-s", f"{facts.health}/answers")
         )

@@ -208,7 +208,7 @@ def _ready(facts: ProcessFacts) -> Iterator[Finding]:
 
 def _behind(facts: ProcessFacts) -> Iterator[Finding]:
     mend = "docs/operations.md, section When there is too much to do, says what helps"
-    of_source = "docs/sources.md says what to do when nothing comes"
+    of_source = "docs/how-to/sources.md says what to do when nothing comes"
     for each in facts.running:
         for worker, sources in sorted(each.process.behind.items()):
             for source, seconds in sorted(sources.items()):
@@ -320,7 +320,7 @@ def check_answers(facts: ProcessFacts | Missing) -> Iterator[Finding]:
     age = max(0.0, facts.now - last.time)
     if last.status != 200 or last.error:
         what = f"the last request to {process.name} was answered with code {last.status}: {last.error}"
-        mend = "docs/troubleshooting.md has each code"
+        mend = "docs/how-to/troubleshooting.md has each code"
         yield finding("extender.asked", Severity.ERROR, what, mend)
     elif age > RECENT_SECONDS:
         what = f"the last request came {age / 3600:.0f} hours ago"

@@ -41,8 +41,8 @@ from tests.bench.stand import REPOSITORY, Stand
 from workers.process.log_form import LogFormat, LogLevel
 from workers.process.logs import configure_logging
 
-DOCS = REPOSITORY / "docs" / "benchmark.md"
-DOCS_HELP = "put the tables into docs/benchmark.md; those of a run of one kind alone go to their own place"
+DOCS = REPOSITORY / "docs" / "reference" / "benchmark.md"
+DOCS_HELP = "put the tables into docs/reference/benchmark.md; those of a run of one kind alone go to their own place"
 
 WIDTH = 160
 """Columns of an output that is no terminal: each row fits on one line."""

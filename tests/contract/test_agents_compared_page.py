@@ -11,7 +11,7 @@ from cli.simulate.field import IDLE
 from tas.agents.builtin import BUILTIN
 from tas.simulating.synthetic import Shape
 
-PAGE = Path(__file__).parents[2] / "docs" / "agents-compared.md"
+PAGE = Path(__file__).parents[2] / "docs" / "background" / "agents-compared.md"
 TABLE = re.compile(r"```console\n\$ (tas simulate [^\n]*)\n(.+?)```", re.DOTALL)
 
 

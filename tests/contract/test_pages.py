@@ -27,6 +27,7 @@ from workers.process.manifests import read_yaml
 from workers.watching.policy_lint import lint
 
 ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
 PAGES = sorted(
     [
         *ROOT.glob("*.md"),
@@ -100,6 +101,22 @@ def test_each_link_has_a_target(page: Path) -> None:
         target = (page.parent / path).resolve() if path else page
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("folder", ("bus", "cli", "deploy", "examples", "sandbox", "tas", "tests", "workers"))
+def test_each_page_and_anchor_that_code_names_exists(folder: str) -> None:
+    """In a message, a help text or a comment."""
+    for path in (ROOT / folder).rglob("*"):
+        if path.suffix in (".py", ".yaml", ".txt", ".mjs") and path.is_file():
+            for page, anchor in re.findall(r"(?<![\w/.])(docs/[\w./-]+\.md)(?:#([\w-]+))?", path.read_text()):
+                assert (ROOT / page).exists(), f"{path}: {page}"
+                assert not anchor or anchor in anchors(ROOT / page), f"{path}: {page}#{anchor}"
+
+
+def test_each_page_is_one_step_from_the_index() -> None:
+    index = ROOT / "docs" / "README.md"
+    linked = {(index.parent / link.partition("#")[0]).resolve() for link in re.findall(r"\]\(([^)\s]+)\)", prose(index))}
+    assert {page for page in PAGES if DOCS in page.parents and "decisions" not in page.parts} - linked == {index}
 
 
 # Blocks
@@ -295,7 +312,7 @@ def test_lint_prints_what_the_page_shows(
     monkeypatch.chdir(tmp_path)
     assert check(("my-policies/",), strict=False, as_json=False) == 1
     printed = capsys.readouterr()
-    assert f"{printed.out}{printed.err}```" in (ROOT / "docs" / "policies.md").read_text()
+    assert f"{printed.out}{printed.err}```" in (ROOT / "docs" / "start" / "policies.md").read_text()
 
 
 # Names
@@ -373,9 +390,9 @@ def test_files_tests_and_targets_exist(page: Path) -> None:
 
 
 def test_every_command_and_every_worker_is_mentioned() -> None:
-    readme = " ".join(inline(ROOT / "README.md")) + (ROOT / "README.md").read_text()
+    named = "".join(page.read_text() for page in (ROOT / "README.md", ROOT / "docs" / "README.md"))
     for name in set(COMMANDS) - {"docs", "crd"}:
-        assert f"tas {name}" in readme or f"make {name}" in readme, name
-    flow = (ROOT / "docs" / "architecture.md").read_text()
+        assert f"tas {name}" in named or f"make {name}" in named, name
+    flow = (ROOT / "docs" / "background" / "architecture.md").read_text()
     for name in ("collect", "evaluate", "events", "extender", "labels", "marks", "materialize", "policies", "watch"):
         assert name in flow

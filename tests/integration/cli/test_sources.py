@@ -147,7 +147,7 @@ async def test_a_source_that_a_replica_takes_during_the_reading_is_attended(bus:
 
 
 def test_every_state_and_reason_is_documented() -> None:
-    page = (ROOT / "docs" / "sources.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "sources.md").read_text()
     for word in Health:
         assert f"| `{word}` |" in page
     operations = (ROOT / "docs" / "operations.md").read_text()

@@ -172,7 +172,7 @@ def test_docs_writes_the_files_and_checks_them(tmp_path: Path) -> None:
     assert "run `tas docs`" in missing.stderr
     assert tas("docs", *folder).exit_code == 0
     assert tas("docs", "--check", *folder).exit_code == 0
-    page, schemas = tmp_path / "settings.md", tmp_path / "events" / "schemas"
+    page, schemas = tmp_path / "reference" / "settings.md", tmp_path / "reference" / "events" / "schemas"
     page.write_text(page.read_text().replace("2m", "3m"))
     assert tas("docs", "--check", *folder).exit_code == 1
     page.write_bytes(b"\xff")
