@@ -219,7 +219,7 @@ def _ready(facts: ExtenderFacts) -> Finding:
         return unknown("extender.ready", facts.unready)
     if facts.unready:
         what = "; ".join(f"{worker}: {reason}" for worker, reason in sorted(facts.unready.items()))
-        mend = "docs/operations.md says what to do: why something is not ready"
+        mend = "docs/reference/health.md says what to do: why something is not ready"
         run = command("curl", "-s", f"{facts.health}/readyz")
         return finding("extender.ready", Severity.ERROR, what, mend, run=run)
     return ok("extender.ready", "all workers in the process of the extender are ready")

@@ -197,7 +197,7 @@ def _written(stored: Collection[StoredPolicy], facts: PolicyFacts) -> Iterator[F
     found = False
     mend = (
         "docs/background/labels.md and docs/how-to/marks.md say what the API server refuses; "
-        "docs/operations.md has the other reasons"
+        "docs/reference/health.md has the other reasons"
     )
     for name, labels in sorted(facts.refused.items()):
         keys = [str(each.policy.key) for each in stored if each.policy.key.name == name]

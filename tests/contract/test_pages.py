@@ -115,7 +115,8 @@ def test_each_page_and_anchor_that_code_names_exists(folder: str) -> None:
 
 def test_each_page_is_one_step_from_the_index() -> None:
     index = ROOT / "docs" / "README.md"
-    linked = {(index.parent / link.partition("#")[0]).resolve() for link in re.findall(r"\]\(([^)\s]+)\)", prose(index))}
+    links = re.findall(r"\]\(([^)\s#]+)", prose(index))
+    linked = {(index.parent / link).resolve() for link in links}
     assert {page for page in PAGES if DOCS in page.parents and "decisions" not in page.parts} - linked == {index}
 
 
