@@ -465,10 +465,9 @@ class Link:
         if self.loaded.name:  # of a closed bus: its rights are those of a role
             return (
                 "use the credentials of a user whose role may (tas bus init and tas bus user make them; for Kubernetes "
-                "tas bus secrets), or compare the rights on the server by tas bus check: docs/reference/bus.md, "
-                "Close the bus"
+                "tas bus secrets), or compare the rights on the server by tas bus check: docs/how-to/close-the-bus.md"
             )
-        return "give it this permission: docs/reference/bus.md, Rights"
+        return "give it this permission: docs/how-to/bus-credentials.md, Rights"
 
     def _forbid(self, violation: str) -> None:
         """Fails the requests that the server rejected; its text is `… for publish to "<subject>"`."""

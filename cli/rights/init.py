@@ -67,7 +67,7 @@ def _init(directory: Path, sources: tuple[str, ...], days: int | None) -> int:
     ]
     make_private(directory)
     write([*folder.steps(now=now), *folder.user_steps(users, now=now, expires=_end(days, now))])
-    echo(f"Include {directory / AUTH} in the configuration of nats-server: docs/reference/bus.md, Close the bus")
+    echo(f"Include {directory / AUTH} in the configuration of nats-server: docs/how-to/close-the-bus.md")
     return 0
 
 
@@ -202,7 +202,7 @@ user = click.Command(
         click.Option(
             ["--many"],
             is_flag=True,
-            help="Allow more than 50 people, or 300 subscribers (docs/reference/bus.md#people).",
+            help="Allow more than 50 people, or 300 subscribers (docs/background/bus-rights.md#people).",
         ),
     ],
     help=f"{_user.__doc__}\n\n    ROLE is one of: {', '.join(sorted(ROLES))}.",

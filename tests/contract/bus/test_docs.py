@@ -1,4 +1,4 @@
-"""docs/reference/bus.md: its programs run, and its messages are the sample files."""
+"""The pages of the bus: their programs run, and their messages are the sample files."""
 
 import asyncio
 import base64
@@ -36,7 +36,8 @@ from workers.ingest.stored_tables import MAX_SOURCES
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "contract" / "golden" / "bus"
-PAGE = (ROOT / "docs" / "reference" / "bus.md").read_text()
+PAGES = ("how-to/publish.md", "reference/bus.md", "reference/records.md", "how-to/bus-credentials.md")
+PAGE = "\n".join((ROOT / "docs" / page).read_text() for page in PAGES)
 PUBLISH, PUBLISH_TABLES, WATCH, LOG = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 
 

@@ -24,7 +24,7 @@ def test_each_alert_is_listed_and_says_when_it_fires_and_what_to_do() -> None:
 
 def test_a_link_keeps_the_page_that_it_names() -> None:
     assert "tas bus user operator labels labels --renew" in tas("TasBusCredentialsExpire").stdout
-    assert "bus.md (docs/reference/bus.md)" in tas("TasBusCredentialsExpire").stdout
+    assert "close the bus (docs/how-to/close-the-bus.md)" in tas("TasBusCredentialsExpire").stdout
     assert "do: as TasSchedulerDoesNotAsk\n" in tas("TasSchedulerAsksNobody").stdout
 
 

@@ -117,7 +117,7 @@ async def test_nodes_get_labels_pods_move_an_edit_takes_effect_and_no_file_remai
         os.killpg(pager.process.pid, signal.SIGKILL)
         # No source is polled for metrics that it does not have: a new user would see only its warnings.
         assert (await tas("get", "sources", "--json")).out.strip() == "[]"
-        publish = await as_written("reference/bus.md", "publish.py", tas, policies.parent)
+        publish = await as_written("how-to/publish.md", "publish.py", tas, policies.parent)
         await publish.shows("stored as ")
         # A new process: no other test runs this command as a user starts it.
         top = Screen(await tas.new("top", "--extender-health", f"127.0.0.1:{health}"))
