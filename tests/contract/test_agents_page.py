@@ -1,4 +1,4 @@
-"""docs/how-to/agents.md agrees with the agents of the product."""
+"""The pages of agents agree with the agents of the product."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,8 @@ from tas.agents.safe import SafeOptions, SafeOverload
 from workers.process.manifests import read_yaml
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "how-to" / "agents.md").read_text()
+PAGES = ("how-to/agents.md", "reference/agents.md", "how-to/write-an-agent.md")
+PAGE = "\n".join((ROOT / "docs" / page).read_text() for page in PAGES)
 ROWS = re.findall(r"^\| `([\w-]+)` \| (.*?) ?\| (.*) \| (.*) \|$", PAGE, re.MULTILINE)
 
 

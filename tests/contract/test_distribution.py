@@ -125,7 +125,7 @@ def test_the_page_of_supported_versions_has_the_versions_that_are_tested(program
 
 
 def test_the_page_about_the_installation_names_the_wheel_of_this_version() -> None:
-    page = (ROOT / "docs" / "start" / "install.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "package.md").read_text()
     assert set(re.findall(r"tas_on_nats-(\S+?)-py3", page)) == {PROJECT["version"]}
 
 

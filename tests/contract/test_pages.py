@@ -120,6 +120,55 @@ def test_each_page_is_one_step_from_the_index() -> None:
     assert {page for page in PAGES if DOCS in page.parents and "decisions" not in page.parts} - linked == {index}
 
 
+# Kinds
+
+MAX_WORDS = 1500
+"""Without its blocks: what a person reads in ten minutes."""
+
+LOOKED_UP = {"operations.md", "background/facts.md", "how-to/troubleshooting.md"}
+"""Beside all of `reference/`: tables, or a list by ids."""
+
+MADE = {"reference/commands.md", "reference/settings.md", "reference/agent-options.md"}
+"""`test_docs_writes_the_files_and_checks_them` compares them with the code."""
+
+
+def kind_of(page: Path) -> str:
+    """Its path below `docs/`."""
+    return str(page.relative_to(DOCS))
+
+
+READ_THROUGH = [
+    page
+    for kind in ("start", "how-to", "background", "decisions")
+    for page in sorted((DOCS / kind).glob("*.md"))
+    if kind_of(page) not in LOOKED_UP
+]
+
+
+def test_each_page_has_a_kind() -> None:
+    folders = {"README.md", "operations.md", "start", "how-to", "reference", "background", "decisions"}
+    assert {kind_of(page).partition("/")[0] for page in PAGES if DOCS in page.parents} == folders
+    assert all((DOCS / page).exists() for page in LOOKED_UP | MADE)
+
+
+@pytest.mark.parametrize("page", READ_THROUGH, ids=kind_of)
+def test_a_page_that_is_read_through_has_at_most_1500_words(page: Path) -> None:
+    words = len(prose(page).split())
+    assert words <= MAX_WORDS, f"{words} words: move what is looked up to a table in reference/, or split the task"
+
+
+def test_a_page_that_is_looked_up_has_little_beside_its_tables() -> None:
+    looked_up = {*map(kind_of, (DOCS / "reference").glob("*.md"))} - MADE | LOOKED_UP
+    beside = {page: len(sentences(DOCS / page)) for page in looked_up}
+    assert {page: words for page, words in beside.items() if words > MAX_WORDS} == {}
+
+
+def sentences(page: Path) -> list[str]:
+    """The words of a page that are in no block, no table and no list."""
+    lines = prose(page).splitlines()
+    return [word for line in lines if not re.match(r" *(\||[-*] |\d+\. | \S)", line) for word in line.split()]
+
+
 # Blocks
 
 
@@ -313,7 +362,7 @@ def test_lint_prints_what_the_page_shows(
     monkeypatch.chdir(tmp_path)
     assert check(("my-policies/",), strict=False, as_json=False) == 1
     printed = capsys.readouterr()
-    assert f"{printed.out}{printed.err}```" in (ROOT / "docs" / "start" / "policies.md").read_text()
+    assert f"{printed.out}{printed.err}```" in (ROOT / "docs" / "how-to" / "check-policies.md").read_text()
 
 
 # Names

@@ -13,7 +13,7 @@ from cli.workers.registry import WORKERS
 from tas.diagnosis.rights import ACCOUNTS, CUSTOM_METRICS, ORIGINAL, Right
 
 DEPLOY = FOLDER.parent
-PAGE = DEPLOY.parent / "docs" / "background" / "security.md"
+PAGE = DEPLOY.parent / "docs" / "reference" / "accounts.md"
 FILES = sorted(FOLDER.glob("*.yaml"))
 
 

@@ -285,7 +285,7 @@ def test_an_upgrade_keeps_what_runs_unless_the_values_say_otherwise(
     assert kept["tas-nats"] == 3
     assert upgrade.replicas("--set=mode=all") == small | {"tas-nats": 3}
     with pytest.raises(
-        RuntimeError, match=r"set bus\.servers\.replicas = 3, or begin anew \(docs/how-to/upgrading\.md#servers\)"
+        RuntimeError, match=r"set bus\.servers\.replicas = 3, or begin anew \(docs/how-to/grow\.md#servers\)"
     ):
         upgrade.replicas("--set=bus.servers.replicas=1")
     cluster.kubectl("scale", "statefulset", "tas-nats", "--replicas=0", "-n", namespace)
