@@ -158,8 +158,7 @@ class ClusterChecks:
             f"no evidence that the scheduler of {self._client.server} asks the extender at {self._extender}: none of "
             "the extender's last answers is about a pod of this cluster. Create a pod with the label "
             "telemetry-policy (docs/start/scheduler.md) and try again; or use --probe: the demo first creates a pod "
-            "that "
-            "the extender rejects on every node"
+            "that the extender rejects on every node"
         )
 
     async def observe_ready(self) -> Observed:
