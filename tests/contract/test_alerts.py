@@ -100,6 +100,7 @@ def test_each_alert_links_to_its_row() -> None:
         assert said[alert] == f"What to do: tas runbook {alert}"
         assert re.search(rf'^\| <a id="{anchor}"></a>`{alert}` \| \S.* \| \S.* \|$', text, re.MULTILINE), alert
     assert set(re.findall(r'<a id="(Tas\w+)">', text)) == alerts.keys()
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE)[0] == "Alerts"
     assert RUNBOOK in (ROOT / "docs" / "how-to" / "alerting.md").read_text(), "how to set it"
 
 
