@@ -103,6 +103,16 @@ def test_each_link_has_a_target(page: Path) -> None:
         assert not anchor or anchor in anchors(target), link
 
 
+def test_a_link_that_shows_the_name_of_a_page_goes_there() -> None:
+    shown = {
+        (page, text, link)
+        for page in PAGES
+        for text, link in re.findall(r"\[([\w./-]+\.md)\]\(([^)\s#]+)", prose(page))
+        if not link.startswith("http")
+    }
+    assert {each for each in shown if Path(each[1]).name != Path(each[2]).name} == set()
+
+
 @pytest.mark.parametrize("folder", ("bus", "cli", "deploy", "examples", "sandbox", "tas", "tests", "workers"))
 def test_each_page_and_anchor_that_code_names_exists(folder: str) -> None:
     """In a message, a help text or a comment."""
