@@ -20,7 +20,7 @@ HEAD = """\
 <!-- Made from the commands in `cli/` by `tas docs`: change them there. -->
 
 Each command with its own options and the names of its settings. [settings.md](settings.md) has the values of the
-settings. The shell can [complete](../start/install.md#completion) commands and flags.
+settings. The shell can [complete](../how-to/package.md#completion) commands and flags.
 """
 
 

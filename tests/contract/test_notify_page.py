@@ -1,4 +1,4 @@
-"""The configuration in docs/how-to/notify.md is valid, and the page has every field and every alert."""
+"""The configuration in docs/how-to/notify.md is valid; with cloudevents.md it has every field and every alert."""
 
 import base64
 import re
@@ -30,7 +30,8 @@ from tests.unit.tas.events.examples import EXAMPLES
 from tests.unit.tas.notifying.making import event, started
 from workers.process.manifests import read_yaml
 
-PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "notify.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "how-to" / "notify.md").read_text() + (DOCS / "how-to" / "cloudevents.md").read_text()
 TYPES = (KubernetesEventsConfig, AlertmanagerConfig, CloudEventsConfig, ChatConfig)
 
 
