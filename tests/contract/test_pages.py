@@ -113,7 +113,7 @@ def test_a_link_that_shows_the_name_of_a_page_goes_there() -> None:
     assert {each for each in shown if Path(each[1]).name != Path(each[2]).name} == set()
 
 
-@pytest.mark.parametrize("folder", ("bus", "cli", "deploy", "examples", "sandbox", "tas", "tests", "workers"))
+@pytest.mark.parametrize("folder", ["bus", "cli", "deploy", "examples", "sandbox", "tas", "tests", "workers"])
 def test_each_page_and_anchor_that_code_names_exists(folder: str) -> None:
     """In a message, a help text or a comment."""
     for path in (ROOT / folder).rglob("*"):
