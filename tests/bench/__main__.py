@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -35,7 +36,7 @@ from tests.bench import (
     writes,
 )
 from tests.bench.machine import Noise, NoiseMeter
-from tests.bench.report import print_tables, tables, write_docs, write_json
+from tests.bench.report import print_lines, print_tables, tables, write_docs, write_json
 from tests.bench.rows import Results
 from tests.bench.stand import REPOSITORY, Stand
 from workers.process.log_form import LogFormat, LogLevel
@@ -113,7 +114,7 @@ async def _run(families: list[str], path: Path, *, quick: bool, docs: bool) -> l
     noise: dict[str, Noise] = {}
     failed = []
     with TemporaryDirectory(prefix="tas-bench-") as folder:
-        stand = Stand(folder=Path(folder), quick=quick)
+        stand = Stand(folder=Path(folder), quick=quick, found=partial(print_lines, console))
         for family in families:
             console.print(f"measuring {family} …", style="dim")
             meter = NoiseMeter()
