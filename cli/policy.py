@@ -18,8 +18,8 @@ STDIN = "-"
 
 
 COMMANDS = {
-    "lint": LazyCommand("policy", "Check the policies in each FILE."),
-    "impact": LazyCommand("queries.impact", "Show what the policies in FILE would do now, and change nothing."),
+    "lint": LazyCommand("cli.policy", "Check the policies in each FILE."),
+    "impact": LazyCommand("cli.queries.impact", "Show what the policies in FILE would do now, and change nothing."),
 }
 """Only `impact` reads the bus."""
 

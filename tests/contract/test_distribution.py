@@ -161,7 +161,7 @@ def test_a_known_weakness_of_a_package_is_a_finding_and_no_answer_is_none() -> N
 def test_defect_f8_nothing_is_vendored_and_no_file_has_a_private_key() -> None:
     """The original has the whole tree of Kubernetes, of which files with credentials had to be removed."""
     key = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----\s+[A-Za-z0-9+/]{40}")
-    tops = ("bus", "cli", "deploy", "docs", "examples", "release", "sandbox", "tas", "tests", "workers")
+    tops = ("bus", "cli", "deploy", "docs", "examples", "lab", "release", "tas", "tests", "workers")
     found = [each for top in tops for each in (ROOT / top).rglob("*")]
     assert len(found) > 1000
     assert not {each.name for each in found if each.is_dir()} & {"vendor", "_vendor", "third_party", "node_modules"}

@@ -15,7 +15,7 @@ FOLDERS = (
     "deploy",
     "docs",
     "examples",
-    "sandbox",
+    "lab",
     "tas",
     "tests",
     "workers",

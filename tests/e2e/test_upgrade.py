@@ -21,8 +21,8 @@ from bus.connection import Bus
 from bus.kinds import SOURCE_STATES
 from bus.rights.access import Access
 from cli.queries.query import stored_nodes
-from sandbox import Sandbox
-from sandbox.resources import TASPOLICIES
+from lab.sandbox import Sandbox
+from lab.sandbox.resources import TASPOLICIES
 from tas.values.quantity import NANO, Quantity
 from tests.e2e.processes import REPOSITORY
 from tests.integration.bus.operated import operated

@@ -14,7 +14,7 @@ from bus.kinds import NODE_SAMPLES
 from bus.records.nodes import StoredSamples
 from bus.records.sources import encode_source_state
 from cli.queries.query import stored_sources
-from sandbox import Sandbox
+from lab.sandbox import Sandbox
 from tas.samples.sample import Scrape
 from tas.sources.result import RefusalReason, SuspectReason
 from tas.sources.state import Health, RefusedValues, SourceMetric, SourceState

@@ -139,7 +139,7 @@ def test_without_the_extra_a_live_view_names_what_to_install(
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    with_rich = {"cli.console", "cli.up.live", "cli.up.running", "cli.up.up"}
+    with_rich = {"cli.console", "cli.top.live", "cli.top.running", "lab.up.up"}
     for name in [name for name in sys.modules if name.partition(".")[0] == "rich" or name in with_rich]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "meta_path", [WithoutRich, *sys.meta_path])
