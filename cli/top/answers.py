@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import aiohttp
-import orjson
+import msgspec
 
+from bus.records.codec import UNREADABLE
 from workers.process.http_body import MAX_OWN_BYTES, TooLargeError, failed_request, whole_body
 
 INTERVAL_SECONDS = 1.0
@@ -19,7 +20,7 @@ async def answers_at(url: str) -> AsyncIterator[Sequence[Mapping[str, Any]] | st
         while True:
             try:
                 async with session.get(url) as response:
-                    yield orjson.loads(await whole_body(response, max_bytes=MAX_OWN_BYTES))
-            except (aiohttp.ClientError, TimeoutError, TooLargeError, ValueError) as error:
+                    yield msgspec.json.decode(await whole_body(response, max_bytes=MAX_OWN_BYTES))
+            except (aiohttp.ClientError, TimeoutError, TooLargeError, *UNREADABLE) as error:
                 yield f"{url}: {failed_request(error)}"
             await asyncio.sleep(INTERVAL_SECONDS)

@@ -15,7 +15,7 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Any
 
-import orjson
+import msgspec
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
@@ -493,7 +493,7 @@ def fitting_hints(hints: Sequence[str], width: int, height: int) -> list[Text]:
 def event_line(line: str) -> Text:
     """A line of the log in short form: time of day, level, event, and the fields, the most important first."""
     try:
-        event = orjson.loads(line)
+        event = msgspec.json.decode(line)
         clock = datetime.fromisoformat(event["time"]).astimezone().strftime("%H:%M:%S")
         head = f"{clock} {event['level']} {event['event']}"
     except (ValueError, KeyError, TypeError):
@@ -509,7 +509,7 @@ def event_line(line: str) -> Text:
 def traceback_lines(line: str) -> list[str]:
     """The traceback in a line of the log."""
     try:
-        return str(orjson.loads(line).get("exception") or "").splitlines()
+        return str(msgspec.json.decode(line).get("exception") or "").splitlines()
     except (ValueError, AttributeError):
         return []
 

@@ -7,7 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import msgspec
-import orjson
 import structlog
 from aiohttp import web
 
@@ -26,7 +25,6 @@ from tas.policy.directory import (
     file_problems,
     plan,
 )
-from tas.policy.manifest import policy_spec
 from tas.policy.policy import PolicyKey
 from workers.following.synced import write_file_problems
 from workers.process.runtime import json_response
@@ -163,11 +161,8 @@ class StoredProblems:
 
 
 def _as_written(filed: FilePolicy) -> object:
-    """The spec of the file, so that the workers see and report its mistakes; without any that JSON cannot have."""
-    try:
-        return orjson.loads(orjson.dumps(filed.spec))
-    except TypeError:
-        return policy_spec(filed.policy)
+    """The spec of the file, so that the workers see and report its mistakes. Numbers that JSON cannot have are null."""
+    return msgspec.json.decode(msgspec.json.encode(filed.spec))
 
 
 def _replacing(old: object, new: object) -> object:

@@ -1,7 +1,6 @@
 """`tas up`: runs everything on this machine, with simulated nodes and a live view."""
 
 import dataclasses
-import json
 import os
 import shlex
 import sys
@@ -10,6 +9,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+from bus.records.codec import encode
 from cli.console import SafeConsole
 from cli.discovery import running_bus
 from cli.options import settings_command
@@ -115,9 +115,9 @@ def _hints(settings: Settings, bus: str, request: Path, directory: Path) -> list
 def _write_request(file: Path, url: str) -> Path:
     """Writes a request of kube-scheduler as a file of options for curl: so the command is short enough to be copied."""
     metadata = {"name": "p", "namespace": "default", "labels": {POD_LABEL: "demo-policy"}}
-    body = json.dumps({"Pod": {"metadata": metadata}, "NodeNames": SIMULATED_NODES})
+    body = encode({"Pod": {"metadata": metadata}, "NodeNames": SIMULATED_NODES}).decode()
     options = {"url": f"{url}/filter", "header": "Content-Type: application/json", "data": body}
-    file.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in options.items()))
+    file.write_text("".join(f"{name} = {encode(value).decode()}\n" for name, value in options.items()))
     return file
 
 
