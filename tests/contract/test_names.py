@@ -4,11 +4,14 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("tas", "bus", "workers", "cli", "lab")
 PUBLIC = re.compile(r"^class ([A-Z]\w*)", re.MULTILINE)
 
 
+@pytest.mark.ci
 def test_no_folder_has_two_public_classes_of_one_name() -> None:
     files: defaultdict[tuple[Path, str], list[str]] = defaultdict(list)
     for path in (each for package in PACKAGES for each in (ROOT / package).rglob("*.py")):

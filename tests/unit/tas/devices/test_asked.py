@@ -3,8 +3,8 @@
 import pytest
 
 from tas.devices.annotations import annotations
+from tas.devices.asked import misread
 from tas.devices.assignment import Assignment
-from tas.devices.plugin import misread
 from tas.devices.refusal import Cause
 from tests.unit.tas.devices.device_plugin import DevicePlugin, Pending
 from tests.unit.tas.devices.notation import Node, claim, placed
