@@ -24,10 +24,10 @@ def candidates(host: str, domain: str) -> list[str]:
     return [host, *searched] if host.count(".") >= 5 else [*searched, host]
 
 
-def question(name: str, kind: RdataType, number: int) -> bytes:
+def question(name: str, kind: int, number: int) -> bytes:
     """A question for the records of a kind; `number` is 0 to 65535. Raises DnsError for an impossible name."""
     try:
-        return make_query(from_text(name.encode("ascii")), kind, id=number).to_wire()
+        return make_query(from_text(name.encode("ascii")), RdataType(kind), id=number).to_wire()
     except (DNSException, UnicodeError) as error:
         raise DnsError(f"{name} is no name of DNS") from error
 

@@ -443,7 +443,7 @@ def test_files_tests_and_targets_exist(page: Path) -> None:
         assert f"\n{target}:" in makefile
     tests = sources("tests/**/test_*.py")
     for name in inline(page):
-        if re.fullmatch(r"(tas|bus|workers|sandbox|tests|docs|deploy|examples)/[\w./-]+", name):
+        if re.fullmatch(r"(tas|bus|workers|cli|lab|tests|docs|deploy|examples)/[\w./-]+", name):
             assert (ROOT / name).exists() or (ROOT / name).with_suffix(".py").exists(), name
         if re.fullmatch(r"test_\w+", name):
             assert re.search(rf"def {name}\b", tests), name

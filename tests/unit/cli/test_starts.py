@@ -28,7 +28,7 @@ RECORDS = frozenset({"msgspec", "typing_extensions"})
 SETTINGS = TERMINAL | RECORDS | {"workers.ingest"}
 BUS = SETTINGS | {"asyncio", "nats", "structlog", "uvloop"}
 TABLES = BUS | {"rich"}
-EXPLAIN = TABLES | {"workers.following"}
+EXPLAIN = TABLES | {"orjson", "workers.following"}
 HTTP = frozenset(
     {"aiohappyeyeballs", "aiohttp", "aiosignal", "attr", "frozenlist", "idna", "multidict", "propcache", "yarl"}
 )
@@ -54,9 +54,7 @@ STARTS = {
     "files": Start(TERMINAL, 25),
     "runbook TasWorkerMissing": Start(TERMINAL, 26),
     "docs --help": Start(SETTINGS, 110),
-    "policy lint --json deploy/policies/demo-policy.yaml": Start(
-        TERMINAL | RECORDS | {"workers.watching", "yaml"}, 75
-    ),
+    "policy lint --json deploy/policies/demo-policy.yaml": Start(TERMINAL | RECORDS | {"workers.watching", "yaml"}, 75),
     "run --help": Start(SETTINGS, 90),
     "run all --help": Start(SETTINGS, 90),
     "run extender --help": Start(SETTINGS, 90),
@@ -78,15 +76,15 @@ STARTS = {
     "dismiss labels": Start(BUS, 236),
     "support --help": Start(BUS, 251),
     "doctor --help": Start(BUS, 255),
-    "certs --help": Start(TERMINAL | RECORDS | {"cryptography"}, 90),
+    "certs --help": Start(TERMINAL | RECORDS | {"cryptography"}, 100),
     "configure --help": Start(TERMINAL | RECORDS | {"cryptography", "yaml"}, 167),
     "top --help": Start(BUS, 232),
 }
 
 WHOLE = {
     "import cli.top.top cli.top.running": Start(TABLES | {"workers.following"}, 303),
-    "import cli.doctor.doctor cli.doctor.examination": Start(BUS | HTTP | {"workers.kubernetes"}, 376),
-    "import cli.support cli.support_archive": Start(BUS | HTTP | {"workers.kubernetes"}, 383),
+    "import cli.doctor.doctor cli.doctor.examination": Start(BUS | HTTP | {"orjson", "workers.kubernetes"}, 376),
+    "import cli.support cli.support_archive": Start(BUS | HTTP | {"orjson", "workers.kubernetes"}, 383),
 }
 """What these commands import in all: the second module after the bus has answered, or nobody has for some seconds.
 
@@ -104,7 +102,9 @@ WORKERS = {
     "machine --node node-1": Start(WORKER | {"psutil"}, 332),
     "windows": Start(WORKER | {"fastdigest", "numpy", "workers.following"}, 481),
     "extender --listen 127.0.0.1:0": Start(WORKER | {"orjson", "workers.following", "workers.serving"}, 412),
-    "agents --listen 127.0.0.1:0": Start(WORKER | {"numpy", "orjson", "workers.following", "workers.serving", "yaml"}, 545),
+    "agents --listen 127.0.0.1:0": Start(
+        WORKER | {"numpy", "orjson", "workers.following", "workers.serving", "yaml"}, 545
+    ),
     "collect --source prometheus=http://127.0.0.1:1": Start(WORKER | {"workers.following", "yaml"}, 418),
     "collect --source metrics-server --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.following"}, 465),
     "notify --sinks DIR/sinks": Start(WORKER | {"workers.publishing", "yaml"}, 410),
