@@ -25,6 +25,7 @@ from tas.policy.directory import (
     file_problems,
     plan,
 )
+from tas.policy.manifest import policy_spec
 from tas.policy.policy import PolicyKey
 from workers.following.synced import write_file_problems
 from workers.process.runtime import json_response
@@ -161,8 +162,17 @@ class StoredProblems:
 
 
 def _as_written(filed: FilePolicy) -> object:
-    """The spec of the file, so that the workers see and report its mistakes. Numbers that JSON cannot have are null."""
+    """The spec of the file, so that the workers see and report its mistakes; without any that JSON cannot have."""
+    if _has_large_number(filed.spec):
+        return policy_spec(filed.policy)
     return msgspec.json.decode(msgspec.json.encode(filed.spec))
+
+
+def _has_large_number(value: object) -> bool:
+    """Whether an integer has more than 64 bits, which an API server does not take."""
+    if isinstance(value, dict | list):
+        return any(map(_has_large_number, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, int) and value.bit_length() > 63
 
 
 def _replacing(old: object, new: object) -> object:
