@@ -18,7 +18,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from bus.buckets import FORGET_SECONDS, NODES, POLICIES, SYNCED, VERDICT_LOG, VERDICTS, Bucket
+from bus.buckets import FORGET_SECONDS, NODES, POLICIES, SYNCED, VERDICT_LOG, VERDICTS, Bucket, Stream
 from bus.connection import WRITE_SECONDS, Bus, Epoch, RawEntry
 from bus.errors import ExpiredError, UnavailableError
 from bus.feed import Feed
@@ -1355,6 +1355,13 @@ class ReadingBus(Bus):
         super().__init__(*arguments, **keywords)
         self.read: list[str] = []
 
+    @classmethod
+    @asynccontextmanager
+    async def reading(cls, server: Server) -> AsyncIterator["ReadingBus"]:
+        async with cls.connect(server.url, name="reading") as bus:
+            assert isinstance(bus, cls)
+            yield bus
+
     async def get(self, bucket: Bucket, key: str) -> RawEntry | None:
         if bucket is VERDICTS:
             self.read.append(key)
@@ -1367,7 +1374,7 @@ async def test_a_verdict_that_nobody_else_writes_is_never_read_from_the_leader(s
         await world.facts(node)
     await world.policy(**deschedule())
     await world.synced()
-    async with ReadingBus.connect(server.url, name="reading") as bus, running(worker(bus)):
+    async with ReadingBus.reading(server) as bus, running(worker(bus)):
         for value, state, desired in ((2, VIOLATED, SET), (1, MET, ABSENT)):
             for node in nodes:
                 await world.sample(node, m=value)
@@ -1380,7 +1387,7 @@ async def test_a_verdict_that_another_wrote_unseen_is_read_before_it_is_replaced
     await world.facts()
     await world.policy(**deschedule())
     await world.synced()
-    async with ReadingBus.connect(server.url, name="reading") as bus:
+    async with ReadingBus.reading(server) as bus:
         evaluate = worker(bus)
         async with running(evaluate):
             await world.sample(m=2)
@@ -1389,7 +1396,9 @@ async def test_a_verdict_that_another_wrote_unseen_is_read_before_it_is_replaced
             assert first is not None
             # The replica has never seen this entry: as if its watch were behind.
             known = evaluate._verdicts.get(NODE)
-            await world.put(VERDICTS, verdict_key(NODE), encode_verdict(msgspec.structs.replace(first, time=first.time + 1)))
+            await world.put(
+                VERDICTS, verdict_key(NODE), encode_verdict(msgspec.structs.replace(first, time=first.time + 1))
+            )
             await eventually(lambda: evaluate._verdicts.get(NODE).revision > known.revision)
             evaluate._verdicts.stored[NODE] = known
             await world.sample(m=1)
@@ -1412,9 +1421,9 @@ async def test_a_verdict_whose_reads_are_too_old_is_not_written(server: Server, 
 
         stalled = False
 
-        async def epoch(self, bucket: Bucket) -> Epoch:
-            epoch = await super().epoch(bucket)
-            if bucket is NODES and evaluate._ready and not self.stalled:
+        async def epoch(self, of: Stream | Bucket) -> Epoch:
+            epoch = await super().epoch(of)
+            if of is NODES and evaluate._ready and not self.stalled:
                 self.stalled = True
                 await world.sample(m=1)
                 await asyncio.sleep(WRITE_SECONDS + 0.1)
