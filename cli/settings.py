@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from tas.devices.names import RESOURCE_PREFIX
 from tas.enforcing.label_rate import ALL_RATE, POLICY_RATE, Rate
 from tas.enforcing.limits import ALL_DEFAULT, IN_FLIGHT_SECONDS, POLICY_DEFAULT, DefaultLimit
+from tas.gpu.card_score import CardScore
+from tas.gpu.names import RESOURCE_PREFIX
 from tas.policy.policy import MAX_BREAKER_NODES
 from tas.samples.freshness import DEFAULT_STALE_AFTER
 from tas.samples.sample import MAX_SAMPLE_AGE
-from tas.scoring.card_score import CardScore
 from tas.sources.annotations import NAMES as ANNOTATIONS
 from tas.sources.tables import Publish
 from tas.values.duration import DurationError, parse_duration
@@ -30,7 +30,7 @@ from workers.process.log_form import LogFormat, LogLevel
 from workers.process.node_name import own_node_name
 
 if TYPE_CHECKING:
-    from tas.devices.claim import Options
+    from tas.gpu.claim import Options
 
 EMBEDDED = "embedded"
 IN_CLUSTER = "in-cluster"
@@ -862,6 +862,6 @@ class Settings:
     @property
     def card_options(self) -> "Options":
         """What counts when cards are chosen."""
-        from tas.devices.claim import Options
+        from tas.gpu.claim import Options
 
         return Options(allowlist=self.allowlist, denylist=self.denylist, balanced=self.balanced_resource or "")

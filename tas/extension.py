@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 from tas.allocation.node import NodeAllocation
-from tas.devices.claim import ContainerRequest
 from tas.extender.decision import Binding, FilterDecision, Pod, ScoreDecision, Victims
 from tas.extender.node_view import NodeView
+from tas.gpu.card_view import NodeCards
+from tas.gpu.claim import ContainerRequest
 from tas.values.quantity import NANO, Quantity, parse_quantity
-from tas.view.cards import NodeCards
 
 T = TypeVar("T")
 

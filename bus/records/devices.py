@@ -6,11 +6,11 @@ from functools import cached_property
 import msgspec
 
 from bus.records.codec import reader
-from tas.devices.hold import Held, Hold, HoldError, hold_of
-from tas.devices.inventory import Inventory
-from tas.devices.names import MAX_CARDS, MAX_TILES, TILES
-from tas.devices.policy_facts import PolicyFacts
 from tas.errors import InvalidInputError
+from tas.gpu.hold import Held, Hold, HoldError, hold_of
+from tas.gpu.inventory import Inventory
+from tas.gpu.names import MAX_CARDS, MAX_TILES, TILES
+from tas.gpu.policy_facts import PolicyFacts
 
 
 class NodeInventory(msgspec.Struct, frozen=True, kw_only=True):

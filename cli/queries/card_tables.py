@@ -6,9 +6,9 @@ from cli.output import counted, echo, echo_line
 from cli.queries.query import age_text
 from cli.queries.tables import cell_of, new_table, print_table
 from cli.settings import flag
-from tas.devices.hold import Phase
-from tas.devices.names import ALLOW, RESOURCE_PREFIX
-from tas.explain.cards import UNKNOWN_HOLD, AmountUse, CardExplanation, CardPod, CardsExplanation, PodCards
+from tas.gpu.explanation import UNKNOWN_HOLD, AmountUse, CardExplanation, CardPod, CardsExplanation, PodCards
+from tas.gpu.hold import Phase
+from tas.gpu.names import ALLOW, RESOURCE_PREFIX
 from tas.values.quantity import NANO, Quantity, short_text
 
 BAR = 10

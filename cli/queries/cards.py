@@ -12,9 +12,9 @@ from cli.options import settings_command
 from cli.queries.card_tables import print_cards
 from cli.queries.query import ask, readable
 from cli.settings import Settings
-from tas.devices.inventory import Inventory
-from tas.devices.policy_facts import NO_FACTS
-from tas.explain.cards import NodeDevices, explain_cards
+from tas.gpu.explanation import NodeDevices, explain_cards
+from tas.gpu.inventory import Inventory
+from tas.gpu.policy_facts import NO_FACTS
 
 EMPTY = "no GPU cards: no node offers gpu.intel.com resources, or no worker reads them (tas run inventory)"
 

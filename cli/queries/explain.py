@@ -23,10 +23,10 @@ from cli.settings import Settings
 from tas.enforcing.breaker import names_on
 from tas.errors import shortened
 from tas.explain.allocation import explain_allocation
-from tas.explain.cards import explain_cards
 from tas.explain.explain import explain_node, explain_policy
 from tas.explain.trace import refused_on
 from tas.explain.unknown import why_unknown
+from tas.gpu.explanation import explain_cards
 from tas.policy.policy import PolicyKey
 from tas.values.names import is_dns_label, is_subdomain
 from tas.verdict.status import labels_to_set, waiting_problem

@@ -23,11 +23,11 @@ from cli.queries.query import ask
 from cli.settings import Settings, flag, variable
 from tas.enforcing.pod import PodKey
 from tas.errors import shortened
-from tas.explain.cards import explain_claim, explain_held
 from tas.explain.pods import PodExplanation, explain_pod
 from tas.extender.decision import Pod
 from tas.extender.telemetry import TelemetryDecider
 from tas.extender.verbs import Answer
+from tas.gpu.explanation import explain_claim, explain_held
 from tas.policy.policy import POD_LABEL
 from tas.values.names import is_label_value
 from workers.process.address import Address

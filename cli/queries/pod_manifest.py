@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
-from tas.devices.claim import ContainerRequest, DevicePod
 from tas.enforcing.pod import PodKey
+from tas.gpu.claim import ContainerRequest, DevicePod
 from tas.policy.policy import POD_LABEL
 from workers.process.manifests import ManifestError, read_yaml
 

@@ -42,7 +42,7 @@ class Cards:
         # Here: few clusters have cards.
         from cli.queries.card_tables import card_rows
         from cli.queries.cards import node_devices
-        from tas.explain.cards import explain_cards
+        from tas.gpu.explanation import explain_cards
 
         found = {node: node_devices(self._inventories.get(node), self._holds.get(node)) for node in nodes}
         return card_rows(explain_cards(node, devices) for node, devices in found.items() if devices is not None)

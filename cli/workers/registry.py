@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from cli.settings import IN_CLUSTER, Settings
 from cli.workers import enforcing, ingest, process, publishing, serving, watching
-from tas.devices.hold import RESERVED_SECONDS
+from tas.gpu.hold import RESERVED_SECONDS
 
 if TYPE_CHECKING:
     from cli.context import Context

@@ -48,7 +48,7 @@ async def status(context: "Context") -> "Worker":
 
 async def inventory(context: "Context") -> "Worker":
     """Stores the GPU cards of nodes, and what agents need to know of pods and nodes."""
-    from tas.allocation.annotations import WRITTEN
+    from tas.allocation.node_annotations import WRITTEN
     from workers.enforcing.annotations import AnnotationWriter
     from workers.ingest.annotations import Annotations
     from workers.kubernetes.resources import GPU_NODES, annotated_nodes

@@ -16,9 +16,9 @@ from bus.kinds import NODE_INVENTORY
 from bus.records.codec import UNREADABLE
 from bus.scrapes import publish_scrape
 from lab.demo.narration import Check, Narration, Observed
-from tas.devices.names import CONTAINER_CARDS, card_name
 from tas.enforcing.node_resource import RESOURCE
 from tas.enforcing.waking import ANNOTATION
+from tas.gpu.names import CONTAINER_CARDS, card_name
 from tas.policy.policy import API_VERSION, LABEL_PREFIX, POD_LABEL
 from tas.samples.sample import Scrape
 from tas.values.quantity import parse_quantity

@@ -11,9 +11,9 @@ from typing import Protocol
 import msgspec
 from msgspec import Raw
 
-from tas.devices.claim import ContainerRequest
 from tas.extender.fields import NULL
 from tas.extender.pod_document import read_annotations, read_containers
+from tas.gpu.claim import ContainerRequest
 
 MAX_REJECTED = 10
 """The most rejected nodes in the record of an answer: the first of them."""

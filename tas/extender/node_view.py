@@ -4,10 +4,10 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar, cast
 
 from tas.allocation.node import NodeAllocation
+from tas.gpu.card_view import CardView, NodeCards
 from tas.samples.sample import newest
 from tas.values.quantity import Quantity
 from tas.view.allocations import AllocationFollower, AllocationView
-from tas.view.cards import CardView, NodeCards
 from tas.view.indices import MetricFollower, MetricKey
 from tas.view.view import View
 

@@ -3,8 +3,8 @@
 import msgspec
 from msgspec import Raw
 
-from tas.devices.claim import ContainerRequest
 from tas.extender.fields import decode_field
+from tas.gpu.claim import ContainerRequest
 
 SUBJECT = "pod of the request"
 

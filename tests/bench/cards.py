@@ -12,18 +12,18 @@ import orjson
 from bus.connection import Bus
 from bus.server import EmbeddedServer
 from lab.sandbox import Sandbox
-from tas.devices.assigning import assign
-from tas.devices.assignment import Assignment
-from tas.devices.claim import Options
-from tas.devices.hold import EMPTY, Held, Hold, Phase, add
 from tas.enforcing.pod import PodKey
+from tas.gpu.assigning import assign
+from tas.gpu.assignment import Assignment
+from tas.gpu.claim import Options
+from tas.gpu.hold import EMPTY, Held, Hold, Phase, add
 from tests.bench import cluster
 from tests.bench.client import Client
 from tests.bench.measure import Timed, interleaved
 from tests.bench.rows import Budget, Of, Results, Row, Size, quantile_rows, row
 from tests.bench.stand import FILTER, PRIORITIZE, Server, Stand, product
 from tests.integration.extender.gpu import NAMESPACE, Gpus, add_records, complete
-from tests.unit.tas.devices import notation
+from tests.unit.tas.gpu import notation
 
 NAME = "cards"
 SIZES = (500, 5000)

@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tas.devices.assigning import assign
-from tas.devices.assignment import Assignment
-from tas.devices.claim import Claim, ContainerRequest, DevicePod, Options, read_claim
-from tas.devices.hold import EMPTY, Held, Hold, Phase, add
-from tas.devices.inventory import Inventory, read_inventory
-from tas.devices.names import EVICTION_LABEL, EVICTION_VALUE, I915, TILES, XE
-from tas.devices.policy_facts import PolicyFacts, read_policy_facts
-from tas.devices.refusal import Cause, Refusal
 from tas.enforcing.pod import PodKey
+from tas.gpu.assigning import assign
+from tas.gpu.assignment import Assignment
+from tas.gpu.claim import Claim, ContainerRequest, DevicePod, Options, read_claim
+from tas.gpu.hold import EMPTY, Held, Hold, Phase, add
+from tas.gpu.inventory import Inventory, read_inventory
+from tas.gpu.names import EVICTION_LABEL, EVICTION_VALUE, I915, TILES, XE
+from tas.gpu.policy_facts import PolicyFacts, read_policy_facts
+from tas.gpu.refusal import Cause, Refusal
 from tas.policy.policy import LABEL_PREFIX
 from workers.process.manifests import read_yaml
 

@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry
 
 from bus.connection import Bus
 from bus.kinds import NODE_ALLOCATION
-from tas.allocation.annotations import WRITTEN
 from tas.allocation.node import NodeAllocation
+from tas.allocation.node_annotations import WRITTEN
 from tas.enforcing.managers import ANNOTATIONS_MANAGER
 from tests.integration.servers import answered, eventually
 from tests.integration.workers.running import running

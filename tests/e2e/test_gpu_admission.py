@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tas.devices.names import CONTAINER_CARDS, CONTAINER_TILES, EVICTION_LABEL, EVICTION_VALUE, TIMESTAMP
+from tas.gpu.names import CONTAINER_CARDS, CONTAINER_TILES, EVICTION_LABEL, EVICTION_VALUE, TIMESTAMP
 from tests.integration.servers import eventually
 from tests.kubernetes.admin import Admin, AdminError, Object
 from workers.process.manifests import read_yaml

@@ -11,7 +11,7 @@ import pytest
 from bus.connection import Bus
 from lab.sandbox.faults import Call
 from lab.sandbox.resources import NODES, PODS
-from tas.devices.names import EVICTION_LABEL
+from tas.gpu.names import EVICTION_LABEL
 from tests.integration.cli.tas import FREE, HEALTH, Running, Tas, demo_policy, policy_folder
 from tests.integration.extender.gpu import NAMESPACE, Gpus, gpus
 from tests.integration.servers import Server, eventually

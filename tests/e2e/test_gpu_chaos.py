@@ -19,14 +19,14 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from tas.devices.adoption import adopt
-from tas.devices.assigning import fits
-from tas.devices.claim import Claim, DevicePod, Options, read_claim
-from tas.devices.hold import EMPTY
+from tas.gpu.adoption import adopt
+from tas.gpu.assigning import fits
+from tas.gpu.claim import Claim, DevicePod, Options, read_claim
+from tas.gpu.hold import EMPTY
 from tests.integration.extender.test_gpu import NODE, SHAPES, judge, started_in_order
 from tests.integration.replicas import Replica, replica, tas
 from tests.integration.servers import Server, eventually
-from tests.unit.tas.devices import notation
+from tests.unit.tas.gpu import notation
 from workers.kubernetes.resources import GpuPod
 
 from .api import ApiError, Object

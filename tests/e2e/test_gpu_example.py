@@ -11,8 +11,8 @@ import pytest
 
 from bus.connection import Bus
 from bus.kinds import NODE_HOLDS
-from tas.devices.hold import Phase
-from tas.devices.names import CONTAINER_CARDS, EVICTION_LABEL, EVICTION_VALUE, TIMESTAMP
+from tas.gpu.hold import Phase
+from tas.gpu.names import CONTAINER_CARDS, EVICTION_LABEL, EVICTION_VALUE, TIMESTAMP
 from tests.forks import ForkedProcess
 from tests.integration.servers import Server, answered, eventually
 from workers.process.manifests import read_yaml

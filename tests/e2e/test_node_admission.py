@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tas.allocation.annotations import WRITTEN
+from tas.allocation.node_annotations import WRITTEN
 from tas.enforcing.waking import ANNOTATION
 
 from .admission import ACCOUNT, Attempt, admission, refusal

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tas.devices.names import CONTAINER_CARDS, CONTAINER_TILES, EVICTION_LABEL, EVICTION_VALUE, TIMESTAMP
+from tas.gpu.names import CONTAINER_CARDS, CONTAINER_TILES, EVICTION_LABEL, EVICTION_VALUE, TIMESTAMP
 
 from .admission import ACCOUNT, Attempt, admission, refusal
 from .api import Object

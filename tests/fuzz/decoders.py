@@ -56,7 +56,6 @@ from cli.configure.cluster_dns import MAX_ANSWER as MAX_DNS_ANSWER
 from tas.allocation.pod import pod_totals
 from tas.configuring.dns import DnsError
 from tas.configuring.dns import addresses as dns_addresses
-from tas.devices.claim import Options, read_claim
 from tas.errors import InvalidInputError
 from tas.events.cloudevents import decode as decode_event
 from tas.events.cloudevents import headers
@@ -66,6 +65,7 @@ from tas.extender.binding import decode_binding
 from tas.extender.instant_query import parse_instant_query
 from tas.extender.preemption import decode_preemption_args
 from tas.extender.wire import decode_args
+from tas.gpu.claim import Options, read_claim
 from tas.policy.policy import PolicyKey
 from tas.samples.parts import Part
 from tas.samples.table import TableKey

@@ -24,11 +24,11 @@ from bus.connection import Bus
 from bus.kinds import NODE_HOLDS
 from lab.sandbox.faults import Drop
 from lab.sandbox.resources import PODS, Object
-from tas.devices.adoption import adopt, uses_cards
-from tas.devices.assigning import fits
-from tas.devices.claim import Claim, ContainerRequest, DevicePod, Options, read_claim
-from tas.devices.hold import EMPTY, Hold, Phase
 from tas.enforcing.pod import ENDED, PodKey
+from tas.gpu.adoption import adopt, uses_cards
+from tas.gpu.assigning import fits
+from tas.gpu.claim import Claim, ContainerRequest, DevicePod, Options, read_claim
+from tas.gpu.hold import EMPTY, Hold, Phase
 from tests.integration.bus.limits import long_limits
 from tests.integration.extender.gpu import NAMESPACE, Gpus, gpus
 from tests.integration.extender.test_gpu import NODE, SHAPES, judge, of_binding, started_in_order
@@ -36,7 +36,7 @@ from tests.integration.replicas import Replica, replica, tas
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.running import put
 from tests.integration.workers.watching.test_inventory import add_hold, add_node, has, held, pods_of
-from tests.unit.tas.devices import notation
+from tests.unit.tas.gpu import notation
 
 __all__ = ["long_limits"]
 
@@ -90,7 +90,7 @@ def hold_of(world: Gpus, node: str) -> Hold:
 def inventory(url: str, kubeconfig: Path) -> list[str]:
     """The command of `inventory`, for which a Binding is on its way for a short time."""
     _, _, *arguments = tas("inventory", "--kubeconfig", str(kubeconfig), bus=url)
-    quick = f"import tas.devices.reserving as reserving; reserving.RESERVED_SECONDS = {BINDING_SECONDS}"
+    quick = f"import tas.gpu.reserving as reserving; reserving.RESERVED_SECONDS = {BINDING_SECONDS}"
     wait = ("--new-bus-wait", f"{BINDING_SECONDS}s")
     return ["-c", f"{quick}; import cli; cli.main()", *arguments, *wait]
 

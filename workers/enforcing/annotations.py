@@ -1,4 +1,4 @@
-"""Writes what the bus knows of nodes to annotations, for extenders of other people (`tas.allocation.annotations`).
+"""Writes what the bus knows of nodes to annotations, for extenders of other people (`tas.allocation.node_annotations`).
 
 It is a part of `inventory`, which follows the nodes anyway. A node is patched at most once an interval, and only if a
 value differs enough. Nothing is removed: an annotation of which nothing is known any more stays as it is.
@@ -18,8 +18,8 @@ from bus.kinds import NODE_SAMPLES, NODE_TABLES
 from bus.record_kind import Entry
 from bus.records.nodes import StoredSamples
 from bus.watch import Watch
-from tas.allocation.annotations import MEASURED, amounts, needed, needed_of_table, to_write
 from tas.allocation.node import NodeAllocation
+from tas.allocation.node_annotations import MEASURED, amounts, needed, needed_of_table, to_write
 from tas.enforcing.managers import ANNOTATIONS_MANAGER
 from tas.samples.sample import NodeSamples, since
 from tas.samples.table import Table, TableKey, combined_samples

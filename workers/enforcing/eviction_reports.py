@@ -6,8 +6,8 @@ from functools import partial
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from tas.devices.eviction import Reasons
 from tas.enforcing.pod import PodKey
+from tas.gpu.eviction import Reasons
 from workers.process.logs import GroupedLog, ThrottledLog
 
 log = structlog.get_logger("evictions")

@@ -1,6 +1,6 @@
 """Evictions: labels the pods that are to leave a card or tile, so that a descheduler evicts them.
 
-The bus says which pods have which cards, and what policies say about these (`tas.devices.eviction`). Of the API server
+The bus says which pods have which cards, and what policies say about these (`tas.gpu.eviction`). Of the API server
 the worker only follows the pods that carry the label. Before patches it reads the node again, once for all pods of the
 node: a label changes only if the labels of the node confirm the change, and the bus was not wiped. Then it reads each
 pod. A patch has the pod's uid and resource version, so any number of replicas may run.
@@ -16,12 +16,12 @@ from prometheus_client import CollectorRegistry
 from bus.buckets import HOLDS
 from bus.connection import Bus
 from bus.errors import BusError
-from tas.devices.eviction import EvictionLabel, Reasons, confirmed_changes, label_changes
-from tas.devices.names import EVICTION_LABEL, EVICTION_VALUE
 from tas.enforcing.managers import FIELD_MANAGER
 from tas.enforcing.memory import PatchLimit
 from tas.enforcing.pod import PodKey
-from tas.view.cards import CardView, NodeCards
+from tas.gpu.card_view import CardView, NodeCards
+from tas.gpu.eviction import EvictionLabel, Reasons, confirmed_changes, label_changes
+from tas.gpu.names import EVICTION_LABEL, EVICTION_VALUE
 from workers.enforcing.eviction_reports import EvictionReports
 from workers.enforcing.lease_first import LeaseFirst
 from workers.enforcing.work_queue import RequeueError, WorkQueue

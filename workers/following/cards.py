@@ -14,7 +14,7 @@ from bus.record_kind import Entry
 from bus.records.devices import NodeHold, NodeInventory
 from bus.records.synced import Synced
 from bus.watch import Watch, WatchStatus
-from tas.view.cards import CardView
+from tas.gpu.card_view import CardView
 from workers.following.synced import SyncedWatch
 
 

@@ -11,11 +11,11 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from tas.allocation.pod import ContainerResources, PodResources
-from tas.devices.claim import ContainerRequest, DevicePod
-from tas.devices.eviction import EvictionLabel
-from tas.devices.names import EVICTION_LABEL
 from tas.enforcing.pod import PodKey
 from tas.errors import shortened
+from tas.gpu.claim import ContainerRequest, DevicePod
+from tas.gpu.eviction import EvictionLabel
+from tas.gpu.names import EVICTION_LABEL
 from tas.outcomes.runs import ContainerState, Ended, Run, runs_of
 from tas.policy.policy import API_VERSION
 from tas.values.names import is_dns_label

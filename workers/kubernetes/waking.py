@@ -1,6 +1,6 @@
 """Wakes rejected pods: annotates nodes, so that the scheduler tries the pods again (facts.md c29).
 
-Which node, and when, is the decision of `tas.enforcing.waking` and `tas.devices.waking`. The patch has the uid of its
+Which node, and when, is the decision of `tas.enforcing.waking` and `tas.gpu.card_waking`. The patch has the uid of its
 node, so the patch cannot create a node or change another node of the same name.
 """
 

@@ -22,16 +22,16 @@ from bus.kinds import NODE_HOLDS, NODE_INVENTORY, synced_of
 from bus.records.devices import NodeHold
 from bus.records.synced import Synced
 from bus.trying import STALE, Tries
-from tas.devices.annotations import annotations
-from tas.devices.claim import Claim, Options
-from tas.devices.hold import Held, Hold, HoldError, Phase
-from tas.devices.names import CONTAINER_CARDS, CONTAINER_TILES
-from tas.devices.refusal import PREFIX, TEXTS, Refusal, Why
-from tas.devices.reserving import bound, released, reserve
 from tas.enforcing.pod import PodKey
 from tas.errors import line_of
-from tas.extender.cards import CardsDecider
 from tas.extender.decision import Binding
+from tas.extender.gpu import CardsDecider
+from tas.gpu.claim import Claim, Options
+from tas.gpu.hold import Held, Hold, HoldError, Phase
+from tas.gpu.names import CONTAINER_CARDS, CONTAINER_TILES
+from tas.gpu.pod_annotations import annotations
+from tas.gpu.refusal import PREFIX, TEXTS, Refusal, Why
+from tas.gpu.reserving import bound, released, reserve
 from tas.values.backoff import Backoff
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import ConflictError as ApiConflictError

@@ -12,14 +12,14 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from bus.connection import Bus
-from tas.devices.claim import Options
-from tas.devices.refusal import Why
-from tas.extender.cards import CardsDecider
 from tas.extender.decision import FilterDecision, Pod
+from tas.extender.gpu import CardsDecider
 from tas.extender.verbs import Answer
 from tas.extension import Hooks, NodeView
+from tas.gpu.card_score import CardScore
+from tas.gpu.claim import Options
+from tas.gpu.refusal import Why
 from tas.processes.process import LastAnswer
-from tas.scoring.card_score import CardScore
 from tas.view.view import View
 from workers.following.cards import FollowedCards
 from workers.kubernetes.client import KubernetesClient

@@ -21,9 +21,9 @@ from bus.connection import Bus
 from bus.errors import BusError, ConflictError, ExpiredError
 from bus.kinds import NODE_HOLDS, synced_of
 from bus.records.devices import NodeHold, NodeInventory
-from tas.devices.claim import DevicePod
-from tas.devices.hold import EMPTY, Held, Hold
-from tas.devices.keeping import Ending, Reservations, adopted, answered, drifting, remembered, to_adopt, to_ask_for
+from tas.gpu.claim import DevicePod
+from tas.gpu.hold import EMPTY, Held, Hold
+from tas.gpu.keeping import Ending, Reservations, adopted, answered, drifting, remembered, to_adopt, to_ask_for
 from workers.following.records import Records, Stored, Write
 from workers.following.synced import write_synced
 from workers.kubernetes.client import Change, ChangeType, KubernetesClient

@@ -9,11 +9,11 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from bus.records.devices import NodeHold, NodeInventory
-from tas.devices.hold import NOT_USED, Hold
-from tas.devices.inventory import Inventory
-from tas.devices.names import RESOURCE_PREFIX, card_name
-from tas.devices.policy_facts import PolicyFacts
-from tas.devices.search import room
+from tas.gpu.hold import NOT_USED, Hold
+from tas.gpu.inventory import Inventory
+from tas.gpu.names import RESOURCE_PREFIX, card_name
+from tas.gpu.policy_facts import PolicyFacts
+from tas.gpu.search import room
 
 
 class _Amount(NamedTuple):

@@ -1,4 +1,4 @@
-"""Part of `inventory`: has the scheduler try the pods again that wait for cards (`tas.devices.waking`)."""
+"""Part of `inventory`: has the scheduler try the pods again that wait for cards (`tas.gpu.card_waking`)."""
 
 import time
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from bus.records.devices import NodeHold, NodeInventory
-from tas.devices.waking import CardWakes, waits_for_cards
+from tas.gpu.card_waking import CardWakes, waits_for_cards
 from workers.kubernetes.client import Change, ChangeType, KubernetesClient
 from workers.kubernetes.followers import Gathered
 from workers.kubernetes.resources import GpuPod

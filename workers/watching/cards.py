@@ -14,9 +14,9 @@ from bus.connection import Bus
 from bus.errors import ConflictError, ExpiredError
 from bus.kinds import NODE_INVENTORY
 from bus.records.devices import NodeInventory
-from tas.devices.inventory import read_inventory
-from tas.devices.names import RESOURCE_PREFIX
-from tas.devices.policy_facts import read_policy_facts
+from tas.gpu.inventory import read_inventory
+from tas.gpu.names import RESOURCE_PREFIX
+from tas.gpu.policy_facts import read_policy_facts
 from workers.following.records import Records, Write
 from workers.kubernetes.client import Change, ChangeType, KubernetesClient
 from workers.kubernetes.followers import Gathered, Shared

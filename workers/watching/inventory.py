@@ -17,7 +17,7 @@ from bus.connection import Bus
 from bus.errors import BusError
 from bus.lease import Lease
 from tas.allocation.node import NodeAllocation
-from tas.devices.hold import RESERVED_SECONDS
+from tas.gpu.hold import RESERVED_SECONDS
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.followers import Follower, Shared
 from workers.kubernetes.reflector import Reflector

@@ -22,7 +22,7 @@ from tests.e2e.cluster import Cluster, extender
 from tests.e2e.controlplane import ADMIN_GROUP, ControlPlane, control_plane
 from tests.e2e.processes import Process, free_ports, until
 from tests.integration.servers import eventually
-from tests.unit.tas.devices import notation
+from tests.unit.tas.gpu import notation
 from workers.kubernetes.crd import crd_manifest
 
 CRD = "taspolicies.telemetry.intel.com"

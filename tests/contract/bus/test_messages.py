@@ -43,13 +43,13 @@ from bus.records.windows import decode_series
 from bus.records.workers import decode_expected, decode_process, encode_expected, encode_process
 from bus.subjects import parse_window_key
 from tas.allocation.node import NodeAllocation, Recent
-from tas.devices.assignment import Assignment, Share, SlotAssignment
-from tas.devices.hold import Held, Phase
-from tas.devices.inventory import Card, Inventory, Link, NumaNode
-from tas.devices.labels import LabelProblem
-from tas.devices.policy_facts import PolicyFacts
 from tas.enforcing.pod import PodKey
 from tas.errors import MAX_TEXT, InvalidInputError
+from tas.gpu.assignment import Assignment, Share, SlotAssignment
+from tas.gpu.hold import Held, Phase
+from tas.gpu.inventory import Card, Inventory, Link, NumaNode
+from tas.gpu.labels import LabelProblem
+from tas.gpu.policy_facts import PolicyFacts
 from tas.outcomes.outcome import Outcome, Placed, Result
 from tas.policy.directory import FileProblem, FileProblems
 from tas.policy.policy import OnStale, Operator, Policy, PolicyKey, Problem, Rule, Strategy, StrategyType

@@ -16,13 +16,13 @@ from bus.kinds import NODE_HOLDS, NODE_INVENTORY
 from bus.records.devices import NodeHold, NodeInventory
 from lab.sandbox import Sandbox
 from lab.sandbox.resources import PODS, Object
-from tas.devices.claim import Options
-from tas.devices.hold import Hold
 from tas.extension import NodeView, Pod
+from tas.gpu.claim import Options
+from tas.gpu.hold import Hold
 from tests.e2e.processes import free_ports
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.running import running
-from tests.unit.tas.devices import notation
+from tests.unit.tas.gpu import notation
 from workers.following.synced import write_synced
 from workers.kubernetes.client import KubernetesClient
 from workers.process.address import Address

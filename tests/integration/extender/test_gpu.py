@@ -25,18 +25,18 @@ from bus.records.synced import Synced
 from lab.sandbox.faults import Call, Drop, Faults
 from lab.sandbox.resources import PODS, Object
 from tas.allocation.node import NodeAllocation
-from tas.devices.annotations import parse_cards, parse_tiles
-from tas.devices.claim import Options
-from tas.devices.hold import EMPTY, Phase
-from tas.extender.cards import CardsDecider
 from tas.extender.decision import Binding
-from tas.scoring.card_score import CardScore
+from tas.extender.gpu import CardsDecider
+from tas.gpu.card_score import CardScore
+from tas.gpu.claim import Options
+from tas.gpu.hold import EMPTY, Phase
+from tas.gpu.pod_annotations import parse_cards, parse_tiles
 from tests.e2e.processes import free_ports
 from tests.integration.bus.limits import long_limits
 from tests.integration.extender.gpu import NAMESPACE, Extender, Gpus, gpus
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.running import running
-from tests.unit.tas.devices.device_plugin import DevicePlugin, Pending
+from tests.unit.tas.gpu.device_plugin import DevicePlugin, Pending
 from workers.following.allocations import FollowedAllocations
 from workers.following.followed_view import FollowedView
 from workers.following.synced import write_synced

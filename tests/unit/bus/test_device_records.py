@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from bus.records.devices import decode_hold, decode_inventory
-from tas.devices.names import MAX_CARDS, MAX_TILES, TILES
 from tas.errors import InvalidInputError
+from tas.gpu.names import MAX_CARDS, MAX_TILES, TILES
 
 GOLDEN = Path(__file__).parents[2] / "contract" / "golden" / "bus"
 INVENTORY = json.loads((GOLDEN / "node-inventory.json").read_bytes())

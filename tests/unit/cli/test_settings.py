@@ -11,7 +11,7 @@ from cli.loading import every_setting, load_settings, settings_of, settings_page
 from cli.settings import EMBEDDED, FailedNodes, Settings, SettingsError, UnknownPolicy, flag, variable
 from cli.workers.registry import with_commands
 from tas.enforcing.limits import IN_FLIGHT_SECONDS, DefaultLimit
-from tas.scoring.card_score import CardScore
+from tas.gpu.card_score import CardScore
 from tas.sources.tables import Publish
 from workers.process.address import Address
 from workers.process.log_form import LogFormat, LogLevel

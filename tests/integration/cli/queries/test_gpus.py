@@ -16,7 +16,7 @@ from bus.subjects import hold_key, node_inventory_key
 from cli.top.cards import Cards
 from tests.integration.cli.tas import Tas
 from tests.integration.servers import Server, eventually
-from tests.unit.tas.devices.notation import Node
+from tests.unit.tas.gpu.notation import Node
 from workers.process.manifests import MAX_BYTES
 
 PACKAGE = "gpu.intel.com/"
@@ -31,7 +31,7 @@ def tas(tas: Tas, server: Server) -> Tas:
 
 
 async def put_node(bus: Bus, name: str, described: str, *, hold_uid: str | None = "uid") -> None:
-    """A node in the notation of `tests/unit/tas/devices`. `hold_uid`: of the node of its hold; None: it has no hold."""
+    """A node in the notation of `tests/unit/tas/gpu`. `hold_uid`: of the node of its hold; None: it has no hold."""
     node = Node(described)
     inventory = NodeInventory(uid="uid", inventory=node.inventory, facts=node.facts)
     await bus.put(NODES, node_inventory_key(name), encode(inventory), revision=0, read_at=time.monotonic())

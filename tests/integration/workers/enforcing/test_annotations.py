@@ -13,7 +13,7 @@ from bus.records.nodes import StoredSamples
 from bus.scrapes import publish_scrape
 from lab.sandbox import Sandbox
 from lab.sandbox.resources import NODES, PODS
-from tas.allocation.annotations import WRITTEN
+from tas.allocation.node_annotations import WRITTEN
 from tas.enforcing.managers import ANNOTATIONS_MANAGER
 from tas.samples.sample import Scrape
 from tas.values.quantity import parse_quantity

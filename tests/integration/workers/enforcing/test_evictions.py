@@ -21,13 +21,13 @@ from bus.records.devices import NodeHold, NodeInventory
 from lab.sandbox import Sandbox
 from lab.sandbox.faults import Call, Drop, Which
 from lab.sandbox.resources import NODES, PODS
-from tas.devices.names import EVICTION_LABEL, EVICTION_VALUE
 from tas.enforcing.pod import PodKey
+from tas.gpu.names import EVICTION_LABEL, EVICTION_VALUE
 from tas.values.backoff import Backoff
 from tests.integration.extender.gpu import complete
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.running import running
-from tests.unit.tas.devices import notation
+from tests.unit.tas.gpu import notation
 from workers.enforcing.evictions import PATCHES, Evictions
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.metrics import RequestMetrics

@@ -17,17 +17,17 @@ from bus.kinds import NODE_HOLDS, NODE_INVENTORY, synced_of
 from bus.records.devices import NodeHold
 from lab.sandbox.faults import Call
 from lab.sandbox.resources import NODES, PODS, Object
-from tas.devices.annotations import annotations
-from tas.devices.assignment import Assignment, Share, SlotAssignment
-from tas.devices.hold import Held, Phase
-from tas.devices.keeping import Ending
 from tas.enforcing.pod import PodKey
 from tas.enforcing.waking import ANNOTATION
+from tas.gpu.assignment import Assignment, Share, SlotAssignment
+from tas.gpu.hold import Held, Phase
+from tas.gpu.keeping import Ending
+from tas.gpu.pod_annotations import annotations
 from tests.integration.extender.gpu import NAMESPACE, Gpus, gpus
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.halting_inventory import InterruptedBus
 from tests.integration.workers.running import put, running
-from tests.unit.tas.devices import notation
+from tests.unit.tas.gpu import notation
 from workers.kubernetes.client import KubernetesClient
 from workers.watching.card_holds import RETRY_SECONDS
 from workers.watching.inventory import Inventory

@@ -3,10 +3,10 @@
 import pytest
 
 from cli.queries.card_tables import bar, card_rows, pod_text, state_texts
-from tas.devices.adoption import adopt
-from tas.devices.hold import Phase
-from tas.explain.cards import AmountUse, CardPod, CardsExplanation, NodeDevices, explain_cards
-from tests.unit.tas.devices.notation import Node, bound
+from tas.gpu.adoption import adopt
+from tas.gpu.explanation import AmountUse, CardPod, CardsExplanation, NodeDevices, explain_cards
+from tas.gpu.hold import Phase
+from tests.unit.tas.gpu.notation import Node, bound
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import click
 import pytest
 
 from cli.queries.pod_manifest import DescribedPod, pod_of_manifest
-from tas.devices.claim import ContainerRequest, DevicePod
 from tas.enforcing.pod import PodKey
+from tas.gpu.claim import ContainerRequest, DevicePod
 
 KEY = PodKey("default", "web")
 I915 = "gpu.intel.com/i915"

@@ -16,9 +16,9 @@ from bus.kinds import NODE_INVENTORY
 from bus.records.devices import NodeInventory
 from lab.demo.narration import Narration, Observed, StepFailedError
 from lab.demo.stage import MOST_EVICTIONS, CardPlace, Node, Stage
-from tas.devices.inventory import Inventory
-from tas.devices.policy_facts import PolicyFacts
 from tas.enforcing.waking import ANNOTATION
+from tas.gpu.inventory import Inventory
+from tas.gpu.policy_facts import PolicyFacts
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import ConflictError, KubernetesError
 from workers.kubernetes.resources import NODES, PODS, Metadata, PodObject, PodSpec, Resource

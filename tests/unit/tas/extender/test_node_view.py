@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from tas.extender.node_view import NodeView
+from tas.gpu.card_view import NodeCards
 from tas.samples.sample import Scrape
 from tas.values.quantity import Quantity
-from tas.view.cards import NodeCards
 from tas.view.view import View
-from tests.unit.tas.devices.notation import Node
+from tests.unit.tas.gpu.notation import Node
 
 
 def scrape(time: float, source: str = "s", **metrics: int) -> Scrape:

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from tas.devices.claim import ContainerRequest
 from tas.errors import InvalidInputError
 from tas.extender.decision import Pod
 from tas.extender.preemption import decode_preemption_args
 from tas.extender.wire import decode_args
+from tas.gpu.claim import ContainerRequest
 from tests.unit.tas.extender.generators import POD, body
 
 CARD = "gpu.intel.com/i915"

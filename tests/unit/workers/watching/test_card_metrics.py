@@ -3,8 +3,8 @@
 from prometheus_client import CollectorRegistry
 
 from bus.records.devices import NodeHold, NodeInventory
-from tas.devices.policy_facts import read_policy_facts
-from tests.unit.tas.devices.notation import Node
+from tas.gpu.policy_facts import read_policy_facts
+from tests.unit.tas.gpu.notation import Node
 from workers.watching.card_metrics import CardMetrics
 
 DISABLES_CARD1 = {"telemetry.aware.scheduling.p/gas-disable-card1": "true"}
