@@ -9,11 +9,9 @@ consumer delivers every message. So what it keeps in memory has limits.
 import asyncio
 import heapq
 import time
-from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections import OrderedDict, defaultdict
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from itertools import accumulate
 from typing import Any, Protocol
 
 import structlog
@@ -55,10 +53,10 @@ HELD_BYTES = 32 << 20
 """The most bytes that wait: beyond this, messages of whoever has the most are left out."""
 
 HELD_MESSAGES = 20_480
-"""The most messages that wait. Beyond this a quarter is left out, so one of each node of the largest cluster remains.
+"""The most messages that wait: more than the largest cluster has nodes."""
 
-All are looked at in one piece then: of 64,000 that took 0.2 s.
-"""
+STEP_BYTES = 64
+"""Messages larger than `EQUAL_BYTES` have their turn by their size in steps of so many bytes."""
 
 MESSAGE_BYTES = 512
 """So much counts for each message beside its data: without data it takes a third more memory, for its subject too."""
@@ -216,57 +214,132 @@ class Held(Protocol):
         ...
 
 
+class _Largest:
+    """Names with weights. Of those with about the largest weight, the one that has had it longest is found at once.
+
+    About: to a factor of two. So a change of a weight takes the same few steps, however many names there are.
+    """
+
+    def __init__(self) -> None:
+        self._levels: list[OrderedDict[str, None]] = []
+        self._level: dict[str, int] = {}
+
+    def put(self, name: str, weight: int) -> None:
+        """Sets the weight of a name."""
+        level, before = weight.bit_length(), self._level.get(name)
+        if level != before:
+            self.drop(name)
+            while len(self._levels) <= level:
+                self._levels.append(OrderedDict())
+            self._levels[level][name] = None
+            self._level[name] = level
+
+    def drop(self, name: str) -> None:
+        """Forgets a name; one that is not known is fine."""
+        if (level := self._level.pop(name, None)) is not None:
+            del self._levels[level][name]
+
+    def first(self) -> str:
+        """A name with about the largest weight; there must be one."""
+        return next(next(iter(level)) for level in reversed(self._levels) if level)
+
+
+class _Group:
+    """The messages of an owner that wait: their bytes, and its subjects by what the oldest message of each has."""
+
+    __slots__ = ("bytes", "subjects")
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.subjects = _Largest()
+
+
 class HeldMessages:
-    """Messages that wait, to be taken with the smallest first; of one size, the oldest first."""
+    """Messages that wait, to be taken with the smallest first; of one size, the oldest first.
+
+    Each message has a share: the bytes of its subject that are newer, and its own if they are more than `EQUAL_BYTES`.
+    Beyond the limits, of the owner with about the most bytes the oldest message of the subject with about the largest
+    share is left out. Of equal ones it is the oldest, which the shared consumer delivers next.
+    """
 
     def __init__(self) -> None:
         self.far = FAR_BEHIND_MESSAGES
-        self._messages: dict[int, Message] = {}
-        self._subjects: dict[str, dict[int, Message]] = {}
-        self._order: list[tuple[int, int]] = []  # also of messages that have been left out since
+        self._count = 0
+        self._subjects: dict[str, OrderedDict[int, Message]] = {}
         self._bytes: defaultdict[str, int] = defaultdict(int)
+        self._owners: dict[str, _Group] = {}
+        self._largest = _Largest()
+        self._places: dict[int, OrderedDict[int, Message]] = {}
+        self._order: list[int] = []  # each place once, also those that have become empty since
+        self._ordered: set[int] = set()
         self.bytes = 0
 
     def __len__(self) -> int:
-        return len(self._messages)
+        return self._count
 
     def add(self, message: Message) -> None:
         """Adds a message; if too many wait, leaves out older ones of its subject, or of the nodes with the most."""
-        subject = message.subject
-        self._messages[message.sequence] = message
-        heapq.heappush(self._order, (len(message.data), message.sequence))
-        of_subject = self._subjects.setdefault(subject, {})
+        subject, size, place = message.subject, _size(message), _place(message)
+        of_subject = self._subjects.setdefault(subject, OrderedDict())
         of_subject[message.sequence] = message
-        self._bytes[subject] += _size(message)
-        self.bytes += _size(message)
+        self._places.setdefault(place, OrderedDict())[message.sequence] = message
+        if place not in self._ordered:
+            self._ordered.add(place)
+            heapq.heappush(self._order, place)
+        self._count += 1
+        self._bytes[subject] += size
+        self._owners.setdefault(_owner(message), _Group()).bytes += size
+        self.bytes += size
+        self._weigh(message)
         while self._bytes[subject] > SUBJECT_BYTES and len(of_subject) > 1:
             self._remove(next(iter(of_subject.values())))
-        if self.bytes > HELD_BYTES or len(self) > HELD_MESSAGES:
-            for each in _left_out(self._messages.values(), _subject, _owner):
-                self._remove(each)
-        # The order must not grow with the messages of a burst: it forgets those that are left out.
-        if len(self._order) > 2 * len(self._messages) + CHUNK_MESSAGES:
-            self._order = sorted((len(each.data), sequence) for sequence, each in self._messages.items())
+        while self._count > 1 and (self.bytes > HELD_BYTES or self._count > HELD_MESSAGES):
+            self._remove(self._oldest_of(self._owners[self._largest.first()]))
 
     def take(self, limit: int = CHUNK_BYTES) -> list[Message]:
         """Removes and returns the smallest messages, as many as are handled at once, of about `limit` bytes."""
         taken: list[Message] = []
         size = 0
         while self._order and len(taken) < CHUNK_MESSAGES and size < limit:
-            message = self._messages.get(heapq.heappop(self._order)[1])
-            if message is not None:
-                self._remove(message)
-                taken.append(message)
-                size += len(message.data)
+            waiting = self._places.get(self._order[0])
+            if waiting is None:
+                self._ordered.remove(heapq.heappop(self._order))
+            else:
+                taken.append(next(iter(waiting.values())))
+                self._remove(taken[-1])
+                size += len(taken[-1].data)
         return taken
 
+    def _oldest_of(self, group: _Group) -> Message:
+        return next(iter(self._subjects[group.subjects.first()].values()))
+
     def _remove(self, message: Message) -> None:
-        subject = message.subject
-        del self._messages[message.sequence], self._subjects[subject][message.sequence]
-        self._bytes[subject] -= _size(message)
+        subject, owner, place = message.subject, _owner(message), _place(message)
+        of_subject, at_place = self._subjects[subject], self._places[place]
+        del of_subject[message.sequence], at_place[message.sequence]
+        if not at_place:
+            del self._places[place]
+        self._count -= 1
         self.bytes -= _size(message)
-        if not self._subjects[subject]:
+        self._bytes[subject] -= _size(message)
+        group = self._owners[owner]
+        group.bytes -= _size(message)
+        if not of_subject:
             del self._subjects[subject], self._bytes[subject]
+            group.subjects.drop(subject)
+        if group.bytes:
+            self._weigh(message)
+        else:
+            del self._owners[owner]
+            self._largest.drop(owner)
+
+    def _weigh(self, message: Message) -> None:
+        """Sets the weights of the subject and of the owner of a message, which has been added or removed."""
+        subject, owner = message.subject, _owner(message)
+        group = self._owners[owner]
+        if (of_subject := self._subjects.get(subject)) is not None:
+            group.subjects.put(subject, _share(self._bytes[subject], next(iter(of_subject.values()))))
+        self._largest.put(owner, _share(group.bytes, self._oldest_of(group)))
 
 
 class NewestMessages:
@@ -278,7 +351,9 @@ class NewestMessages:
 
     def __init__(self) -> None:
         self.far = 0
-        self._sources: dict[str, dict[str, Message]] = {}
+        self._sources: OrderedDict[str, OrderedDict[str, Message]] = OrderedDict()
+        self._bytes: defaultdict[str, int] = defaultdict(int)
+        self._largest = _Largest()
         self._count = 0
         self.bytes = 0
 
@@ -287,14 +362,17 @@ class NewestMessages:
 
     def add(self, message: Message) -> None:
         """Adds a message in place of that of its subject; beyond the limit leaves out some of the largest sources."""
-        waiting = self._sources.setdefault(_owner(message), {})
+        source = _owner(message)
+        waiting = self._sources.setdefault(source, OrderedDict())
         before = waiting.get(message.subject)
         waiting[message.subject] = message  # at the place of the one before
+        more = _size(message) - (0 if before is None else _size(before))
         self._count += before is None
-        self.bytes += _size(message) - (0 if before is None else _size(before))
-        if self.bytes > HELD_BYTES or len(self) > HELD_MESSAGES:
-            for each in _left_out((each for waiting in self._sources.values() for each in waiting.values()), _owner):
-                self._remove(each)
+        self._bytes[source] += more
+        self.bytes += more
+        self._weigh(source)
+        while self._count > 1 and (self.bytes > HELD_BYTES or self._count > HELD_MESSAGES):
+            self._remove(next(iter(self._sources[self._largest.first()].values())))
 
     def take(self, limit: int = CHUNK_BYTES) -> list[Message]:
         """Removes and returns one message of each source, or less: about `limit` or `TURN_BYTES`. Others come next."""
@@ -307,16 +385,24 @@ class NewestMessages:
             self._remove(taken[-1])
             size += len(taken[-1].data)
             if source in self._sources:  # it is the last one of the next turn
-                self._sources[source] = self._sources.pop(source)
+                self._sources.move_to_end(source)
         return taken
 
     def _remove(self, message: Message) -> None:
         source = _owner(message)
         del self._sources[source][message.subject]
         self._count -= 1
+        self._bytes[source] -= _size(message)
         self.bytes -= _size(message)
-        if not self._sources[source]:
-            del self._sources[source]
+        if self._sources[source]:
+            self._weigh(source)
+        else:
+            del self._sources[source], self._bytes[source]
+            self._largest.drop(source)
+
+    def _weigh(self, source: str) -> None:
+        """Sets the weight of a source, some of whose messages wait."""
+        self._largest.put(source, _share(self._bytes[source], next(iter(self._sources[source].values()))))
 
 
 def _size(message: Message) -> int:
@@ -324,30 +410,21 @@ def _size(message: Message) -> int:
     return len(message.data) + MESSAGE_BYTES
 
 
-def _subject(message: Message) -> str:
-    return message.subject
+def _place(message: Message) -> int:
+    """When a message has its turn: the smallest ones first, large ones in steps.
+
+    There are few places, whatever the sizes are.
+    """
+    size = len(message.data)
+    return size if size <= EQUAL_BYTES else EQUAL_BYTES + size // STEP_BYTES
+
+
+def _share(of_group: int, oldest: Message) -> int:
+    """The share of the oldest message of a group that has so many bytes."""
+    size = _size(oldest)
+    return of_group if size > EQUAL_BYTES else of_group - size
 
 
 def _owner(message: Message) -> str:
     """The node of samples or the source of a table, with what is before it in the subject."""
     return message.subject.rpartition(".")[0]
-
-
-def _left_out(messages: Iterable[Message], *groups: Callable[[Message], str]) -> Sequence[Message]:
-    """The messages without which the others are half of `HELD_BYTES` and 3/4 of `HELD_MESSAGES` at most, or one.
-
-    Each message has in each group a share: the bytes of those of the group that are kept before it, and its own if
-    they are more than `EQUAL_BYTES`. The largest shares of the last of `groups` are left out, then those of the one
-    before. Of equal shares the oldest messages are left out, which the shared consumer delivers next.
-    """
-    kept = sorted(messages, key=lambda message: message.sequence, reverse=True)
-    for group in groups:
-        found: defaultdict[str, int] = defaultdict(int)
-        shares: dict[int, int] = {}
-        for message in kept:
-            name, size = group(message), _size(message)
-            shares[message.sequence] = found[name] + (size if size > EQUAL_BYTES else 0)
-            found[name] += size
-        kept.sort(key=lambda message: shares[message.sequence])
-    sums = list(accumulate(map(_size, kept)))
-    return kept[max(1, min(bisect_right(sums, HELD_BYTES // 2), HELD_MESSAGES * 3 // 4)) :]
