@@ -2,12 +2,14 @@
 
 import gc
 import tracemalloc
-from itertools import pairwise
+from functools import partial
+from itertools import pairwise, repeat
 from math import inf
 from typing import NamedTuple
 
 from tests.fuzz.decoders import Decoder, clock
 from tests.fuzz.hostile import Shape
+from tests.unit.growth import is_within
 
 GROWTH = 2.0**1.5
 """Twice the bytes take a linear decoder 2 times as long, and a quadratic one 4 times: this is halfway."""
@@ -43,6 +45,20 @@ def cost(decoder: Decoder, data: bytes) -> Cost:
         seconds = clock() - started
         gc.enable()
     return Cost(seconds, error)
+
+
+def is_slow(decoder: Decoder, data: bytes, size: int) -> bool:
+    """Whether a call takes longer than is allowed for `size` bytes.
+
+    It is compared with a loop, which is measured in turn with the call: on a busy machine both take longer.
+    """
+    steps = size * decoder.steps_per_byte
+    return not is_within(1, lambda: partial(cost, decoder, data), lambda: partial(_loop, steps))
+
+
+def _loop(steps: int) -> None:
+    for _ in repeat(None, steps):
+        pass
 
 
 def memory(decoder: Decoder, data: bytes) -> tuple[int, int]:
