@@ -13,9 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from fnmatch import fnmatchcase
+from functools import partial
+from heapq import nsmallest
 from typing import Any
 
 import orjson
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
@@ -44,6 +47,15 @@ ROOMY_HEIGHT = 40
 
 MOST_LINES = 3
 """For one problem of a policy or a file."""
+
+MOST_METRICS = 50
+"""So many metrics of a node are shown; no terminal has room for more."""
+
+MOST_CHARACTERS = 4000
+"""Of one line without a terminal: a text of a record may have any length."""
+
+EXPLAINED_AT_ONCE = 20
+"""After so many nodes the loop runs: the connection to the bus must answer within seconds."""
 
 POLICIES_SECTION = 2
 POLICY_ROWS = 2
@@ -99,6 +111,7 @@ class LiveView:
         self._no_events = no_events
         self._pattern = pattern
         self._explained: dict[str, States] = {}
+        self._used: Counter[str] = Counter()
         self._history: deque[Text] = deque(maxlen=KEPT_EVENTS)
         self._followed = followed
         self._view = followed.view
@@ -122,11 +135,13 @@ class LiveView:
         self._history.append(event_line(line))
 
     async def _draw(self) -> None:
+        await self.explain()
         with (
             suppress(OSError),  # from the terminal
             Live(self._render(), console=self._console, auto_refresh=False, screen=True) as live,
         ):
             while self._console.file.isatty():
+                await self.explain()
                 live.update(self._render(), refresh=True)
                 await asyncio.sleep(REDRAW_INTERVAL_SECONDS)
         # A closed terminal need not send a signal here: make and ssh may keep it from us.
@@ -134,14 +149,13 @@ class LiveView:
 
     def _render(self) -> RenderableType:
         now = time.time()
-        self._explain(now)
         width, height = self._console.size
         # Hints come first. The sections share the other lines.
         hints = fitting_hints(self._hints, width, height)
         sections = [
             self._nodes(now, width, height),
             self._cluster_lines(width),
-            self._policy_lines(width),
+            self._policy_lines(width, height),
             *self._card_sections(width),
             self._answer_lines(width),
             self._event_lines(height),
@@ -167,14 +181,23 @@ class LiveView:
             line.truncate(width, overflow="ellipsis")
         return Text("\n", no_wrap=True, overflow="crop").join(lines[:height])
 
-    def _explain(self, now: float) -> None:
+    async def explain(self) -> None:
         """Computes the state of each strategy of each node that is shown: once, for all sections."""
+        now = time.time()
         self._view.advance(now)
-        self._explained = {
-            node: _states_of(explain_node(self._view, node, now))
-            for node in sorted(self._view.sampled_nodes)
-            if fnmatchcase(node, self._pattern)
-        }
+        explained: dict[str, States] = {}
+        for node in sorted(self._view.sampled_nodes):
+            if fnmatchcase(node, self._pattern):
+                explained[node] = _states_of(explain_node(self._view, node, now))
+                if len(explained) % EXPLAINED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        self._explained = {node: states for node, states in explained.items() if node in self._view.sampled_nodes}
+        self._used = Counter(
+            rule.metric
+            for entry in self._view.policies.values()
+            for strategy in entry.policy.strategies.values()
+            for rule in strategy.rules
+        )
 
     def _nodes(self, now: float, width: int, height: int) -> list[Text]:
         """The nodes that violate most come first: with many nodes, only those that fit are shown."""
@@ -197,7 +220,7 @@ class LiveView:
             max(cell.cell_len for cell in column) for column in zip(left, *(row[:2] for row in rows), strict=True)
         ]
         free = width - sum(widths) - 2 * GAP
-        cells = [(*row[:2], fit(row[2], free, "  ")) for row in rows]
+        cells = [(*row[:2], fit(row[2][0], free, "  ", more=row[2][1])) for row in rows]
         lines = aligned([(*left, Text("metrics (value, age)")), *cells], width, flexible=2)
         return [*lines, *[Text()] * (len(worst) - len(rows))]  # the section says how many are not shown
 
@@ -208,17 +231,12 @@ class LiveView:
     def _names(self, node: str, state: State) -> list[str]:
         return [name for found, name in self._explained[node].values() if found is state and name]
 
-    def _metric_pieces(self, node: str, now: float) -> list[Text]:
-        """Each metric with its value and age; the metrics that most rules use come first."""
-        used = Counter(
-            rule.metric
-            for entry in self._view.policies.values()
-            for strategy in entry.policy.strategies.values()
-            for rule in strategy.rules
-        )
+    def _metric_pieces(self, node: str, now: float) -> tuple[list[Text], int]:
+        """Metrics with their values and ages, those that most rules use first; and how many others there are."""
         pieces = []
         samples = self._view.samples(node)
-        for metric in sorted({name for scrape in samples for name in scrape.metrics}, key=lambda m: (-used[m], m)):
+        metrics = {name for scrape in samples for name in scrape.metrics}
+        for metric in nsmallest(MOST_METRICS, metrics, key=lambda name: (-self._used[name], name)):
             scrape = newest(samples, metric)
             assert scrape is not None
             age = max(0.0, now - scrape.time)
@@ -228,7 +246,7 @@ class LiveView:
             text.append(short_text(scrape.metrics[metric]), style="bold" if fresh else "dim strike")
             text.append(f" {age:.0f}s", style="dim" if fresh else "yellow")
             pieces.append(text)
-        return pieces
+        return pieces, len(metrics) - len(pieces)
 
     def _cluster_lines(self, width: int) -> list[Text]:
         rows = [(Text(name), Text(text)) for name, text in self._cluster().items()]
@@ -240,11 +258,15 @@ class LiveView:
         rows = [(Text(name), Text(text)) for name, text in self._cards().items()]
         return [aligned([(Text("cards"), Text()), *rows], width, flexible=1)] if rows else []
 
-    def _policy_lines(self, width: int) -> list[Text]:
+    def _policy_lines(self, width: int, height: int) -> list[Text]:
         if not self._view.policies:
             return [Text("policies"), Text(self._followed.unready() or "no policies", style="yellow")]
         rows: list[tuple[Text, ...]] = []
+        others = 0
         for key, entry in sorted(self._view.policies.items()):
+            if len(rows) >= height:  # the section says how many are not shown
+                others += max(1, len(entry.policy.strategies))
+                continue
             name = Text(str(key).removeprefix("default/"))
             if self._file_problems().leave_last_good(key, self._followed.records[key].origin):
                 name.append(" (last good version)", style="yellow")
@@ -256,7 +278,7 @@ class LiveView:
             if not entry.policy.strategies:
                 rows.append((name, Text("–"), Text(), Text("–")))
         titles = (Text("policies"), Text("strategy"), Text("violating, ?unknown"), Text("rules"))
-        return aligned([titles, *rows], width, flexible=3)
+        return [*aligned([titles, *rows], width, flexible=3), *[Text()] * others]
 
     def _problems(self) -> list[str]:
         """Frozen labels, and what is wrong with files and policies, the reason before the value: that may be long."""
@@ -302,32 +324,35 @@ class LiveView:
         shown: dict[str, str] = {}
         last_answer = 0.0
         while True:
-            now = time.time()
-            self._explain(now)
-            for name, line, rest in self._changing_lines(now):
+            await self.explain()
+            for name, line, rest in self._changing_lines(time.time()):
                 if shown.get(name) != line:
                     shown[name] = line
-                    self._line(line + rest)
+                    self._line(line + rest())
             for answer in self._answers:
                 if answer["time"] > last_answer:
                     last_answer = answer["time"]
                     self._line("answer: " + "  ".join(answer_cells(answer)))
             await asyncio.sleep(REDRAW_INTERVAL_SECONDS)
 
-    def _changing_lines(self, now: float) -> Iterator[tuple[str, str, str]]:
-        """A name, the line that is printed when it changes, and the rest of the line."""
+    def _changing_lines(self, now: float) -> Iterator[tuple[str, str, Callable[[], str]]]:
+        """A name, the line that is printed when it changes, and what gives the rest of the line."""
         for node in self._explained:
             violates, unknown = (self._strategies(node, state) for state in (State.VIOLATED, State.UNKNOWN))
-            metrics = "  ".join(map(str, self._metric_pieces(node, now)))
-            yield f"node {node}", f"node {node}: violates {violates}, unknown {unknown}", f"; {metrics}"
+            line = f"node {node}: violates {violates}, unknown {unknown}"
+            yield f"node {node}", line, partial(self._metrics_text, node, now)
         for problem in self._problems():
-            yield problem, f"policies: {problem}", ""
+            yield problem, f"policies: {problem}", str
         if others := self._file_problems().others:
-            yield "others", f"policies: {counted(others, 'more problem')} of files", ""
+            yield "others", f"policies: {counted(others, 'more problem')} of files", str
         for name, text in self._cluster().items():
-            yield f"cluster {name}", f"cluster: {name}: {text}", ""
+            yield f"cluster {name}", f"cluster: {name}: {text}", str
         for name, text in self._cards().items():
-            yield f"cards {name}", f"cards: {name}: {text}", ""
+            yield f"cards {name}", f"cards: {name}: {text}", str
+
+    def _metrics_text(self, node: str, now: float) -> str:
+        pieces, others = self._metric_pieces(node, now)
+        return "; " + "  ".join([*map(str, pieces), *([f"+{others} more"] if others else [])])
 
     def _print_event(self, line: str) -> None:
         self._line(event_line(line).plain)  # with local time, as in all other lines
@@ -335,7 +360,9 @@ class LiveView:
             self._line(each)
 
     def _line(self, text: str) -> None:
-        self._console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
+        more = f"… and {len(text) - MOST_CHARACTERS} more characters" if len(text) > MOST_CHARACTERS else ""
+        shown = printable(text[:MOST_CHARACTERS]) + more
+        self._console.print(shown, markup=False, highlight=False, soft_wrap=True)
 
     async def _read_answers(self) -> None:
         # Here: the client for HTTP is much to load, and the first view is drawn before.
@@ -408,16 +435,26 @@ def answer_cells(answer: Mapping[str, Any]) -> tuple[str, str, str, str, str, st
     return (when, answer["verb"], answer["pod"], policy, result, f"{answer['seconds'] * 1000:.2f}")
 
 
-def fit(pieces: Sequence[Text], width: int, between: str) -> Text:
-    """As many whole pieces as fit into `width`, and the number of the others; at least the first piece."""
-    for count in range(len(pieces), 0, -1):
-        shown = list(pieces[:count])
-        if count < len(pieces):
-            shown.append(Text(f"+{len(pieces) - count} more", style="dim"))
-        text = Text(between).join(shown)
-        if text.cell_len <= width or count == 1:
-            return text
-    return Text("–", style="dim")
+def fit(pieces: Sequence[Text], width: int, between: str, *, more: int = 0) -> Text:
+    """As many whole pieces as fit into `width`, and the number of the others; at least the first piece.
+
+    `more` others are not among the pieces. `between` is not empty: so the work is limited by `width`, however many
+    pieces there are.
+    """
+    if not pieces:
+        return Text("–", style="dim")
+    gap, used, fitting = cell_len(between), 0, 1
+    for count, piece in enumerate(pieces, start=1):
+        used += piece.cell_len + (gap if count > 1 else 0)
+        if used > width:
+            break
+        rest = len(pieces) - count + more
+        if used + (gap + len(f"+{rest} more") if rest else 0) <= width:
+            fitting = count
+    shown = list(pieces[:fitting])
+    if rest := len(pieces) - fitting + more:
+        shown.append(Text(f"+{rest} more", style="dim"))
+    return Text(between).join(shown)
 
 
 def aligned(rows: Sequence[Sequence[Text]], width: int, *, flexible: int) -> list[Text]:

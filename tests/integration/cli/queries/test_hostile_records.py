@@ -2,19 +2,26 @@
 
 import asyncio
 import json
+import os
+import signal
 import time
 from collections.abc import Iterator
 from copy import deepcopy
+from datetime import UTC, datetime
 from typing import Any
 
-from bus.buckets import BREAKERS, HOLDS, NODES, POLICIES, REFUSALS, SOURCES, VERDICTS, Bucket
+from bus.buckets import BREAKERS, EVENTS, HOLDS, NODES, PODS, POLICIES, REFUSALS, SOURCES, VERDICTS, Bucket
 from bus.connection import Bus
 from bus.records.codec import encode
 from cli.queries.get import MAX_VALUES
 from cli.queries.tables import MAX_LINES
+from tas.events import cloudevents
+from tas.events.event import Cause, event_of
+from tests.e2e.processes import free_ports
 from tests.fuzz.decoders import GOLDEN
 from tests.integration.cli.tas import Tas
-from tests.integration.servers import Server
+from tests.integration.servers import Server, eventually
+from tests.unit.tas.events.examples import EXAMPLES
 
 FORGED = "FORGED"
 LINE = f"x\n{FORGED}  healthy"
@@ -106,6 +113,85 @@ async def test_no_record_stops_a_command_or_forges_a_row(tas: Tas, server: Serve
     found = await tas("get", "verdicts")
     assert "dontschedule.value = " in found.err
     assert "is no Kubernetes quantity" in found.err
+
+
+async def test_no_record_stops_the_live_view_or_forges_a_line(tas: Tas, server: Server, bus: Bus) -> None:
+    """Without a terminal each change is a line: of a node, a policy, the pods that wait."""
+    tas.environment["TAS_BUS"] = server.url
+    await put_all(bus)
+    now = datetime.now(UTC).isoformat()
+    many = {f"m{number}": "1" for number in range(20_000)}
+    for node, metrics in (("many", many), ("honest", {"load": "1"})):
+        scrape = {"source": "s", "measured": now, "arrived": now, "sequence": 1, "metrics": metrics}
+        record = encode({"scrapes": [scrape]})
+        await bus.put(NODES, f"{node}.metrics", record, revision=0, read_at=time.monotonic())
+    pod = json.loads((GOLDEN / "bus" / "pod.json").read_text()) | {"node": None}
+    pods = [(f"x.{'p' * 60}{number}", encode(pod)) for number in range(2_000)]
+    for start in range(0, len(pods), 500):
+        some = pods[start : start + 500]
+        await asyncio.gather(*(bus.put(PODS, *each, revision=0, read_at=time.monotonic()) for each in some))
+    (port,) = free_ports(1)
+    process = await tas.start("top", "--extender-health", f"127.0.0.1:{port}")
+    lines: list[str] = []
+
+    async def read() -> None:
+        assert process.stdout is not None
+        async for line in process.stdout:  # a line of more than 64 KiB is an error here
+            lines.append(line.decode())  # noqa: PERF401 - read while it comes
+
+    async def drain() -> bytes:
+        assert process.stderr is not None
+        return await process.stderr.read()
+
+    reading, errors = asyncio.create_task(read()), asyncio.create_task(drain())
+    try:
+        for text in ("node honest: violates", "node many: violates", "cluster: waiting: "):
+            await eventually(lambda text=text: any(text in line for line in lines))  # type: ignore[misc]
+        # It follows on: the view is not stopped by what it has.
+        await bus.put(NODES, "late.metrics", record, revision=0, read_at=time.monotonic())
+        await eventually(lambda: any("node late: violates" in line for line in lines))
+        os.kill(process.pid, signal.SIGINT)
+        await eventually(reading.done)
+        assert (await process.wait(), b"Traceback" in await errors) == (0, False)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    await reading
+    assert all(line.rstrip("\n").isprintable() and len(line) < 5000 for line in lines)
+    assert any(FORGED in line for line in lines), "it is shown"
+    assert not any(line.lstrip().startswith(FORGED) for line in lines)
+    (node,) = [line for line in lines if line.startswith("node many: ")]
+    assert node.rstrip().endswith("+19950 more")
+
+
+async def test_no_event_stops_a_command_or_forges_a_row(tas: Tas, server: Server, bus: Bus) -> None:
+    """Each field of each event, and each attribute, has each hostile value."""
+    tas.environment["TAS_BUS"] = server.url
+    messages: list[tuple[str, bytes, dict[str, str]]] = []
+    for number, data in enumerate(EXAMPLES):
+        event = event_of(data, Cause("1", number), time=time.time())
+        headers = cloudevents.headers(event)
+        subject, body = f"tas.events.x.{number}", cloudevents.body(event)
+        documents = (*changed(json.loads(body)), [LINE], LINE, DEEP)
+        messages += ((subject, json.dumps(document).encode(), headers) for document in documents)
+        texts = ("x" * 3000, "", "\x1b[31m", "FORGED  healthy", "9999-99-99T00:00:00Z")
+        messages += ((subject, body, headers | {name: text}) for name in headers for text in texts)
+        unknown = headers | {"ce-type": f"other.{FORGED}"}
+        messages.append((subject, json.dumps({LINE: [LINE, DEEP]}).encode(), unknown))
+    for start in range(0, len(messages), 200):
+        await bus.publish_each(EVENTS, messages[start : start + 200])
+    shown, as_json = await tas("events"), await tas("events", "--json")
+    for done in (shown, as_json):
+        assert (done.code, "Traceback" in done.err) == (0, False), done.err[-2000:]
+        lines = (done.out + done.err).split("\n")
+        assert all(line.isprintable() for line in lines)
+        assert not any(line.lstrip().startswith(FORGED) for line in lines)
+    assert any(FORGED in line for line in shown.out.split("\n")), "it is shown"
+    assert max(map(len, shown.out.split("\n"))) < 20_000
+    events = [json.loads(line) for line in as_json.out.splitlines()]
+    assert len(events) > len(EXAMPLES)
+    assert shown.out.count("\n") == len(events)
 
 
 async def test_reasons_for_a_node_forge_no_row(tas: Tas, server: Server, bus: Bus) -> None:

@@ -1,5 +1,6 @@
 """The live view: every section is visible in a small window, and important rows come first."""
 
+import asyncio
 import io
 import json
 import time
@@ -98,6 +99,7 @@ def live(
 
 def rendered(shown: LiveView) -> list[str]:
     console = shown._console
+    asyncio.run(shown.explain())
     with console.capture() as captured:
         console.print(shown._render())
     return captured.get().splitlines()
@@ -334,7 +336,28 @@ def test_pieces_are_not_cut() -> None:
     pieces = [Text("one 1"), Text("two 2"), Text("three 3")]
     assert fit(pieces, 22, "  ").plain == "one 1  two 2  three 3"
     assert fit(pieces, 20, "  ").plain == "one 1  +2 more"
+    assert fit(pieces, 20, "  ", more=5).plain == "one 1  +7 more"
+    assert fit(pieces, 31, "  ", more=5).plain == "one 1  two 2  three 3  +5 more"
+    assert fit(pieces, 3, "  ").plain == "one 1  +2 more"
     assert fit([], 5, " ").plain == "–"
+
+
+def test_the_pieces_that_fit_are_found_in_a_few_steps_however_many_there_are() -> None:
+    """A node with 20,000 metrics, or a policy that 15,000 nodes violate, stopped the view: each number was tried."""
+    width, looked = 100, 0
+
+    class Counted(Text):
+        @property
+        def cell_len(self) -> int:
+            nonlocal looked
+            looked += 1
+            return super().cell_len
+
+    found = fit([Counted(f"node-{number}") for number in range(20_000)], width, " ")
+    assert found.plain.startswith("node-0 node-1 ")
+    assert found.plain.endswith(" more")
+    assert found.cell_len <= width
+    assert looked < width
 
 
 def test_each_section_gets_a_share_of_the_rows() -> None:
