@@ -84,12 +84,12 @@ _CONFLICTS = frozenset({10071, 10164})
 _REFUSALS = frozenset({10023, 10028, 10047, 10054, 10077, 10097, 10122})
 _FULL = frozenset({10023, 10028, 10047, 10077})
 _CROWDED = 10026
-CROWDED_MEND = "tas bus mend DIR removes consumers that nobody uses (docs/bus.md#too-many-consumers)"
+CROWDED_MEND = "tas bus mend DIR removes consumers that nobody uses (docs/how-to/mend-the-bus.md#too-many-consumers)"
 STREAM_FULL = 10077
 """A stream has as many bytes as it may have: other streams may still have room."""
 
 STORE_FULL_MEND = "the store of the server, or what the account may have, is full (docs/operations.md#full-disk)"
-FULL_MEND = "tas doctor says which bucket is full, and what to do (docs/bus.md#full-buckets)"
+FULL_MEND = "tas doctor says which bucket is full, and what to do (docs/how-to/mend-the-bus.md#full-buckets)"
 
 # A missing stream is created again by any connection; streams and consumers of a cluster can be offline for a while.
 _TRANSIENT = frozenset({STREAM_NOT_FOUND, 10118, 10119})

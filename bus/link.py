@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from bus.buckets import HEADER_BYTES
-from bus.client import Client, Msg, Subscription, errors
+from bus.client import Msg, OneLife, Subscription, errors
 from bus.errors import (
     NO_JETSTREAM,
     BusError,
@@ -41,9 +41,6 @@ PING_SECONDS = 1
 UNANSWERED_PINGS = 2
 """After this many unanswered pings the connection is lost: a server that hangs is detected within 3 s."""
 
-DROP_SECONDS = 0.5
-"""How long closing may take: after a failed TLS handshake the client waits for ever for the end of the connection."""
-
 MAX_PENDING_BYTES = 1 << 20
 """With more unsent data than this, writers wait: so a server that hangs does not fill the memory."""
 
@@ -57,71 +54,6 @@ _VIOLATION = re.compile(r'for (publish|subscription) to "([^"]*)"')
 
 NO_RESPONDERS = "503"
 """The server's status for a request to a subject without subscribers."""
-
-
-class _OneLife(Client):
-    """nats-py's client without its own handling of errors: it only reports them.
-
-    nats-py 2.16 reconnects and then sends pending data, so a conditional write could be sent long after its reads; and
-    it closes for ever after errors such as a server's shutdown notice.
-    """
-
-    def __init__(self, on_lost: Callable[[Exception], None], on_forbidden: Callable[[str], None]) -> None:
-        super().__init__()
-        self._on_lost = on_lost
-        self._on_forbidden = on_forbidden
-        self.needs_tls = self.has_certificate = False
-
-    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:  # noqa: FBT001, FBT002 - of nats-py
-        """Refuses a server without TLS before anything is sent to it: nats-py would send the credentials in clear."""
-        scheme = "" if self._current_server is None else self._current_server.uri.scheme
-        if initial_connection and (self.needs_tls or scheme == "tls") and not info.get("tls_required"):
-            raise errors.Error("the server offers no TLS, which this process demands: nothing was sent to it")
-        if initial_connection and info.get("tls_verify") and not self.has_certificate:
-            raise errors.Error("the server demands a certificate of its clients, and none is given")
-        await super()._process_info(info, initial_connection)
-
-    async def _process_op_err(self, e: Exception) -> None:
-        self._on_lost(e)
-
-    async def _process_err(self, err_msg: str) -> None:
-        if "permissions violation" in err_msg:  # of one subject; the connection stays
-            self._on_forbidden(err_msg)
-        else:
-            self._on_lost(errors.Error(f"nats: {err_msg}"))
-
-    async def _process_pong(self) -> None:
-        """Accepts the answer to a ping that was cancelled: nats-py would log an error and stop reading."""
-        if self._pongs and self._pongs[0].done():
-            self._pongs[0] = asyncio.get_running_loop().create_future()
-        await super()._process_pong()
-
-    async def _process_headers(self, headers: bytes) -> dict[str, str] | None:
-        """The headers, or None if they are invalid: a publisher can write any bytes there."""
-        try:
-            return await super()._process_headers(headers)
-        except (ValueError, IndexError):  # the client would stop reading messages
-            return None
-
-    def _build_message(
-        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: dict[str, str] | None
-    ) -> Any:
-        """The message; a subject that is not UTF-8 gets replacement characters, and is later rejected as invalid."""
-        try:
-            return super()._build_message(sid, subject, reply, data, headers)
-        except UnicodeDecodeError:
-            return super()._build_message(sid, subject.decode(errors="replace").encode(), reply, data, headers)
-
-    async def drop(self) -> None:
-        """Closes at once, and discards unsent data: a server that hangs must not receive it later."""
-        with suppress(AttributeError):  # without a transport, and if nats-py has other names inside
-            self._pending.clear()
-            self._pending_data_size = 0
-            self._transport._io_writer.transport.abort()  # type: ignore[union-attr]
-        if getattr(self, "_flush_queue", self) is not None:  # otherwise it never started to connect
-            with suppress(OSError, TimeoutError, errors.Error):
-                async with asyncio.timeout(DROP_SECONDS):
-                    await self.close()
 
 
 class Delivery(NamedTuple):
@@ -181,7 +113,7 @@ class Link:
         self.why_lost = ""
         self.inbox = inbox
         self.loaded = loaded
-        self._client = _OneLife(self._lose, self._forbid)
+        self._client = OneLife(self._lose, self._forbid)
         self.may_create: bool | None = None
         self.forbidden: dict[str, str] = {}
         self.creating = asyncio.Lock()
@@ -228,10 +160,10 @@ class Link:
         except (OSError, TimeoutError, errors.Error) as error:
             await client.drop()
             # A refused certificate ends the connection after the handshake, often without a word.
-            was_shown = client._server_info.get("tls_verify") and type(error) is not ssl.SSLCertVerificationError
+            was_shown = client.server_info.get("tls_verify") and type(error) is not ssl.SSLCertVerificationError
             after = " after it got a certificate" if was_shown and isinstance(error, OSError) else ""
             reason = str(error) or type(error).__name__
-            if isinstance(error, TimeoutError) and not client._server_info:
+            if isinstance(error, TimeoutError) and not client.server_info:
                 reason = f"nobody has answered as a nats-server within {CONNECT_SECONDS:g} s: is the port right?"
             kind = SlowError if isinstance(error, TimeoutError) else UnavailableError
             raise kind(f"no connection: {reason}{after}") from error
@@ -248,7 +180,7 @@ class Link:
     @property
     def server(self) -> ServerInfo:
         """The server that is connected."""
-        info = self._client._server_info
+        info = self._client.server_info
         return ServerInfo(*(str(info.get(key) or "") for key in ("server_id", "version", "cluster")))
 
     async def wait_writable(self, seconds: float) -> None:
@@ -457,7 +389,7 @@ class Link:
             raise errors.Error(f"{self.who} may not subscribe to {prefix}.>, and gets no answer without this inbox")
 
     async def _on_closed(self) -> None:
-        """The client has closed itself: so a link also ends if nats-py no longer calls the methods of `_OneLife`."""
+        """The client has closed itself: so a link also ends if nats-py no longer calls the methods of `OneLife`."""
         self._lose(errors.ConnectionClosedError())
 
     def _lose(self, error: Exception) -> None:
@@ -481,9 +413,9 @@ class Link:
         if self.loaded.name:  # of a closed bus: its rights are those of a role
             return (
                 "use the credentials of a user whose role may (tas bus init and tas bus user make them; for Kubernetes "
-                "tas bus secrets), or compare the rights on the server by tas bus check: docs/bus.md, Close the bus"
+                "tas bus secrets), or compare the rights on the server by tas bus check: docs/how-to/close-the-bus.md"
             )
-        return "give it this permission: docs/bus.md, Rights"
+        return "give it this permission: docs/how-to/bus-credentials.md, Rights"
 
     def _forbid(self, violation: str) -> None:
         """Fails the requests that the server rejected; its text is `… for publish to "<subject>"`."""

@@ -22,7 +22,7 @@ ANSWER_SECONDS = 0.02
 
 PACE = Pace(seconds=0.025, messages=4, fastest=500)
 """Four messages together cost about half of what four single ones cost. The label of a node may follow its sample by
-50 ms; at 1,500 messages a second an answer may follow its sample by 10 ms (docs/performance.md)."""
+50 ms; at 1,500 messages a second an answer may follow its sample by 10 ms (docs/background/performance.md)."""
 
 BATCH_BYTES = 256 << 10
 """A batch ends with the message that exceeds this size."""

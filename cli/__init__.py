@@ -13,36 +13,41 @@ from cli.output import echo
 from workers.process.errors import EXIT_FAILED
 
 COMMANDS = {
-    "run": LazyCommand("run", "Run a worker, or all of them, until SIGTERM or Ctrl-C."),
-    "up": LazyCommand("up.up", "Run everything here, with simulated nodes and a live view."),
-    "demo": LazyCommand("demo.demo", "Run a worked example on a simulated cluster."),
-    "publish": LazyCommand("publish", "Publish samples of NODE."),
-    "get": LazyCommand("queries.get", "Show nodes, policies, verdicts, sources or GPU cards."),
-    "events": LazyCommand("queries.events", "Show what happened: violations, labels, sources and more."),
-    "explain": LazyCommand("queries.explain", "Show why: each rule with its value, age, source and state."),
-    "trace": LazyCommand("queries.trace", "Follow METRIC of NODE: source, sample, view, verdict, label."),
-    "status": LazyCommand("status.status", "Show on one screen what is wrong, and what runs."),
-    "doctor": LazyCommand("doctor.doctor", "Check an installation, and say how to mend what is wrong."),
-    "support": LazyCommand("support", "Write an archive for a bug report, without secrets."),
-    "top": LazyCommand("top", "Show the live view of a running installation."),
-    "simulate": LazyCommand("simulate.simulate", "Compare default scores, policies and agents by simulation."),
-    "pause": LazyCommand("brake", "Stop setting and removing labels."),
-    "resume": LazyCommand("brake", "Go on setting and removing labels, after a pause."),
-    "release": LazyCommand("release", "Stop rejecting a node by its last known values."),
-    "reset": LazyCommand("brake", "Reset a tripped breaker: of one policy, or the common one."),
-    "dismiss": LazyCommand("dismiss", "Expect only as many processes of WORKER as run now."),
-    "configure": LazyCommand("configure.configure", "Configure the kube-scheduler of this node to ask the extenders."),
-    "certs": LazyCommand("certs.certs", "Create, renew and check certificates of extender and scheduler."),
-    "bus": LazyCommand("rights.bus", "The address of the bus, and who may do what on it."),
-    "policy": LazyCommand("policy", "Check manifests of TASPolicy, and what they would do."),
-    "crd": LazyCommand("crd", "Print the CRD of TASPolicy: tas crd | kubectl apply -f -."),
-    "files": LazyCommand("files", "List the files for a deployment, or write them to a folder."),
-    "runbook": LazyCommand("runbook", "Say when ALERT fires and what to do, or list all alerts."),
+    "run": LazyCommand("cli.run", "Run a worker, or all of them, until SIGTERM or Ctrl-C."),
+    "up": LazyCommand("lab.up.up", "Run everything here, with simulated nodes and a live view."),
+    "demo": LazyCommand("lab.demo.demo", "Run a worked example on a simulated cluster."),
+    "publish": LazyCommand("cli.publish", "Publish samples of NODE."),
+    "get": LazyCommand("cli.queries.get", "Show nodes, policies, verdicts, sources or GPU cards."),
+    "events": LazyCommand("cli.queries.events", "Show what happened: violations, labels, sources and more."),
+    "explain": LazyCommand("cli.queries.explain", "Show why: each rule with its value, age, source and state."),
+    "trace": LazyCommand("cli.queries.trace", "Follow METRIC of NODE: source, sample, view, verdict, label."),
+    "status": LazyCommand("cli.status.status", "Show on one screen what is wrong, and what runs."),
+    "doctor": LazyCommand("cli.doctor.doctor", "Check an installation, and say how to mend what is wrong."),
+    "support": LazyCommand("cli.support", "Write an archive for a bug report, without secrets."),
+    "top": LazyCommand("cli.top.top", "Show the live view of a running installation."),
+    "simulate": LazyCommand("lab.simulate.simulate", "Compare default scores, policies and agents by simulation."),
+    "pause": LazyCommand("cli.brake", "Stop setting and removing labels."),
+    "resume": LazyCommand("cli.brake", "Go on setting and removing labels, after a pause."),
+    "release": LazyCommand("cli.release", "Stop rejecting a node by its last known values."),
+    "reset": LazyCommand("cli.brake", "Reset a tripped breaker: of one policy, or the common one."),
+    "dismiss": LazyCommand("cli.dismiss", "Expect only as many processes of WORKER as run now."),
+    "configure": LazyCommand(
+        "cli.configure.configure", "Configure the kube-scheduler of this node to ask the extenders."
+    ),
+    "certs": LazyCommand("cli.certs.certs", "Create, renew and check certificates of extender and scheduler."),
+    "bus": LazyCommand("cli.rights.bus", "The address of the bus, and who may do what on it."),
+    "policy": LazyCommand("cli.policy", "Check manifests of TASPolicy, and what they would do."),
+    "crd": LazyCommand("cli.crd", "Print the CRD of TASPolicy: tas crd | kubectl apply -f -."),
+    "files": LazyCommand("cli.files", "List the files for a deployment, or write them to a folder."),
+    "runbook": LazyCommand("cli.runbook", "Say when ALERT fires and what to do, or list all alerts."),
     "docs": LazyCommand(
-        "docs", "Write the pages of settings, options of agents and commands, and the schemas of the events."
+        "cli.docs", "Write the pages of settings, options of agents and commands, and the schemas of the events."
     ),
 }
-"""Each command with its module below `cli`, imported when the command is called, and its line in `tas --help`."""
+"""Each command with its module, imported when the command is called, and its line in `tas --help`.
+
+Only these names lead from here into `lab`.
+"""
 
 OF_EXTRA = frozenset({"rich"})
 """The packages that a command imports and that only the extra `try` installs."""

@@ -1,4 +1,4 @@
-"""The page of the options of agents, from their types: `docs/agent-options.md`."""
+"""The page of the options of agents, from their types: `docs/reference/agent-options.md`."""
 
 import re
 from collections.abc import Iterator
@@ -16,9 +16,9 @@ HEAD = """\
 
 # Options of agents
 
-The field `options` of an agent in the file of [`--agents`](agents.md#run-agents). Every option may be left out, unless
-the table says that it is required. An unknown option, a value of another type, or a value out of range is an error that
-names the agent, the option and the value.
+The field `options` of an agent in the file of [`--agents`](../how-to/agents.md#run-agents). Every option may be left
+out, unless the table says that it is required. An unknown option, a value of another type, or a value out of range is
+an error that names the agent, the option and the value.
 """
 
 _ENTRY = re.compile(r"^    (?P<name>\w+): (?P<text>.*(?:\n        .*)*)", re.MULTILINE)

@@ -3,7 +3,7 @@
 from typing import Any
 
 import click
-import orjson
+import msgspec
 
 from cli.output import json_lines_of
 from tas.errors import shortened
@@ -16,12 +16,13 @@ MAX_DEPTH = 100
 
 
 def print_json(value: Any) -> None:
-    """Prints `value` as indented JSON."""
-    try:
-        shown = orjson.dumps(value, option=orjson.OPT_INDENT_2)
-    except TypeError:  # a stored record has an integer of more than 64 bits, or too many levels
-        shown = orjson.dumps(_within_limits(value, MAX_DEPTH), option=orjson.OPT_INDENT_2)
-    click.echo(json_lines_of(shown.decode()))
+    """Prints `value` as indented JSON. A stored record may have integers of more than 64 bits, or too many levels."""
+    click.echo(json_lines_of(indented(_within_limits(value, MAX_DEPTH)).decode()))
+
+
+def indented(value: Any) -> bytes:
+    """`value` as JSON for people, without a newline at its end."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2)
 
 
 def _within_limits(value: Any, depth: int) -> Any:

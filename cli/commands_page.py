@@ -20,12 +20,12 @@ HEAD = """\
 <!-- Made from the commands in `cli/` by `tas docs`: change them there. -->
 
 Each command with its own options and the names of its settings. [settings.md](settings.md) has the values of the
-settings. The shell can [complete](install.md#completion) commands and flags.
+settings. The shell can [complete](../how-to/package.md#completion) commands and flags.
 """
 
 
 def commands_page(root: click.Command) -> str:
-    """`docs/commands.md`: each command below `root` with its usage, its help, its own options and its settings."""
+    """The page `reference/commands.md`: each command below `root` with its usage, help, own options and settings."""
     context = click.Context(root, info_name="tas")
     return "\n".join([HEAD, *_below(root, context, level=2)]).rstrip("\n") + "\n"
 

@@ -2,18 +2,17 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
-import orjson
 
 from bus.asyncapi import asyncapi, schemas
+from cli.as_json import indented
 from cli.commands_page import commands_page
 from cli.loading import settings_page
 from cli.output import echo
 
 FOLDER = Path("docs")
-SCHEMAS = Path("events/schemas")
+SCHEMAS = Path("reference/events/schemas")
 
 
 @click.command("docs")
@@ -43,16 +42,12 @@ def _generated() -> Iterator[tuple[Path, bytes]]:
     """Each file, by its path below the folder."""
     from cli.agents_page import agents_page  # with numpy
 
-    yield Path("settings.md"), settings_page().encode()
-    yield Path("agent-options.md"), agents_page().encode()
-    yield Path("commands.md"), commands_page(click.get_current_context().find_root().command).encode()
-    yield Path("events/asyncapi.json"), _json(asyncapi())
+    yield Path("reference/settings.md"), settings_page().encode()
+    yield Path("reference/agent-options.md"), agents_page().encode()
+    yield Path("reference/commands.md"), commands_page(click.get_current_context().find_root().command).encode()
+    yield Path("reference/events/asyncapi.json"), indented(asyncapi()) + b"\n"
     for name, schema in schemas().items():
-        yield SCHEMAS / f"{name}.json", _json(schema)
-
-
-def _json(document: Any) -> bytes:
-    return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+        yield SCHEMAS / f"{name}.json", indented(schema) + b"\n"
 
 
 def _content(path: Path) -> bytes | None:

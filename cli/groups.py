@@ -27,7 +27,7 @@ def importing() -> Iterator[None]:
 
 
 class LazyCommand(NamedTuple):
-    """A command: its module below `cli`, which has it under its name, and its line in the help of its group."""
+    """A command: its module, which has it under its name, and its line in the help of its group."""
 
     module: str
     help: str
@@ -49,7 +49,7 @@ class LazyGroup(click.Group):
         if cmd_name not in self.lazy:
             return None
         with importing():
-            module = importlib.import_module(f"cli.{self.lazy[cmd_name].module}")
+            module = importlib.import_module(self.lazy[cmd_name].module)
         command: click.Command = getattr(module, cmd_name)
         return command
 

@@ -233,7 +233,7 @@ def _directory_mistakes(command: str, directory: Path | None) -> Iterator[Mistak
 
 
 def settings_page() -> str:
-    """`docs/settings.md`."""
+    """`docs/reference/settings.md`."""
     lines = [
         "# Settings",
         "",

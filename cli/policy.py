@@ -18,8 +18,8 @@ STDIN = "-"
 
 
 COMMANDS = {
-    "lint": LazyCommand("policy", "Check the policies in each FILE."),
-    "impact": LazyCommand("queries.impact", "Show what the policies in FILE would do now, and change nothing."),
+    "lint": LazyCommand("cli.policy", "Check the policies in each FILE."),
+    "impact": LazyCommand("cli.queries.impact", "Show what the policies in FILE would do now, and change nothing."),
 }
 """Only `impact` reads the bus."""
 
@@ -42,7 +42,7 @@ def check(files: tuple[str, ...], *, strict: bool, as_json: bool) -> int:
     linted: dict[str, Linted] = {}
     for name in files:
         for file in _files(name):
-            linted[file] = policy_lint.lint(file, _content(file))
+            linted[file] = policy_lint.lint(file, content(file))
     findings = [finding for file in linted.values() for finding in file.findings]
     findings = sorted([*findings, *same_names(linted)], key=lambda finding: (finding.file, finding.line))
     if as_json:
@@ -76,15 +76,16 @@ def _files(name: str) -> Iterator[str]:
     yield from found
 
 
-def _content(file: str) -> bytes:
-    """The bytes of a file, at most one more than a manifest may have."""
+def content(file: str) -> bytes:
+    """The bytes of a file or of standard input, at most one more than a manifest may have. Raises click.UsageError."""
     try:
         if file == STDIN:
             return sys.stdin.buffer.read(MAX_BYTES + 1)
         with Path(file).open("rb") as opened:
             return opened.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise click.UsageError(f"FILE = {file}: {error.strerror}") from error
+    except (OSError, ValueError) as error:  # a ValueError: the name has a null character
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise click.UsageError(f"FILE = {file}: {reason}") from error
 
 
 def _print(findings: list[Finding], linted: Iterable[Linted]) -> None:

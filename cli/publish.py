@@ -17,7 +17,7 @@ from cli.options import settings_command
 from cli.output import echo
 from cli.settings import Settings
 from tas.errors import shortened
-from tas.samples.refusal import refusal
+from tas.samples.capacity import refusal_of
 from tas.samples.sample import Scrape, kept_metrics
 from tas.samples.unknown_node import is_unknown_node
 from tas.values.duration import parse_duration
@@ -150,7 +150,7 @@ async def _outcome(bus: "Bus", node: str, scrape: Scrape) -> tuple[Outcome, str]
         listed = (await NODE_FACTS.get(bus, node)).present
         if is_unknown_node(listed=listed, cluster=None if synced is None else synced.cluster):
             return Outcome.REFUSED, f"Kubernetes has no node {node}"
-        error = refusal(node, known, scrape)
+        error = refusal_of(node, known, scrape)
         if error is None and not has_read_message and time.monotonic() >= start + MESSAGE_SECONDS:
             has_read_message = True
             with suppress(BusError):  # an account may have no permission to read messages

@@ -11,7 +11,7 @@ from cli.output import echo
 ROW = re.compile(r'^\| <a id="(?P<alert>Tas\w+)"></a>`\w+` \| (?P<fires>\S.*) \| (?P<act>\S.*) \|$', re.MULTILINE)
 """A row of the table of alerts in docs/operations.md."""
 
-LINK = re.compile(r"\[([^][]{1,200})\]\((?P<page>[\w.-]{1,100}\.md)?[^()]{0,200}\)")
+LINK = re.compile(r"\[([^][]{1,200})\]\((?P<page>[\w./-]{1,100}\.md)?[^()]{0,200}\)")
 
 
 @click.command("runbook")

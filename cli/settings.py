@@ -1,6 +1,6 @@
 """Every setting of the product: flag, environment variable, default, unit and meaning.
 
-The options of the commands, their `--help` and `docs/settings.md` are made from the fields of `Settings`.
+The options of the commands, their `--help` and `docs/reference/settings.md` are made from the fields of `Settings`.
 """
 
 import re

@@ -17,10 +17,10 @@ from typing import NamedTuple
 import aiohttp
 import click
 import msgspec
-import orjson
 
 from bus.connection import Bus
 from bus.errors import BusError
+from cli.as_json import indented
 from cli.doctor.bus_facts import BusRead
 from cli.doctor.examination import examined
 from cli.doctor.options import Options
@@ -218,4 +218,4 @@ def _write(path: Path, files: Mapping[str, bytes]) -> None:
 
 
 def _json(value: object) -> bytes:
-    return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE)
+    return indented(value) + b"\n"

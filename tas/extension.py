@@ -1,7 +1,8 @@
 """The public API for extensions: the hooks of an extension, and the view of nodes for their decisions.
 
 An extension is a callable that takes a `NodeView` and returns `Hooks`, or an object with methods of the same names. It
-is registered as an entry point of the group `tas.extenders` (docs/extensions.md). Telemetry itself has these hooks.
+is registered as an entry point of the group `tas.extenders` (docs/how-to/extensions.md). Telemetry itself has these
+hooks.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bus.trying import Tries
-from tas.configuring.dns import AAAA, A, DnsError, addresses, candidates, question
 from workers.process.manifests import MAX_BYTES, ManifestError, read_yaml
 
 KUBELET = Path("/var/lib/kubelet/config.yaml")
@@ -48,6 +47,8 @@ def of_kubelet(path: Path = KUBELET) -> ClusterDns | None:
 
 def resolved(host: str, dns: ClusterDns | None) -> str:
     """An address of a host: from the DNS of the cluster, else from this machine. Raises UnresolvedError."""
+    from tas.configuring.dns import AAAA, A, DnsError, candidates  # here: few commands ask, and dnspython is large
+
     try:
         if dns is None:
             return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
@@ -66,6 +67,8 @@ def resolved(host: str, dns: ClusterDns | None) -> str:
 
 
 def _asked(name: str, kind: int, dns: ClusterDns) -> list[str]:
+    from tas.configuring.dns import addresses, question
+
     family = socket.AF_INET6 if ":" in dns.address else socket.AF_INET
     number = secrets.randbelow(1 << 16)  # the same for each try: a slow server answers the first one during the second
     with socket.socket(family, socket.SOCK_DGRAM) as udp:

@@ -190,7 +190,8 @@ def process_facts(read: BusRead, now: float) -> ProcessFacts | Missing:
 
 async def inspected(bus: Bus) -> tuple[BusFacts, Offset | Missing] | Missing:
     """The bus and its clock, as every user sees them."""
-    mend = f"start nats-server with --jetstream; give this user the rights of docs/bus.md; is {bus.address} your bus? "
+    mend = "start nats-server with --jetstream; give this user the rights of docs/how-to/bus-credentials.md; "
+    mend += f"is {bus.address} your bus? "
     mend += "Its log says whether its JetStream has ended: after a full disk, free space and start it again"
     return await probed(TRIES.of(partial(inspect, bus)), mend=mend)
 

@@ -43,7 +43,7 @@ def _checks(_context: click.Context, _parameter: click.Parameter, values: tuple[
     known = {*CHECKS, *(check.partition(".")[0] for check in CHECKS)}
     for name in names:
         if name not in known:
-            raise click.BadParameter(f"{name}: no check and no group of checks, see docs/doctor.md")
+            raise click.BadParameter(f"{name}: no check and no group of checks, see docs/reference/doctor.md")
     return tuple(names)
 
 

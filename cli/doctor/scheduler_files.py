@@ -102,7 +102,7 @@ def _path(pod: Scheduler | Missing, manifest: Path) -> Path | Missing | None:
         return Missing(f"the scheduler's manifest: {pod.reason}", ELSEWHERE)
     try:
         if any(pod.flag(flag) is not None for flag in POLICY_FLAGS):
-            mend = "docs/configure.md says how it reads a configuration instead"
+            mend = "docs/reference/configure.md says how it reads a configuration instead"
             return Missing(f"{manifest}: the scheduler reads a Policy, which is not checked", mend)
         inside = pod.flag("config")
         outside = None if inside is None else pod.host_path(inside)

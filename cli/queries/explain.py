@@ -35,9 +35,9 @@ from workers.following.node_samples import NodeSamplesReads
 from workers.following.placed_pods import place
 
 COMMANDS = {
-    "node": LazyCommand("queries.explain", "Each rule for the node NAME."),
-    "pod": LazyCommand("queries.explain_pod", "The extender's answer for the pod NAME now."),
-    "policy": LazyCommand("queries.explain", "The state of every node for the policy NAME."),
+    "node": LazyCommand("cli.queries.explain", "Each rule for the node NAME."),
+    "pod": LazyCommand("cli.queries.explain_pod", "The extender's answer for the pod NAME now."),
+    "policy": LazyCommand("cli.queries.explain", "The state of every node for the policy NAME."),
 }
 """Only that of a pod asks the extender over HTTP, and reads manifests."""
 

@@ -3,7 +3,6 @@
 import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
 
 import click
 import msgspec
@@ -13,6 +12,7 @@ from bus.kinds import BREAKER_RECORDS, POD_RECORDS, POLICY_RECORDS
 from cli.as_json import print_json
 from cli.options import settings_command
 from cli.output import counted, echo
+from cli.policy import content
 from cli.queries.explain import view_of
 from cli.queries.query import ask, readable
 from cli.settings import Settings
@@ -21,10 +21,8 @@ from tas.explain.impact import Impact, Known, PodOfPolicy, impacts_of
 from tas.policy.manifest import is_another_kind, parse_manifest
 from tas.policy.policy import Policy, PolicyKey
 from tas.verdict.brake import UNREADABLE_BREAKER
-from workers.process.manifests import MAX_BYTES, ManifestError, objects, read_yaml_lines
+from workers.process.manifests import ManifestError, objects, read_yaml_lines
 from workers.watching.policy_lint import Severity, lint
-
-STDIN = "-"
 
 NO_TRIP, TRIPS, WRONG, UNKNOWN = 0, 1, 2, 3
 """The exit codes."""
@@ -66,7 +64,7 @@ def impact(settings: Settings, *, file: str, output: str) -> int:
 
 def _policies_in(file: str) -> Mapping[PolicyKey, Policy]:
     """The policies of a file. Ends the command with `WRONG` if one is invalid."""
-    data = _content(file)
+    data = content(file)
     errors = [each for each in lint(file, data).findings if each.severity is Severity.ERROR]
     for each in errors:
         echo(each, err=True)
@@ -87,17 +85,6 @@ def _policies_in(file: str) -> Mapping[PolicyKey, Policy]:
     if not found:
         raise click.UsageError(f"FILE = {file}: holds no policy")
     return found
-
-
-def _content(file: str) -> bytes:
-    try:
-        if file == STDIN:
-            return sys.stdin.buffer.read(MAX_BYTES + 1)
-        with Path(file).open("rb") as opened:
-            return opened.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise click.UsageError(f"FILE = {file!r}: {reason}") from error
 
 
 async def _impact(bus: Bus, settings: Settings, policies: Mapping[PolicyKey, Policy], output: str) -> int:

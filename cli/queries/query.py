@@ -159,7 +159,7 @@ def _no_majority(bus: Bus) -> str:
     return (
         f"the bus at {bus.address} has no majority now: most of its servers do not run, or do not see each other. "
         "Nothing is stored and nothing can be read until they do; extenders answer on from their view, and labels stay "
-        "as they are. `tas doctor` and /readyz say more, and docs/bus.md, section Three servers, what to do"
+        "as they are. `tas doctor` and /readyz say more, and docs/how-to/three-servers.md what to do"
     )
 
 

@@ -13,18 +13,18 @@ from workers.process.errors import StartError
 
 COMMANDS = {
     "check": LazyCommand(
-        "rights.check", "Compare a running bus with the users in DIR, and with the streams that this version needs."
+        "cli.rights.check", "Compare a running bus with the users in DIR, and with the streams that this version needs."
     ),
-    "init": LazyCommand("rights.init", "Create the keys of a closed bus, and credentials for each process."),
+    "init": LazyCommand("cli.rights.init", "Create the keys of a closed bus, and credentials for each process."),
     "mend": LazyCommand(
-        "rights.mend", "Give existing streams the settings of new ones, and remove consumers that nobody uses."
+        "cli.rights.mend", "Give existing streams the settings of new ones, and remove consumers that nobody uses."
     ),
-    "revoke": LazyCommand("rights.revoke", "Revoke all credentials that a user has had so far."),
+    "revoke": LazyCommand("cli.rights.revoke", "Revoke all credentials that a user has had so far."),
     "secrets": LazyCommand(
-        "rights.init", "Print Kubernetes Secrets with the credentials of users, for kubectl apply -f -."
+        "cli.rights.init", "Print Kubernetes Secrets with the credentials of users, for kubectl apply -f -."
     ),
-    "url": LazyCommand("rights.bus", "Print the address of the bus with its token, for other programs."),
-    "user": LazyCommand("rights.init", "Create credentials for one more user, or new ones for a user."),
+    "url": LazyCommand("cli.rights.bus", "Print the address of the bus with its token, for other programs."),
+    "user": LazyCommand("cli.rights.init", "Create credentials for one more user, or new ones for a user."),
 }
 """Imported when they are called: the address needs neither keys nor a connection."""
 

@@ -62,7 +62,7 @@ def _init(
     server and no process can read it: its keys can do everything.
 
     Credentials that an earlier version has made go on working, and may do more than new ones, until --refuse-earlier:
-    docs/bus.md, section Credentials of an earlier version.
+    docs/how-to/close-the-bus.md, Credentials of an earlier version.
     """
     folder, now = OperatorFolder.open(directory), time.time()
     earlier = folder.earlier_users()
@@ -88,7 +88,7 @@ def _init(
         kept = None if seconds is None else now + seconds
         ends[NewUser(user.role, user.claims.name, tags)] = kept if days is None else _end(days, now)
     write([*folder.steps(now=now), *folder.user_steps(ends, now=now)])
-    echo(f"Include {directory / AUTH} in the configuration of nats-server: docs/bus.md, section Close the bus")
+    echo(f"Include {directory / AUTH} in the configuration of nats-server: docs/how-to/close-the-bus.md")
     return 0
 
 
@@ -233,7 +233,9 @@ user = click.Command(
         _days(),
         click.Option(["--renew"], is_flag=True, help="Replace the credentials of this user."),
         click.Option(
-            ["--many"], is_flag=True, help="Allow more than 50 people, or 300 subscribers (docs/bus.md#people)."
+            ["--many"],
+            is_flag=True,
+            help="Allow more than 50 people, or 300 subscribers (docs/background/bus-rights.md#people).",
         ),
     ],
     help=f"{_user.__doc__}\n\n    ROLE is one of: {', '.join(sorted(ROLES))}.",

@@ -1,7 +1,7 @@
 // Publishes a table: the values of one metric of many nodes. All it knows of the product is in the AsyncAPI document.
 //
 //   npm install @nats-io/transport-node @nats-io/jetstream
-//   node publish_table.mjs docs/events/asyncapi.json nats://127.0.0.1:4222 load1 node-1=0.7 node-2=1.2
+//   node publish_table.mjs docs/reference/events/asyncapi.json nats://127.0.0.1:4222 load1 node-1=0.7 node-2=1.2
 
 import { readFileSync } from "node:fs";
 import { crc32 } from "node:zlib";

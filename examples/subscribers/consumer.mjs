@@ -1,7 +1,7 @@
 // Prints the events of one channel as lines of JSON. All it knows of the product is in the AsyncAPI document.
 //
 //   npm install @nats-io/transport-node @nats-io/jetstream
-//   node consumer.mjs docs/events/asyncapi.json nats://127.0.0.1:4222 violation
+//   node consumer.mjs docs/reference/events/asyncapi.json nats://127.0.0.1:4222 violation
 
 import { readFileSync } from "node:fs";
 import { jetstream, jetstreamManager } from "@nats-io/jetstream";

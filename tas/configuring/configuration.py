@@ -159,7 +159,7 @@ def _doubts(entry: Object, minor: int) -> Iterator[str]:
         yield "has no caFile: the scheduler accepts any server there"
     weight = entry.get("weight")
     if TELEMETRY_RESOURCE in _resources(entry) and isinstance(weight, int) and weight < DEFAULT_WEIGHT:
-        points = "the scheduler's own plugins have 1200 in all (docs/scheduler.md#which-weight)"
+        points = "the scheduler's own plugins have 1200 in all (docs/start/scheduler.md#which-weight)"
         yield f"has weight {weight}: one step of a score is {10 * weight} points, and {points}"
     if entry.get("bindVerb") and entry.get("ignorable"):
         yield "has ignorable: true beside bindVerb: the scheduler itself binds a pod that bind has refused"

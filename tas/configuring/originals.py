@@ -16,7 +16,7 @@ _SPELLING = {"enableHttps": "enableHTTPS"}
 _VERBS = ("filterVerb", "prioritizeVerb", "preemptVerb", "bindVerb")
 _TAKEN = ("kind", "apiVersion", "extenders")
 
-_COMING_FROM = "docs/coming-from.md"
+_COMING_FROM = "docs/reference/coming-from.md"
 _RIGHTS = f"the rights of this product are in deploy/rbac/: {_COMING_FROM}"
 _CLUSTER_API = f"tas configure kubeadm writes what belongs into its files, flags and patches: {_COMING_FROM}"
 _INSTEAD = {
@@ -27,7 +27,7 @@ _INSTEAD = {
     "Service": f"it stays as it is, and kubectl applies it: {_COMING_FROM}",
     "TASPolicy": "it stays as it is, and kubectl applies it; tas policy lint checks it",
     "CustomResourceDefinition": "tas crd prints that of this product: tas crd | kubectl apply -f -",
-    "DeschedulerPolicy": "it is for the descheduler; docs/moving-pods.md has it for the versions of today",
+    "DeschedulerPolicy": "it is for the descheduler; docs/how-to/moving-pods.md has it for the versions of today",
     "KubeadmControlPlane": _CLUSTER_API,
     "KubeadmControlPlaneTemplate": _CLUSTER_API,
 }

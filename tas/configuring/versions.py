@@ -1,4 +1,4 @@
-"""Which kube-scheduler an image is, and which forms of configuration a kube-scheduler reads (docs/scheduler.md)."""
+"""Which kube-scheduler an image is, and which configurations it reads (docs/reference/scheduler-versions.md)."""
 
 import re
 

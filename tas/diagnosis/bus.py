@@ -252,5 +252,5 @@ def _credentials(facts: BusFacts) -> Finding:
     if not facts.earlier:
         return ok("bus.credentials", "no server takes credentials of an earlier version")
     what = "servers take credentials of an earlier version: with those of one node one can fill each bucket"
-    mend = "it names the users who have such; docs/bus.md, Credentials of an earlier version, has the order"
+    mend = "it names the users who have such; docs/how-to/close-the-bus.md has the order"
     return finding("bus.credentials", Severity.WARNING, what, mend, run="tas bus check DIR")

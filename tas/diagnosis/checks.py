@@ -1,4 +1,4 @@
-"""Every check of `tas doctor`, and why it matters. docs/doctor.md has a row for each."""
+"""Every check of `tas doctor`, and why it matters. docs/reference/doctor.md has a row for each."""
 
 from collections.abc import Mapping
 

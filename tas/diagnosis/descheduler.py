@@ -87,7 +87,7 @@ def check_descheduler(facts: DeschedulerFacts) -> Iterator[Finding]:
     yield _nodes(facts.nodes)
     if not facts.found:
         what = "no pod runs a descheduler; one outside the cluster is not visible"
-        yield finding("descheduler.present", Severity.HINT, what, "install one as docs/moving-pods.md shows")
+        yield finding("descheduler.present", Severity.HINT, what, "install one as docs/how-to/moving-pods.md shows")
         return
     yield ok("descheduler.present", f"{some(f'{each.owner} ({each.image})' for each in facts.found)} runs")
     lacking = facts.requested and not all(node.offers for node in facts.nodes)

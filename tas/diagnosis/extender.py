@@ -219,7 +219,7 @@ def _ready(facts: ExtenderFacts) -> Finding:
         return unknown("extender.ready", facts.unready)
     if facts.unready:
         what = "; ".join(f"{worker}: {reason}" for worker, reason in sorted(facts.unready.items()))
-        mend = "docs/operations.md says what to do: why something is not ready"
+        mend = "docs/reference/health.md says what to do: why something is not ready"
         run = command("curl", "-s", f"{facts.health}/readyz")
         return finding("extender.ready", Severity.ERROR, what, mend, run=run)
     return ok("extender.ready", "all workers in the process of the extender are ready")
@@ -240,7 +240,7 @@ def _asked(facts: ExtenderFacts) -> Finding:
     age = max(0.0, facts.now - last.time)
     if last.status != 200 or last.error:
         what = f"the last request was answered with code {last.status}: {last.error}"
-        mend = "docs/troubleshooting.md has each code; this shows the last answers"
+        mend = "docs/how-to/troubleshooting.md has each code; this shows the last answers"
         return finding(
             "extender.asked", Severity.ERROR, what, mend, run=command("curl", "-s", f"{facts.health}/answers")
         )

@@ -36,10 +36,11 @@ LATE_SECONDS = 15.0
 """The newest value of a source that is polled is late when it is older than so many polls, and than this."""
 
 LATE_MEND = (
-    "does the source answer, and do materialize and collect keep up? docs/operations.md, When there is too much to do"
+    "does the source answer, and do materialize and collect keep up? docs/background/performance.md, "
+    "When there is too much to do"
 )
 
-TRACE_MEND = "this names the stage where the value stops; docs/operations.md says what to do there"
+TRACE_MEND = "this names the stage where the value stops; docs/how-to/status.md says what to do there"
 
 
 class SourceTimes(NamedTuple):
@@ -247,7 +248,7 @@ def _values(used: Collection[MetricUse], facts: MetricFacts) -> Iterator[Finding
         for metric in sorted(metrics & scrape.metrics.keys())
         if scrape.metrics[metric] in SMALL_BLANKS and facts.now - scrape.time <= LATELY
     ]
-    mend = "docs/sources.md, section Values that may be none, says what each of them means; this shows them"
+    mend = "docs/reference/source-states.md, Values that may be none, says what each of them means; this shows them"
     for name, how, values in lately:
         what = f"{name}: {values.count} {how}, as {values.example}"
         yield finding("metrics.values", Severity.WARNING, what, mend, run="tas get sources")
@@ -326,7 +327,7 @@ def _sources(facts: MetricFacts) -> Iterator[Finding]:
             severity = Severity.WARNING if found in (Health.PARTIAL, Health.BEHIND) else Severity.ERROR
             which = f" ({some(missing, more=state.missing_left_out)})" if missing else ""
             what = f"{name} is {found}{which}: {reason}"
-            mend = "docs/sources.md says what to do when nothing comes; this shows each source"
+            mend = "docs/reference/source-states.md says what to do when nothing comes; this shows each source"
             yield finding("metrics.sources", severity, what, mend, run="tas get sources")
     if not wrong:
         count = len(facts.sources)

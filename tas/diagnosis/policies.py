@@ -71,7 +71,7 @@ def check_policies(facts: PolicyFacts) -> Iterator[Finding]:
         yield ok("policies.any", f"{len(facts.stored)} policies are in force")
     else:
         where = "with kubectl apply" if facts.has_api else "as a file in the directory of --policies"
-        mend = f"create a policy {where}: docs/policies.md"
+        mend = f"create a policy {where}: docs/start/policies.md"
         yield finding("policies.any", Severity.WARNING, "the bus has no policy", mend)
     yield from _valid(facts.stored)
     yield from _labels(facts.stored)
@@ -195,7 +195,10 @@ NOT_WRITTEN = ("LabelsNotWritten", "MarksNotWritten")
 def _written(stored: Collection[StoredPolicy], facts: PolicyFacts) -> Iterator[Finding]:
     refused: set[str] = set()  # policies
     found = False
-    mend = "docs/labels.md and docs/marks.md say what the API server refuses; docs/operations.md has the other reasons"
+    mend = (
+        "docs/background/labels.md and docs/how-to/marks.md say what the API server refuses; "
+        "docs/reference/health.md has the other reasons"
+    )
     for name, labels in sorted(facts.refused.items()):
         keys = [str(each.policy.key) for each in stored if each.policy.key.name == name]
         for each in labels if keys else ():

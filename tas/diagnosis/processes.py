@@ -200,15 +200,15 @@ def _ready(facts: ProcessFacts) -> Iterator[Finding]:
                 reasons.setdefault((why, worker in ready), []).append(f"{worker} of {each.process.name}")
         if each.process.bus:
             reasons.setdefault((each.process.bus, True), []).append(f"the bus of {each.process.name}")
-    mend = "docs/operations.md says what to do: why something is not ready"
+    mend = "docs/reference/health.md says what to do: why something is not ready"
     for (why, has_other), whose in sorted(reasons.items()):
         severity = Severity.WARNING if has_other else Severity.ERROR
         yield finding("workers.ready", severity, f"{some(whose)}: {why}", mend)
 
 
 def _behind(facts: ProcessFacts) -> Iterator[Finding]:
-    mend = "docs/operations.md, section When there is too much to do, says what helps"
-    of_source = "docs/sources.md says what to do when nothing comes"
+    mend = "docs/background/performance.md, section When there is too much to do, says what helps"
+    of_source = "docs/reference/source-states.md says what to do when nothing comes"
     for each in facts.running:
         for worker, sources in sorted(each.process.behind.items()):
             for source, seconds in sorted(sources.items()):
@@ -251,7 +251,7 @@ def _concerns(facts: ProcessFacts) -> Iterator[Finding]:
         for worker, concerns in each.process.concerns.items():
             for concern in concerns:
                 seen.setdefault((worker, concern), []).append(each.process.name)
-    mend = "docs/operations.md, What a worker sees, says what to do"
+    mend = "docs/how-to/status.md, What a worker sees, says what to do"
     for (worker, concern), names in sorted(seen.items()):
         yield finding("workers.concerns", Severity.WARNING, f"{worker} of {some(names)}: {concern}", mend)
 
@@ -320,7 +320,7 @@ def check_answers(facts: ProcessFacts | Missing) -> Iterator[Finding]:
     age = max(0.0, facts.now - last.time)
     if last.status != 200 or last.error:
         what = f"the last request to {process.name} was answered with code {last.status}: {last.error}"
-        mend = "docs/troubleshooting.md has each code"
+        mend = "docs/how-to/troubleshooting.md has each code"
         yield finding("extender.asked", Severity.ERROR, what, mend)
     elif age > RECENT_SECONDS:
         what = f"the last request came {age / 3600:.0f} hours ago"

@@ -101,7 +101,7 @@ def _alike(states: Sequence[SchedulerState] | Missing) -> Finding:
     if isinstance(states, Missing):
         return unknown("scheduler.alike", states)
     if not states:
-        mend = "check where the scheduler runs; docs/doctor.md says how to check a second scheduler"
+        mend = "check where the scheduler runs; docs/reference/doctor.md says how to check a second scheduler"
         return unknown("scheduler.alike", Missing("no control plane node is visible", mend))
     if all(state.digest is None and state.ready is not None for state in states):
         what = f"no scheduler has the annotation of tas configure: {some(state.node for state in states)}"
@@ -138,7 +138,8 @@ def _verifies(entry: Object) -> Finding:
         if url.is_loopback:
             return ok("scheduler.verifies", "plain HTTP, on this machine only")
         what = "plain HTTP across machines: whoever reaches the port can ask, and can answer"
-        return finding("scheduler.verifies", Severity.WARNING, what, "create certificates: docs/tls.md", run=CONFIGURE)
+        mend = "create certificates: docs/how-to/tls.md"
+        return finding("scheduler.verifies", Severity.WARNING, what, mend, run=CONFIGURE)
     has_authority = bool(tls.get("caFile") or tls.get("caData"))
     if tls.get("insecure") or (entry.get("enableHTTPS") and not has_authority):
         what = "the scheduler verifies no certificate: it has no caFile, or is insecure"

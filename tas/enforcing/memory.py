@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 
-class Refusal(NamedTuple):
+class DeclinedChange(NamedTuple):
     """A change of a label to `value` (None: its removal) that was declined; `reason` may be empty."""
 
     value: str | None
@@ -19,11 +19,11 @@ class Declined:
 
     def __init__(self, *, seconds: float) -> None:
         self._seconds = seconds
-        self._nodes: dict[str, dict[str, tuple[Refusal, float]]] = {}
+        self._nodes: dict[str, dict[str, tuple[DeclinedChange, float]]] = {}
 
     def add(self, node: str, label: str, value: str | None, *, at: float, reason: str = "") -> None:
         """Records that a change of a label to `value` (None: its removal) was declined."""
-        self._nodes.setdefault(node, {})[label] = (Refusal(value, reason), at)
+        self._nodes.setdefault(node, {})[label] = (DeclinedChange(value, reason), at)
 
     def of(self, node: str, *, at: float) -> Mapping[str, str | None]:
         """The recently declined changes of the node: each label with its new value."""
@@ -32,7 +32,7 @@ class Declined:
             self._nodes[node] = recent
         return {label: refusal.value for label, (refusal, _) in recent.items()}
 
-    def among(self, node: str, changes: Mapping[str, str | None]) -> dict[str, Refusal]:
+    def among(self, node: str, changes: Mapping[str, str | None]) -> dict[str, DeclinedChange]:
         """Those of `changes`, labels with their new value, that were declined at the last attempt."""
         declined = self._nodes.get(node, {})
         return {

@@ -28,7 +28,7 @@ SCHEDULER_ERROR = "SchedulerError"
 """The reason of `PodScheduled` after an error, also one of an extender that is not `ignorable` (facts.md c18)."""
 
 
-class Refusal(NamedTuple):
+class Unscheduled(NamedTuple):
     """The condition `PodScheduled` of a pod while it is False: its reason, its message, and since when."""
 
     reason: str
@@ -75,7 +75,7 @@ def binding_of(
 
 
 def waiting_since(
-    policy: str, refusal: Refusal | None, *, node: str | None, phase: str, deleting: bool
+    policy: str, refusal: Unscheduled | None, *, node: str | None, phase: str, deleting: bool
 ) -> float | None:
     """Since when a pod waits for its policy to pass a node, in seconds since 1970; None if it does not.
 
@@ -91,7 +91,7 @@ def waiting_since(
     return refusal.since
 
 
-def needs_filter(refusal: Refusal | None, *, node: str | None, deleting: bool) -> bool:
+def needs_filter(refusal: Unscheduled | None, *, node: str | None, deleting: bool) -> bool:
     """Whether the scheduler must have asked filter about a pod, or must ask now.
 
     It must have asked about a pod that has a node, and must ask about one that it has not tried yet, or tries again

@@ -9,7 +9,7 @@ from heapq import nsmallest
 from itertools import chain
 
 from tas.enforcing.labels import policy_name
-from tas.enforcing.memory import Refusal
+from tas.enforcing.memory import DeclinedChange
 from tas.errors import MAX_TEXT, line_of
 from tas.verdict.refused import MAX_LABELS, MAX_NODES, RefusedLabel
 
@@ -46,7 +46,7 @@ class Refusals:
     def __init__(self, name_of: Callable[[str], str] = policy_name) -> None:
         self._name_of = name_of
         self.changed: set[str] = set()
-        self._of_node: dict[str, Mapping[str, Refusal]] = {}
+        self._of_node: dict[str, Mapping[str, DeclinedChange]] = {}
         self._nodes: dict[str, dict[tuple[str, str | None], dict[str, set[str]]]] = {}
 
     @property
@@ -54,7 +54,7 @@ class Refusals:
         """The policy names with refused labels."""
         return self._nodes.keys()
 
-    def set(self, node: str, refused: Mapping[str, Refusal]) -> None:
+    def set(self, node: str, refused: Mapping[str, DeclinedChange]) -> None:
         """Replaces the refused labels of a node."""
         before = self._of_node.pop(node, {})
         if refused:
@@ -82,7 +82,7 @@ class Refusals:
             for label, value in nsmallest(MAX_LABELS, found, key=_order)
         )
 
-    def _drop(self, label: str, refusal: Refusal, node: str) -> None:
+    def _drop(self, label: str, refusal: DeclinedChange, node: str) -> None:
         name, key = self._name_of(label), (label, refusal.value)
         by_reason = self._nodes[name][key]
         by_reason[refusal.reason].discard(node)

@@ -1,7 +1,6 @@
 """The verb bind: which pod goes to which node, from ExtenderBindingArgs to ExtenderBindingResult."""
 
 import msgspec
-import orjson
 
 from tas.errors import InvalidInputError
 from tas.extender.decision import Binding
@@ -29,4 +28,4 @@ def decode_binding(body: bytes) -> Binding:
 
 def binding_result(error: str) -> bytes:
     """An ExtenderBindingResult; an empty `error` means that the pod is bound."""
-    return orjson.dumps({"Error": error})
+    return msgspec.json.encode({"Error": error})

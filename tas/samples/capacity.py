@@ -6,7 +6,7 @@ from typing import NamedTuple
 import msgspec
 
 from tas.errors import InvalidInputError
-from tas.samples.sample import NodeSamples, Scrape, metric_count
+from tas.samples.sample import MAX_SAMPLE_AGE, NodeSamples, Scrape, kept_metrics, merge, metric_count
 
 
 class Limit(NamedTuple):
@@ -128,3 +128,15 @@ def within_capacity(
         if metrics:
             taken.append(scrape if not left_out else msgspec.structs.replace(scrape, metrics=metrics))
     return taken, refused
+
+
+def refusal_of(node: str, known: NodeSamples, scrape: Scrape) -> InvalidInputError | None:
+    """Why not all metrics of `scrape` can be stored for a node with the samples `known`; None if they can."""
+    accepted, refused = within_capacity(node, known, [scrape])
+    if refused:
+        return refused[0]
+    if kept_metrics(merge(known, accepted), scrape, scrape.sequence) == scrape.metrics.keys():
+        return None
+    before = max(each.time for each in known) - scrape.time
+    reason = f"must be at most {MAX_SAMPLE_AGE:g} s before the newest sample of the node, and is {before:.0f} s before"
+    return InvalidInputError(f"sample {node}/{scrape.source}", "measured", scrape.measured, reason)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tas.errors import line_of
 from tas.samples.sample import Scrape
 from tas.samples.table import Table, Values
-from tas.sources.result import Refusal, SuspectReason
+from tas.sources.result import RefusalCount, SuspectReason
 from tas.values.blanks import has_small_blanks
 from tas.values.quantity import NANO, Quantity, format_quantity
 
@@ -81,11 +81,11 @@ class Jumps:
             self._end(place, value, now)
         self._begin(place, before, value, now)
 
-    def taken(self) -> Mapping[SuspectReason, Refusal]:
+    def taken(self) -> Mapping[SuspectReason, RefusalCount]:
         """The jumps since the last call: their number, with an example."""
         if not self._count:
             return {}
-        found = {SuspectReason.JUMP: Refusal(count=self._count, example=line_of(self._example))}
+        found = {SuspectReason.JUMP: RefusalCount(count=self._count, example=line_of(self._example))}
         self._count, self._example = 0, ""
         return found
 

@@ -75,7 +75,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ends: float | None = None
 
 
-class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+class RefusalCount(msgspec.Struct, frozen=True, kw_only=True):
     """The number of values refused or suspect for one reason, with one example: its object, field and value."""
 
     count: int
@@ -93,12 +93,12 @@ class SourceResult(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     samples: tuple[Sample, ...] = ()
-    refusals: Mapping[RefusalReason, Refusal] = {}
+    refusals: Mapping[RefusalReason, RefusalCount] = {}
     missing: Mapping[str, str] = {}
     warming: Set[str] = frozenset()
     without_turn: Set[str] = frozenset()
     refused_now: Mapping[str, Mapping[str, str]] = {}
-    suspect: Mapping[SuspectReason, Refusal] = {}
+    suspect: Mapping[SuspectReason, RefusalCount] = {}
 
 
 def excess_of(body: bytes) -> str | None:
@@ -118,8 +118,8 @@ class ResultBuilder:
         self.nodes = nodes
         self._samples: dict[tuple[str, str], Sample] = {}
         self._duplicates: set[tuple[str, str]] = set()
-        self._refusals: dict[RefusalReason, Refusal] = {}
-        self._suspect: dict[SuspectReason, Refusal] = {}
+        self._refusals: dict[RefusalReason, RefusalCount] = {}
+        self._suspect: dict[SuspectReason, RefusalCount] = {}
         self._unknown: dict[str, None] = {}  # texts that mean no node
         self._missing: dict[str, str] = {}
         self._warming: set[str] = set()
@@ -187,7 +187,7 @@ class ResultBuilder:
         )
         error = InvalidInputError(subject, "value", format_quantity(sample.value), reason)
         self._suspect[SuspectReason.BLANK] = (
-            Refusal(count=1, example=line_of(str(error)))
+            RefusalCount(count=1, example=line_of(str(error)))
             if before is None
             else msgspec.structs.replace(before, count=before.count + 1)
         )
@@ -198,7 +198,7 @@ class ResultBuilder:
         """Counts a refused value, or `count` of them; the first one of each category is the example."""
         before = self._refusals.get(category)
         self._refusals[category] = (
-            Refusal(count=count, example=line_of(str(InvalidInputError(subject, field, value, reason))))
+            RefusalCount(count=count, example=line_of(str(InvalidInputError(subject, field, value, reason))))
             if before is None
             else msgspec.structs.replace(before, count=before.count + count)
         )
@@ -223,9 +223,9 @@ class ResultBuilder:
         self._unknown[text] = None
         why = line_of(str(InvalidInputError(subject, field, text, reason())))
         self._refusals[RefusalReason.NODE] = (
-            Refusal(count=1, example=why)
+            RefusalCount(count=1, example=why)
             if before is None
-            else Refusal(count=before.count + 1, example=f"{before.example}; {why}")
+            else RefusalCount(count=before.count + 1, example=f"{before.example}; {why}")
         )
 
     def add_missing(self, metric: str, reason: str, *, warming: bool = False, without_turn: bool = False) -> None:
@@ -254,11 +254,11 @@ class ResultBuilder:
 def combined(results: Iterable[SourceResult]) -> SourceResult:
     """One result of several that have no metric in common, as of one request for each metric."""
     samples: list[Sample] = []
-    refusals: dict[RefusalReason, Refusal] = {}
+    refusals: dict[RefusalReason, RefusalCount] = {}
     missing: dict[str, str] = {}
     warming: set[str] = set()
     without_turn: set[str] = set()
-    suspect: dict[SuspectReason, Refusal] = {}
+    suspect: dict[SuspectReason, RefusalCount] = {}
     for result in results:
         samples += result.samples
         _count_in(refusals, result.refusals)
@@ -276,14 +276,14 @@ def combined(results: Iterable[SourceResult]) -> SourceResult:
     )
 
 
-def _count_in(counts: dict[_R, Refusal], more: Mapping[_R, Refusal]) -> None:
+def _count_in(counts: dict[_R, RefusalCount], more: Mapping[_R, RefusalCount]) -> None:
     for category, refusal in more.items():
         before = counts.get(category)
         count = refusal.count + (before.count if before else 0)
-        counts[category] = Refusal(count=count, example=(before or refusal).example)
+        counts[category] = RefusalCount(count=count, example=(before or refusal).example)
 
 
-def with_suspect(result: SourceResult, suspect: Mapping[SuspectReason, Refusal]) -> SourceResult:
+def with_suspect(result: SourceResult, suspect: Mapping[SuspectReason, RefusalCount]) -> SourceResult:
     """`result` with values that were found suspect when it was published."""
     if not suspect:
         return result
@@ -292,7 +292,7 @@ def with_suspect(result: SourceResult, suspect: Mapping[SuspectReason, Refusal])
     return msgspec.structs.replace(result, suspect=counts)
 
 
-def with_refusals(result: SourceResult, refusals: Mapping[RefusalReason, Refusal]) -> SourceResult:
+def with_refusals(result: SourceResult, refusals: Mapping[RefusalReason, RefusalCount]) -> SourceResult:
     """`result` with more refused values."""
     counts = dict(result.refusals)
     _count_in(counts, refusals)

@@ -17,7 +17,7 @@ import msgspec
 from tas.errors import line_of
 from tas.samples.freshness import stale_time
 from tas.samples.sample import MAX_SAMPLE_AGE
-from tas.sources.result import Refusal, RefusalReason, SourceResult, SuspectReason
+from tas.sources.result import RefusalCount, RefusalReason, SourceResult, SuspectReason
 
 MIN_WRITE_INTERVAL_SECONDS = 1.0
 """The shortest time between two writes of a state, however often its significant fields change."""
@@ -629,7 +629,7 @@ def _lost_nodes(metric: str, lost: Mapping[str, float], fresh: int) -> LostNodes
     return LostNodes(metric=metric, count=len(lost), nodes=fresh + len(lost), since=since, names=names)
 
 
-def _count(counts: dict[_R, RefusedValues], more: Mapping[_R, Refusal], now: float) -> None:
+def _count(counts: dict[_R, RefusedValues], more: Mapping[_R, RefusalCount], now: float) -> None:
     for reason, refusal in more.items():
         before = counts.get(reason)
         # The newest example: the cause of an older one may be repaired by now.

@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -35,14 +36,14 @@ from tests.bench import (
     writes,
 )
 from tests.bench.machine import Noise, NoiseMeter
-from tests.bench.report import print_tables, tables, write_docs, write_json
+from tests.bench.report import print_lines, print_tables, tables, write_docs, write_json
 from tests.bench.rows import Results
 from tests.bench.stand import REPOSITORY, Stand
 from workers.process.log_form import LogFormat, LogLevel
 from workers.process.logs import configure_logging
 
-DOCS = REPOSITORY / "docs" / "benchmark.md"
-DOCS_HELP = "put the tables into docs/benchmark.md; those of a run of one kind alone go to their own place"
+DOCS = REPOSITORY / "docs" / "reference" / "benchmark.md"
+DOCS_HELP = "put the tables into docs/reference/benchmark.md; those of a run of one kind alone go to their own place"
 
 WIDTH = 160
 """Columns of an output that is no terminal: each row fits on one line."""
@@ -113,7 +114,7 @@ async def _run(families: list[str], path: Path, *, quick: bool, docs: bool) -> l
     noise: dict[str, Noise] = {}
     failed = []
     with TemporaryDirectory(prefix="tas-bench-") as folder:
-        stand = Stand(folder=Path(folder), quick=quick)
+        stand = Stand(folder=Path(folder), quick=quick, found=partial(print_lines, console))
         for family in families:
             console.print(f"measuring {family} …", style="dim")
             meter = NoiseMeter()

@@ -11,7 +11,7 @@ import orjson
 
 from bus.connection import Bus
 from bus.server import EmbeddedServer
-from sandbox import Sandbox
+from lab.sandbox import Sandbox
 from tas.devices.assigning import assign
 from tas.devices.assignment import Assignment
 from tas.devices.claim import Options

@@ -112,21 +112,24 @@ ALL_VERDICTS = Budget(10.0)
 async def measure(stand: Stand) -> Results:
     """Each case in turn on one control plane; a case that breaks the product is named, and the rest goes on."""
     results = Results()
-    found = binaries.find()
-    if found is None:
+    built = binaries.find()
+    if built is None:
         results.not_run.append(NotRun("cores while a source is polled", binaries.MISSING))
         return results
-    with World.start(stand, found) as world:
+    with World.start(stand, built) as world:
         for case in CASES:
             if stand.quick and case.nodes > QUICK_NODES:
                 continue
             world.grow(case.nodes)
             world.set_policies(case.specs)
+            found = Results()
             try:
                 async with _polled(world, case) as poll:
-                    results.add(await poll.measured())
+                    found = await poll.measured()
             except TimeoutError as error:
-                results.not_run.append(NotRun(f"{case.series}, {case.nodes:,} nodes", f"breaks: {error}"))
+                found.not_run.append(NotRun(f"{case.series}, {case.nodes:,} nodes", f"breaks: {error}"))
+            stand.found(found)
+            results.add(found)
     return results
 
 

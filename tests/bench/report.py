@@ -26,6 +26,14 @@ def print_tables(console: Console, tables: Iterable[Table]) -> None:
             console.print()
 
 
+def print_lines(console: Console, results: Results) -> None:
+    """Prints each row and each reason on a line of its own, before the tables of the whole run."""
+    for row in results.rows:
+        console.print(f"  {row.name}, {row.statistic}: {figure(row.measured, row.unit)}", style="dim", markup=False)
+    for missing in results.not_run:
+        console.print(f"  {missing.series}: {missing.reason}", style="dim", markup=False)
+
+
 def new_table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for number, column in enumerate(columns):

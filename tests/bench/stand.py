@@ -5,7 +5,7 @@ import platform
 import random
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,7 +27,7 @@ from bus.subjects import node_metrics_key, policy_key
 from tests.bench import cluster
 from tests.bench.client import Client, Request, post
 from tests.bench.measure import Timed
-from tests.bench.rows import CpuUse
+from tests.bench.rows import CpuUse, Results
 from tests.e2e.processes import Process, clean_environment, free_ports, running
 
 REPOSITORY = Path(__file__).parents[2]
@@ -47,11 +47,12 @@ class Stand:
     """Where to measure, and how long.
 
     `folder` is for stores and logs, and is deleted after the run. A quick run shows orders of magnitude; its p99
-    is coarse.
+    is coarse. `found` takes what one part of a long measurement found, as soon as that part has ended.
     """
 
     folder: Path
     quick: bool
+    found: Callable[[Results], None] = lambda _: None
 
     @property
     def rounds(self) -> int:

@@ -7,11 +7,11 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from cli import cli
-from cli.simulate.field import IDLE
+from lab.simulate.field import IDLE
+from lab.simulate.model.synthetic import Shape
 from tas.agents.builtin import BUILTIN
-from tas.simulating.synthetic import Shape
 
-PAGE = Path(__file__).parents[2] / "docs" / "agents-compared.md"
+PAGE = Path(__file__).parents[2] / "docs" / "background" / "agents-compared.md"
 TABLE = re.compile(r"```console\n\$ (tas simulate [^\n]*)\n(.+?)```", re.DOTALL)
 
 

@@ -1,4 +1,4 @@
-"""docs/agents.md agrees with the agents of the product."""
+"""The pages of agents agree with the agents of the product."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,8 @@ from tas.agents.safe import SafeOptions, SafeOverload
 from workers.process.manifests import read_yaml
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "agents.md").read_text()
+PAGES = ("how-to/agents.md", "reference/agents.md", "how-to/write-an-agent.md")
+PAGE = "\n".join((ROOT / "docs" / page).read_text() for page in PAGES)
 ROWS = re.findall(r"^\| `([\w-]+)` \| (.*?) ?\| (.*) \| (.*) \|$", PAGE, re.MULTILINE)
 
 
@@ -64,7 +65,7 @@ def test_the_files_of_the_page_are_valid() -> None:
     found = []
     for block in re.findall(r"```yaml\n((?:# agents.yaml\n)?agents:\n.*?)```", PAGE, re.DOTALL):
         (document,) = read_yaml(block.encode())
-        found.append(parse_agents("docs/agents.md", document, {**BUILTIN, "cool": own_package()["Cool"]}))
+        found.append(parse_agents("docs/how-to/agents.md", document, {**BUILTIN, "cool": own_package()["Cool"]}))
     assert {name for entries in found for name in entries} >= {"foo", "safe-overload", "congestion"}
 
 

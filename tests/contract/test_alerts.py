@@ -19,10 +19,10 @@ METRIC_ROW = re.compile(r"^\| ((?:`tas_\w+`(?:, )?)+) \|([\w, ]*)\|", re.MULTILI
 
 LABELS: dict[str, set[str]] = {
     name: set(re.findall(r"\w+", labels))
-    for names, labels in METRIC_ROW.findall(PAGE.read_text())
+    for names, labels in METRIC_ROW.findall((ROOT / "docs" / "reference" / "metrics.md").read_text())
     for name in re.findall(r"\w+", names)
 }
-"""The labels of each metric, by docs/operations.md: `test_operations_page.py` compares its names with the code."""
+"""The labels of each metric, by docs/reference/metrics.md: `test_operations_page.py` compares names with the code."""
 
 SERVER_LABELS = {"instance", "le", "result"}
 """Those that Prometheus adds, those of histograms, and those of the scheduler's metrics."""
@@ -100,7 +100,8 @@ def test_each_alert_links_to_its_row() -> None:
         assert said[alert] == f"What to do: tas runbook {alert}"
         assert re.search(rf'^\| <a id="{anchor}"></a>`{alert}` \| \S.* \| \S.* \|$', text, re.MULTILINE), alert
     assert set(re.findall(r'<a id="(Tas\w+)">', text)) == alerts.keys()
-    assert RUNBOOK in text, "how to set it"
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE)[0] == "Alerts"
+    assert RUNBOOK in (ROOT / "docs" / "how-to" / "alerting.md").read_text(), "how to set it"
 
 
 def test_each_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() -> None:

@@ -1,4 +1,4 @@
-"""docs/coming-from.md names what takes the place of what the originals have: each name of ours on it exists."""
+"""docs/reference/coming-from.md names what replaces what the originals have: each name of ours on it exists."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from tas.extender.verbs import Answer
 from tas.verdict.status import CONDITIONS
 from tests.contract.test_operations_page import ROOT, log_events
 
-PAGE = (ROOT / "docs" / "coming-from.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "coming-from.md").read_text()
 TEXTS = "".join(
     path.read_text() for folder in ("bus", "cli", "tas", "workers") for path in (ROOT / folder).rglob("*.py")
 )

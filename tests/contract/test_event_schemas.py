@@ -21,7 +21,7 @@ from tests.unit.tas.events.examples import EXAMPLES
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = {path.stem: json.loads(path.read_bytes()) for path in (ROOT / "tests/contract/golden/events").glob("*.json")}
-PAGE = (ROOT / "docs" / "events.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "events.md").read_text()
 CHANNELS: dict[str, Any] = asyncapi()["channels"]
 
 

@@ -1,4 +1,4 @@
-"""docs/facts.md has each fact that code, tests and pages cite, and no other fact."""
+"""docs/background/facts.md has each fact that code, tests and pages cite, and no other fact."""
 
 import re
 import subprocess
@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "facts.md"
+PAGE = ROOT / "docs" / "background" / "facts.md"
 FOLDERS = (
     "bus",
     "deploy",
     "docs",
     "examples",
-    "sandbox",
+    "lab",
     "tas",
     "tests",
     "workers",

@@ -1,4 +1,4 @@
-"""The configuration in docs/notify.md is valid, and the page has every field and every alert."""
+"""The configuration in docs/how-to/notify.md is valid; with cloudevents.md it has every field and every alert."""
 
 import base64
 import re
@@ -30,14 +30,15 @@ from tests.unit.tas.events.examples import EXAMPLES
 from tests.unit.tas.notifying.making import event, started
 from workers.process.manifests import read_yaml
 
-PAGE = (Path(__file__).parents[2] / "docs" / "notify.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "how-to" / "notify.md").read_text() + (DOCS / "how-to" / "cloudevents.md").read_text()
 TYPES = (KubernetesEventsConfig, AlertmanagerConfig, CloudEventsConfig, ChatConfig)
 
 
 def test_the_example_has_each_type_of_sink() -> None:
     (text,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     (document,) = read_yaml(text.encode())
-    assert {type(sink) for sink in parse_sinks("docs/notify.md", document).values()} == set(TYPES)
+    assert {type(sink) for sink in parse_sinks("docs/how-to/notify.md", document).values()} == set(TYPES)
 
 
 def test_every_field_and_every_kind_of_event_is_on_the_page() -> None:

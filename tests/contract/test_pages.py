@@ -27,6 +27,7 @@ from workers.process.manifests import read_yaml
 from workers.watching.policy_lint import lint
 
 ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
 PAGES = sorted(
     [
         *ROOT.glob("*.md"),
@@ -100,6 +101,82 @@ def test_each_link_has_a_target(page: Path) -> None:
         target = (page.parent / path).resolve() if path else page
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), link
+
+
+def test_a_link_that_shows_the_name_of_a_page_goes_there() -> None:
+    shown = {
+        (page, text, link)
+        for page in PAGES
+        for text, link in re.findall(r"\[([\w./-]+\.md)\]\(([^)\s#]+)", prose(page))
+        if not link.startswith("http")
+    }
+    assert {each for each in shown if Path(each[1]).name != Path(each[2]).name} == set()
+
+
+@pytest.mark.parametrize("folder", ["bus", "cli", "deploy", "examples", "sandbox", "tas", "tests", "workers"])
+def test_each_page_and_anchor_that_code_names_exists(folder: str) -> None:
+    """In a message, a help text or a comment."""
+    for path in (ROOT / folder).rglob("*"):
+        if path.suffix in (".py", ".yaml", ".txt", ".mjs") and path.is_file():
+            for page, anchor in re.findall(r"(?<![\w/.])(docs/[\w./-]+\.md)(?:#([\w-]+))?", path.read_text()):
+                assert (ROOT / page).exists(), f"{path}: {page}"
+                assert not anchor or anchor in anchors(ROOT / page), f"{path}: {page}#{anchor}"
+
+
+def test_each_page_is_one_step_from_the_index() -> None:
+    index = ROOT / "docs" / "README.md"
+    links = re.findall(r"\]\(([^)\s#]+)", prose(index))
+    linked = {(index.parent / link).resolve() for link in links}
+    assert {page for page in PAGES if DOCS in page.parents and "decisions" not in page.parts} - linked == {index}
+
+
+# Kinds
+
+MAX_WORDS = 1500
+"""Without its blocks: what a person reads in ten minutes."""
+
+LOOKED_UP = {"operations.md", "background/facts.md", "how-to/troubleshooting.md"}
+"""Beside all of `reference/`: tables, or a list by ids."""
+
+MADE = {"reference/commands.md", "reference/settings.md", "reference/agent-options.md"}
+"""`test_docs_writes_the_files_and_checks_them` compares them with the code."""
+
+
+def kind_of(page: Path) -> str:
+    """Its path below `docs/`."""
+    return str(page.relative_to(DOCS))
+
+
+READ_THROUGH = [
+    page
+    for kind in ("start", "how-to", "background", "decisions")
+    for page in sorted((DOCS / kind).glob("*.md"))
+    if kind_of(page) not in LOOKED_UP
+]
+
+
+def test_each_page_has_a_kind() -> None:
+    folders = {"README.md", "operations.md", "start", "how-to", "reference", "background", "decisions"}
+    assert {kind_of(page).partition("/")[0] for page in PAGES if DOCS in page.parents} == folders
+    assert all((DOCS / page).exists() for page in LOOKED_UP | MADE)
+
+
+@pytest.mark.parametrize("page", READ_THROUGH, ids=kind_of)
+def test_a_page_that_is_read_through_has_at_most_1500_words(page: Path) -> None:
+    words = len(prose(page).split())
+    assert words <= MAX_WORDS, f"{words} words: move what is looked up to a table in reference/, or split the task"
+
+
+def test_a_page_that_is_looked_up_has_little_beside_its_tables() -> None:
+    looked_up = {*map(kind_of, (DOCS / "reference").glob("*.md"))} - MADE | LOOKED_UP
+    beside = {page: len(sentences(DOCS / page)) for page in looked_up}
+    assert {page: words for page, words in beside.items() if words > MAX_WORDS} == {}
+
+
+def sentences(page: Path) -> list[str]:
+    """The words of a page that are in no block, no table and no list."""
+    lines = prose(page).splitlines()
+    return [word for line in lines if not re.match(r" *(\||[-*] |\d+\. | \S)", line) for word in line.split()]
 
 
 # Blocks
@@ -295,7 +372,7 @@ def test_lint_prints_what_the_page_shows(
     monkeypatch.chdir(tmp_path)
     assert check(("my-policies/",), strict=False, as_json=False) == 1
     printed = capsys.readouterr()
-    assert f"{printed.out}{printed.err}```" in (ROOT / "docs" / "policies.md").read_text()
+    assert f"{printed.out}{printed.err}```" in (ROOT / "docs" / "how-to" / "check-policies.md").read_text()
 
 
 # Names
@@ -366,16 +443,16 @@ def test_files_tests_and_targets_exist(page: Path) -> None:
         assert f"\n{target}:" in makefile
     tests = sources("tests/**/test_*.py")
     for name in inline(page):
-        if re.fullmatch(r"(tas|bus|workers|sandbox|tests|docs|deploy|examples)/[\w./-]+", name):
+        if re.fullmatch(r"(tas|bus|workers|cli|lab|tests|docs|deploy|examples)/[\w./-]+", name):
             assert (ROOT / name).exists() or (ROOT / name).with_suffix(".py").exists(), name
         if re.fullmatch(r"test_\w+", name):
             assert re.search(rf"def {name}\b", tests), name
 
 
 def test_every_command_and_every_worker_is_mentioned() -> None:
-    readme = " ".join(inline(ROOT / "README.md")) + (ROOT / "README.md").read_text()
+    named = "".join(page.read_text() for page in (ROOT / "README.md", ROOT / "docs" / "README.md"))
     for name in set(COMMANDS) - {"docs", "crd"}:
-        assert f"tas {name}" in readme or f"make {name}" in readme, name
-    flow = (ROOT / "docs" / "architecture.md").read_text()
+        assert f"tas {name}" in named or f"make {name}" in named, name
+    flow = (ROOT / "docs" / "background" / "architecture.md").read_text()
     for name in ("collect", "evaluate", "events", "extender", "labels", "marks", "materialize", "policies", "watch"):
         assert name in flow

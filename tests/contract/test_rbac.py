@@ -13,7 +13,7 @@ from cli.workers.registry import WORKERS
 from tas.diagnosis.rights import ACCOUNTS, CUSTOM_METRICS, ORIGINAL, Right
 
 DEPLOY = FOLDER.parent
-PAGE = DEPLOY.parent / "docs" / "security.md"
+PAGE = DEPLOY.parent / "docs" / "reference" / "accounts.md"
 FILES = sorted(FOLDER.glob("*.yaml"))
 
 
@@ -96,4 +96,4 @@ def test_collect_may_read_the_metrics_of_the_example_policies_and_no_other() -> 
     assert len(used) > 10
     assert rule["resources"] == sorted(f"nodes/{metric}" for metric in used)
     (together,) = documents(FILE, "ClusterRole")
-    assert together["rules"][0] == rule, "docs/sources.md adds a metric to the first rule of either role"
+    assert together["rules"][0] == rule, "docs/how-to/sources.md adds a metric to the first rule of either role"

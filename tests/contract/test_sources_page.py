@@ -1,4 +1,4 @@
-"""The configurations in docs/sources.md have the described effect."""
+"""The configurations of sources of Prometheus on the pages have the described effect."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,8 @@ from tas.sources.prometheus import query_of
 from tas.sources.series import Aggregate, Mappings
 from workers.process.manifests import read_yaml
 
-PAGE = (Path(__file__).parents[2] / "docs" / "sources.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "how-to" / "prometheus.md").read_text() + (DOCS / "reference" / "source-config.md").read_text()
 
 
 def block(words: str) -> Any:
@@ -20,7 +21,7 @@ def block(words: str) -> Any:
 
 
 def test_the_file_of_source_config_is_read() -> None:
-    config = parse_source_config("docs/sources.md", block("basic_auth"), sources={"prometheus", "edge"})
+    config = parse_source_config("docs/reference/source-config.md", block("basic_auth"), sources={"prometheus", "edge"})
     assert config.mappings.of("cpu_busy").node_label == "instance"
     assert config.mappings.of("other").node_label == "kubernetes_node"
     disk = config.mappings.of("disk_free")

@@ -34,10 +34,10 @@ def missing(spec: WorkerSpec) -> Iterator[str]:
 
 def missing_of_command(spec: WorkerSpec) -> Iterator[str]:
     name = spec.name
-    if f"\n### tas run {name}\n" not in text("docs/commands.md"):
-        yield f"docs/commands.md: tas run {name} (make docs)"
-    if not re.search(rf"`(tas-)?{name}`", text("docs/security.md")):
-        yield f"docs/security.md: the account of {name}, or that it needs none"
+    if f"\n### tas run {name}\n" not in text("docs/reference/commands.md"):
+        yield f"docs/reference/commands.md: tas run {name} (make docs)"
+    if not re.search(rf"`(tas-)?{name}`", text("docs/reference/accounts.md")):
+        yield f"docs/reference/accounts.md: the account of {name}, or that it needs none"
     # The Procfile has the form for a cluster: its policies come from `watch`.
     if name != "policies" and not re.search(rf"^{name}: exec tas run {name} ", text("Procfile"), re.MULTILINE):
         yield f"Procfile: {name}"

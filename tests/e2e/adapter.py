@@ -10,8 +10,8 @@ from pathlib import Path
 
 from aiohttp import web
 
-from sandbox.errors import PageNotFoundError, StatusError
-from sandbox.metrics import CUSTOM, USAGE, USAGE_VERSION, Metrics, Raw
+from lab.sandbox.errors import PageNotFoundError, StatusError
+from lab.sandbox.metrics import CUSTOM, USAGE, USAGE_VERSION, Metrics, Raw
 from tests.certificates import Authority
 from tests.integration.servers import eventually
 from tests.kubernetes.admin import Admin, AdminError

@@ -261,8 +261,8 @@ def _get(url: str) -> str:
 
 
 def adapter_rules() -> str:
-    """The rule for the adapter in docs/sources.md."""
-    page = (ROOT / "docs" / "sources.md").read_text()
+    """The rule for the adapter in docs/how-to/sources.md."""
+    page = (ROOT / "docs" / "how-to" / "sources.md").read_text()
     (indent, rules) = re.findall(r"```yaml\n( +)(rules:\n.*?) +```", page, re.DOTALL)[0]
     return "\n".join(line.removeprefix(indent) for line in rules.splitlines()) + "\n"
 

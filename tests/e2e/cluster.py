@@ -18,7 +18,7 @@ POLICY_LABEL = "telemetry-policy"
 
 
 def extender(url: str, *, names_only: bool, **overrides: object) -> Object:
-    """An entry of `extenders` in a scheduler's configuration, as docs/scheduler.md has it.
+    """An entry of `extenders` in a scheduler's configuration, as docs/start/scheduler.md has it.
 
     Args:
         url: The extender's URL, without a path.

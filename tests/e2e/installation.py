@@ -242,7 +242,7 @@ class Installation:
         return done.stdout
 
     def environment(self, **extra: str) -> dict[str, str]:
-        """That of a person at this cluster and this bus, as docs/doctor.md has it."""
+        """That of a person at this cluster and this bus, as docs/reference/doctor.md has it."""
         kubeconfig = str(self.cluster.kubeconfig)
         known = {"KUBECONFIG": kubeconfig, "TAS_KUBECONFIG": kubeconfig, "TAS_BUS": self.nats.url}
         home = {"HOME": str(self.folder), "XDG_RUNTIME_DIR": str(self.folder)}

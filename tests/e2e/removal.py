@@ -18,7 +18,7 @@ from typing import Any
 import aiohttp
 
 from bus.trying import Tries
-from sandbox.faults import Call
+from lab.sandbox.faults import Call
 from tas.values.backoff import Backoff
 from tests.integration.removal.api import ADMIN, LABELS, Api, manifest, replacing
 from tests.integration.removal.judge import Judge

@@ -26,9 +26,9 @@ from bus.connection import Bus
 from bus.kinds import EXPECTED_NUMBERS
 from bus.rights.access import Access
 from bus.scrapes import publish_scrapes
-from sandbox import Sandbox
-from sandbox.faults import Call
-from sandbox.resources import NODES, PODS, TASPOLICIES
+from lab.sandbox import Sandbox
+from lab.sandbox.faults import Call
+from lab.sandbox.resources import NODES, PODS, TASPOLICIES
 from tas.policy.policy import API_VERSION
 from tas.processes.expected import Expected
 from tas.samples.sample import Scrape as Scraped

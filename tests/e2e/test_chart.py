@@ -217,7 +217,8 @@ def test_the_defaults_and_their_upgrade_fit_the_quota_that_the_page_names(
     cluster: Cluster, restricted: str, helm: Path
 ) -> None:
     """A Deployment of two replicas needs room for a third one, or an upgrade never ends."""
-    (hard,) = re.findall(r"kubectl create quota tas .*--hard=(\S+)", (ROOT / "docs" / "install.md").read_text())
+    page = (ROOT / "docs" / "start" / "install.md").read_text()
+    (hard,) = re.findall(r"kubectl create quota tas .*--hard=(\S+)", page)
     quota = cluster.kubectl("create", "quota", "tas", "-n", restricted, f"--hard={hard}", "--dry-run=client", "-ojson")
     cluster.apply(quota)
     # No controller of quotas runs here: its first count is made by hand, and admission adds to it.
@@ -284,7 +285,7 @@ def test_an_upgrade_keeps_what_runs_unless_the_values_say_otherwise(
     assert kept["tas-nats"] == 3
     assert upgrade.replicas("--set=mode=all") == small | {"tas-nats": 3}
     with pytest.raises(
-        RuntimeError, match=r"set bus\.servers\.replicas = 3, or begin anew \(docs/upgrading\.md#servers\)"
+        RuntimeError, match=r"set bus\.servers\.replicas = 3, or begin anew \(docs/how-to/grow\.md#servers\)"
     ):
         upgrade.replicas("--set=bus.servers.replicas=1")
     cluster.kubectl("scale", "statefulset", "tas-nats", "--replicas=0", "-n", namespace)

@@ -25,7 +25,7 @@ __all__ = ["admin", "bus", "client", "metrics_world", "server"]
 ACCOUNT = "system:serviceaccount:telemetry-aware-scheduling:tas-collect"
 ROOT = Path(__file__).parents[2]
 RIGHTS = ROOT / "deploy" / "rbac" / "collect.yaml"
-SOURCES_PAGE = ROOT / "docs" / "sources.md"
+SOURCES_PAGE = ROOT / "docs" / "how-to" / "sources.md"
 GRANT = re.compile(r"^ *kubectl (?P<kubectl>patch clusterrole tas-collect .*MY_METRIC.*)$", re.MULTILINE)
 """The command of the page for one more metric."""
 

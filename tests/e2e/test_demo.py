@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.demo.stories import STORIES
+from lab.demo.stories import STORIES
 
 from .cluster import NODES, Cluster, extender
 from .controlplane import ADMIN_GROUP, Call

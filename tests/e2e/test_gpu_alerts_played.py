@@ -9,8 +9,8 @@ import aiohttp
 import pytest
 
 from bus.connection import Bus
-from sandbox.faults import Call
-from sandbox.resources import NODES, PODS
+from lab.sandbox.faults import Call
+from lab.sandbox.resources import NODES, PODS
 from tas.devices.names import EVICTION_LABEL
 from tests.integration.cli.tas import FREE, HEALTH, Running, Tas, demo_policy, policy_folder
 from tests.integration.extender.gpu import NAMESPACE, Gpus, gpus

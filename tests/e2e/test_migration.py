@@ -1,4 +1,4 @@
-"""A cluster of the original TAS is taken over as docs/migration.md says, and no label flickers."""
+"""A cluster of the original TAS is taken over as docs/how-to/migration.md says, and no label flickers."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ Labels = dict[str, str]
 
 USER = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
 REPOSITORY = Path(__file__).parents[2]
-PAGE = REPOSITORY / "docs" / "migration.md"
+PAGE = REPOSITORY / "docs" / "how-to" / "migration.md"
 
 NAME = str(RESOURCE)
 

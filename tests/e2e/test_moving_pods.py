@@ -1,4 +1,4 @@
-"""docs/moving-pods.md with real programs: which pods leave a labelled node, how fast, and what keeps others there."""
+"""docs/how-to/moving-pods.md with real programs: which pods leave a labelled node, how fast, and what keeps others."""
 
 import json
 import re

@@ -47,7 +47,7 @@ def test_a_program_in_node_js_gets_events_by_the_asyncapi_document_alone(
     with product(cluster, tmp_path) as tas, tas.policy(namespace, "demo", strategies):
         tas.publish({NODE: {"health_metric": 2}})
         until(lambda: tas.passes(namespace, "demo", [NODE]) == set(), "the node violates the policy")
-        document = str(ROOT / "docs" / "events" / "asyncapi.json")
+        document = str(ROOT / "docs" / "reference" / "events" / "asyncapi.json")
         command = ["node", "consumer.mjs", document, tas.bus, "violation"]
         with running("consumer", command, folder=folder, env=clean_environment()) as consumer:
 
@@ -75,7 +75,7 @@ def test_a_program_in_node_js_publishes_a_table_by_the_asyncapi_document_alone(
     rules = [{"metricname": "load1", "operator": "GreaterThan", "target": 1}]
     nodes = [f"node-of-a-table-{number}" for number in range(1200)]
     with product(cluster, tmp_path) as tas, tas.policy(namespace, "demo", {"dontschedule": {"rules": rules}}):
-        document = str(ROOT / "docs" / "events" / "asyncapi.json")
+        document = str(ROOT / "docs" / "reference" / "events" / "asyncapi.json")
         pairs = [f"{node}={number % 3}" for number, node in enumerate(nodes)]
         command = ["node", "publish_table.mjs", document, tas.bus, "load1", *pairs]
         done = subprocess.run(

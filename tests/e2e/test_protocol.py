@@ -1,6 +1,6 @@
 """A real scheduler and an extender with fixed answers: facts of the protocol, on which our answers rely.
 
-`cN` is the id of a fact in docs/facts.md.
+`cN` is the id of a fact in docs/background/facts.md.
 """
 
 from collections.abc import Iterator

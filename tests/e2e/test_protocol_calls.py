@@ -1,6 +1,6 @@
 """How a real scheduler calls extenders: its time limit, the order of extenders, the nodes, and the sum of scores.
 
-As in `test_protocol`, our answers rely on these facts; `cN` is the id of a fact in docs/facts.md.
+As in `test_protocol`, our answers rely on these facts; `cN` is the id of a fact in docs/background/facts.md.
 """
 
 import time

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox import Sandbox
-from sandbox.resources import NODES, PODS, TASPOLICIES
+from lab.sandbox import Sandbox
+from lab.sandbox.resources import NODES, PODS, TASPOLICIES
 from tests.integration.servers import eventually
 from workers.kubernetes.crd import crd_manifest
 

@@ -143,7 +143,7 @@ def test_answers_have_the_form_of_the_request_and_return_nodes_unchanged(
 def test_without_an_extender_a_pod_waits_or_is_placed_if_the_extender_is_ignorable(
     cluster: Cluster, namespace: str, tmp_path: Path, measured: Callable[[str], None]
 ) -> None:
-    """As in docs/scheduler.md: with `ignorable: false` the pod waits, with `true` the policy has no effect."""
+    """As in docs/start/scheduler.md: with `ignorable: false` the pod waits, with `true` the policy has no effect."""
     (port,) = free_ports(1)
     entry = extender(f"http://127.0.0.1:{port}", names_only=True, httpTimeout="1s")
     with cluster.scheduler(entry | {"ignorable": True}):

@@ -63,7 +63,7 @@ def test_another_form_than_v1_ends_the_scheduler(cluster: Cluster, version: str)
 
 
 def test_with_the_entry_of_docs_scheduler_the_scheduler_calls_the_extender(cluster: Cluster, namespace: str) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "scheduler.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "start" / "scheduler.md").read_text()
     (document,) = read_yaml(re.findall(r"```yaml\n(apiVersion.*?)```", page, re.DOTALL)[0].encode())
     assert isinstance(document, dict)
     (entry,) = document["extenders"]

@@ -1,7 +1,7 @@
 """Three nats-servers under load: one is killed, restored, wiped; two at once; each loses its store; then all.
 
-All streams have three copies and each write is on the disk before it is acknowledged, as docs/bus.md recommends. Two
-replicas of every worker run on the real API server. Meanwhile a program publishes, and the extenders are asked.
+All streams have three copies and each write is on the disk before it is acknowledged (docs/how-to/three-servers.md).
+Two replicas of every worker run on the real API server. Meanwhile a program publishes, and the extenders are asked.
 """
 
 import asyncio

@@ -48,7 +48,7 @@ class Files:
         return context
 
     def extender(self, product: Product, *, verified: bool = True) -> Object:
-        """The entry of the scheduler's configuration in docs/tls.md."""
+        """The entry of the scheduler's configuration in docs/how-to/tls.md."""
         tls = {"certFile": str(self.folder / "client.crt"), "keyFile": str(self.folder / "client.key")}
         if verified:
             tls["caFile"] = str(self.folder / "server-ca.crt")

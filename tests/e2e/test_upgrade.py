@@ -1,8 +1,8 @@
 """An upgrade and the way back: workers of an earlier commit and of this one on one bus, on the real control plane.
 
 Two replicas of every worker serve a load. They are replaced by this version as `helm upgrade` does, then samples come
-as tables, and then each is replaced by the earlier version again, in the order of docs/upgrading.md. All the time
-labels, status and placement follow, and no label is set or removed without a reason.
+as tables, and then each is replaced by the earlier version again, in the order of docs/how-to/upgrading.md. All the
+time labels, status and placement follow, and no label is set or removed without a reason.
 """
 
 import itertools
@@ -21,8 +21,8 @@ from bus.connection import Bus
 from bus.kinds import SOURCE_STATES
 from bus.rights.access import Access
 from cli.queries.query import stored_nodes
-from sandbox import Sandbox
-from sandbox.resources import TASPOLICIES
+from lab.sandbox import Sandbox
+from lab.sandbox.resources import TASPOLICIES
 from tas.values.quantity import NANO, Quantity
 from tests.e2e.processes import REPOSITORY
 from tests.integration.bus.operated import operated

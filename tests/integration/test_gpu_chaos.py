@@ -22,8 +22,8 @@ import pytest
 from bus.buckets import HOLDS
 from bus.connection import Bus
 from bus.kinds import NODE_HOLDS
-from sandbox.faults import Drop
-from sandbox.resources import PODS, Object
+from lab.sandbox.faults import Drop
+from lab.sandbox.resources import PODS, Object
 from tas.devices.adoption import adopt, uses_cards
 from tas.devices.assigning import fits
 from tas.devices.claim import Claim, ContainerRequest, DevicePod, Options, read_claim

@@ -1,4 +1,4 @@
-"""The law of removal: a label is removed only for a positive reason (docs/law-of-removal.md).
+"""The law of removal: a label is removed only for a positive reason (docs/background/law-of-removal.md).
 
 Random histories from a seed: samples, times without samples, edited and deleted policies, deleted and new nodes, an
 API server that fails, a bus that is wiped, and workers that are killed or stopped. Before every removal there is a

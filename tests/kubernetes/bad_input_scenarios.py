@@ -1,6 +1,6 @@
 """Bad input with any API server: its effect, and that it has no effect on other policies and nodes.
 
-Ids are those of docs/facts.md: D of the original's defects, G, S and C of behaviour.
+Ids are those of docs/background/facts.md: D of the original's defects, G, S and C of behaviour.
 """
 
 import asyncio

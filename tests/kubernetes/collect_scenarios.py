@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from bus.connection import Bus
-from sandbox.metrics import Metrics
+from lab.sandbox.metrics import Metrics
 from tests.integration.workers.collecting import World, collecting
 from workers.ingest.sources.custom_metrics import CustomMetrics
 from workers.ingest.sources.metrics_server import MetricsServer

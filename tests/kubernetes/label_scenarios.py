@@ -1,6 +1,6 @@
 """The worker `labels` with any API server: the labels that it sets, removes, and must not remove.
 
-Ids are those of docs/facts.md: S and G of behaviour, D of the original's defects.
+Ids are those of docs/background/facts.md: S and G of behaviour, D of the original's defects.
 """
 
 import time

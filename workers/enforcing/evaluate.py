@@ -2,9 +2,9 @@
 
 Which nodes are evaluated, and when, lives here; `node_evaluation` evaluates one node. Any number of replicas follow
 NODES, POLICIES and VERDICTS. A replica evaluates every node at its start, later the nodes and policies that a change
-affects or whose `for` or `clearFor` has ended. If the result differs from the stored verdict, the replica reads that
-verdict and the node from the stream's leader, evaluates again, and writes if the verdict's revision is still the same.
-So a replica that is behind overwrites nothing newer, and an unchanged verdict is not written.
+affects or whose `for` or `clearFor` has ended. If the result differs from the stored verdict, the replica waits until
+it has all of the node that the stream's leader had, evaluates again, and writes if the verdict's revision is still the
+one that it knows. So a replica that is behind overwrites nothing newer, and an unchanged verdict is not written.
 """
 
 import asyncio

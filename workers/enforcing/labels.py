@@ -21,7 +21,7 @@ from bus.record_kind import Entry, Unreadable
 from bus.records.policies import PolicyRecord
 from bus.records.synced import Synced
 from tas.enforcing.changes import LabelChanges, label_changes
-from tas.enforcing.memory import Declined, PatchLimit, Refusal
+from tas.enforcing.memory import Declined, DeclinedChange, PatchLimit
 from tas.enforcing.refusals import Refusals
 from tas.errors import InvalidInputError
 from tas.policy.policy import PolicyKey
@@ -331,7 +331,7 @@ class Labels:
         """Notes that a whole patch is not allowed; the queue tries again. 401 passes: it is about the credentials."""
         if error.code == 403 and name in self._nodes:
             reason = refusal_reason(error, name)
-            self._refusals.set(name, {label: Refusal(value, reason) for label, value in values.items()})
+            self._refusals.set(name, {label: DeclinedChange(value, reason) for label, value in values.items()})
             self._checked(name)
 
     def _note_refusals(self, name: str, node: NodeLabels, verdict: NodeVerdict | None, changes: LabelChanges) -> None:

@@ -38,7 +38,7 @@ from tas.enforcing.marks import (
     node_marks,
     wanted_marks,
 )
-from tas.enforcing.memory import Declined, PatchLimit, Refusal
+from tas.enforcing.memory import Declined, DeclinedChange, PatchLimit
 from tas.enforcing.refusals import Refusals
 from tas.errors import InvalidInputError
 from tas.policy.policy import Policy, PolicyKey, StrategyType
@@ -353,7 +353,7 @@ class Marks:
         """Notes that a whole patch is not allowed; the queue tries again. 401 passes: it is about the credentials."""
         if error.code == 403 and name in self._nodes:
             reason = refusal_reason(error, name)
-            self._note(name, {each.mark: Refusal(each.text, reason) for each in changes})
+            self._note(name, {each.mark: DeclinedChange(each.text, reason) for each in changes})
 
     def _note_refusals(
         self, name: str, policies: Mapping[PolicyKey, PolicyVerdict], wanted: Collection[MarkChange]
@@ -363,7 +363,7 @@ class Marks:
             self._note(name, self._refused.among(name, {each.mark: each.text for each in wanted}))
         self._checked(name)
 
-    def _note(self, name: str, refused: Mapping[str, Refusal]) -> None:
+    def _note(self, name: str, refused: Mapping[str, DeclinedChange]) -> None:
         self._refusals.set(name, refused)
         self._checked(name)
 

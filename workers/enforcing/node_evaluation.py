@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from bus.buckets import NODES, POLICIES
 from bus.connection import Bus
+from bus.errors import ConflictError
 from bus.record_kind import Unreadable
 from bus.records.policies import PolicyRecord
 from tas.policy.policy import PolicyKey
@@ -253,13 +254,22 @@ class NodeEvaluation:
     ) -> float:
         """Evaluates what the stream's leader has, writes the verdict if it differs; returns and raises as `update`.
 
-        `followed` is the verdict that the watch delivered last, `decoded` its record.
+        `followed` is the verdict that the watch delivered last, `decoded` its record. If the leader has a later one,
+        the write conflicts: only then is the leader asked for it, once.
         """
+        try:
+            # To decode a verdict takes a third as long as to evaluate all policies.
+            return await self._write_after(node, touched, followed, decoded)
+        except ConflictError:
+            stored = await self._verdicts.read(node)
+            return await self._write_after(node, touched, stored, decoded if stored is followed else stored.record)
+
+    async def _write_after(
+        self, node: str, touched: Touched, stored: Stored[NodeVerdict], record: NodeVerdict | None
+    ) -> float:
+        """Evaluates and writes a verdict that follows on `stored`, and on no other; `record` is that of `stored`."""
         read_at = time.monotonic()
-        stored = await self._verdicts.read(node)
-        # To decode a verdict takes a third as long as to evaluate all policies.
-        record = decoded if stored is followed else stored.record
-        # After the read of the verdict: then a later write from newer data makes this write conflict.
+        # After the revision of the verdict is known: then a later write from newer data makes this write conflict.
         policies_revision = self._followed.watches[POLICIES.name].applied
         found = await self._read_node(node)
         known = self._known(found.uid, nodes_revision=found.revision)._replace(policies_revision=policies_revision)

@@ -19,7 +19,7 @@ from bus.errors import BusError
 from bus.lease import Lease, process_identity
 from tas.sources.new_names import MAX_NAMES, MAX_NEW_NAMES, NewNames
 from tas.sources.nodes import NodeNames, any_node
-from tas.sources.result import Refusal, Sample, SourceResult, SuspectReason, with_suspect, with_valid_times
+from tas.sources.result import RefusalCount, Sample, SourceResult, SuspectReason, with_suspect, with_valid_times
 from tas.sources.state import LostNodes, PollResult, SourceState, SourceTracker
 from tas.sources.tables import Publish
 from tas.values.backoff import Backoff
@@ -274,7 +274,7 @@ class _CollectedSource:
         self._metrics.messages.labels(self.name).inc(messages)
         self._record_result(with_suspect(result, self._take_jumps()), len(samples))
 
-    def _take_jumps(self) -> Mapping[SuspectReason, Refusal]:
+    def _take_jumps(self) -> Mapping[SuspectReason, RefusalCount]:
         """The values that the publisher found suspect since the last call."""
         return self._publisher.take_suspect()
 
@@ -533,7 +533,7 @@ class ReceivingSource(_CollectedSource):
     def _metrics_wanted(self) -> frozenset[str]:
         return frozenset(self._wanted.of(self.name))
 
-    def _take_jumps(self) -> Mapping[SuspectReason, Refusal]:
+    def _take_jumps(self) -> Mapping[SuspectReason, RefusalCount]:
         """As of each source; by node, a request may have other metrics than the one before: its store finds jumps."""
         found = super()._take_jumps()
         return found if self._publishes_tables else {}

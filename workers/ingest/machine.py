@@ -1,7 +1,7 @@
 """The smallest source: publishes this machine's own telemetry, once a second, on the documented subject.
 
 A source like this can be written in any language: a message on `tas.samples.<node>.<source>` with a few values in JSON
-(`docs/bus.md`). The rest of the product does not depend on this module.
+(`docs/how-to/publish.md`). The rest of the product does not depend on this module.
 """
 
 import asyncio

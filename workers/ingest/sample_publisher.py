@@ -19,7 +19,7 @@ from tas.samples.parts import MAX_PARTS
 from tas.samples.sample import Scrape
 from tas.samples.table import Table, TableKey
 from tas.sources.jumps import LONGEST, Jumps
-from tas.sources.result import Refusal, Sample, SuspectReason, scrapes
+from tas.sources.result import RefusalCount, Sample, SuspectReason, scrapes
 from tas.sources.tables import Publish, tables_of
 
 MAX_CONCURRENT = 256
@@ -62,7 +62,7 @@ class SamplePublisher:
         """Divides the nodes of a table into at least so many parts: `publish` gets only some of the nodes at a time."""
         self._parts = max(self._parts, parts)
 
-    def take_suspect(self) -> Mapping[SuspectReason, Refusal]:
+    def take_suspect(self) -> Mapping[SuspectReason, RefusalCount]:
         """The values that were found suspect since the last call: those that jumped for one scrape."""
         return self._jumps.taken()
 

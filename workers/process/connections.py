@@ -19,7 +19,7 @@ from ipaddress import IPv6Network
 from math import inf
 from typing import Any, cast
 
-import orjson
+import msgspec
 import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
@@ -79,7 +79,7 @@ class _ErrorResponse(web.Response):
 
 
 def _error(status: int, text: str) -> web.Response:
-    return _ErrorResponse(body=orjson.dumps({"error": text}), status=status, content_type="application/json")
+    return _ErrorResponse(body=msgspec.json.encode({"error": text}), status=status, content_type="application/json")
 
 
 class Connection(web.RequestHandler):

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import TextIO
 
-import orjson
+import msgspec
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
@@ -100,7 +100,7 @@ def _handler(form: LogFormat, stream: TextIO) -> logging.Handler:
 
 def _json(event: Mapping[str, object], **_: object) -> str:
     first = {key: event[key] for key in ("time", "level", "event", "logger") if key in event}  # easier to read
-    return orjson.dumps({**first, **event}, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+    return msgspec.json.encode({**first, **event}, enc_hook=str).decode()
 
 
 def _library_event(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:

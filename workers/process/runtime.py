@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Protocol, runtime_checkable
 
-import orjson
+import msgspec
 import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Info, disable_created_metrics
@@ -417,5 +417,4 @@ def _is_ready(worker: Worker) -> float:
 
 def json_response(value: object, *, status: int = 200) -> web.Response:
     """`value` as JSON, with a final newline for reading in a terminal."""
-    body = orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
-    return web.Response(body=body, status=status, content_type="application/json")
+    return web.Response(body=msgspec.json.encode(value) + b"\n", status=status, content_type="application/json")

@@ -22,7 +22,7 @@ from workers.process.followed_file import FollowedFile
 log = structlog.get_logger("agents")
 
 GROUP = "tas.agents"
-"""The group of entry points of agents in other packages; see docs/agents.md."""
+"""The group of entry points of agents in other packages; see docs/how-to/write-an-agent.md."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -20,7 +20,7 @@ from workers.process.errors import StartError
 log = structlog.get_logger("extensions")
 
 GROUP = "tas.extenders"
-"""The group of entry points; see docs/extensions.md."""
+"""The group of entry points; see docs/how-to/extensions.md."""
 
 TELEMETRY = "telemetry"
 """The name of the telemetry extender."""

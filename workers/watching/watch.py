@@ -26,7 +26,7 @@ from bus.records.codec import encode, optional_time_of
 from bus.records.nodes import NodeFacts
 from bus.records.pods import PodRecord
 from bus.records.policies import PolicyRecord
-from tas.enforcing.pod import PodKey, Refusal, binding_of, needs_filter, waiting_since
+from tas.enforcing.pod import PodKey, Unscheduled, binding_of, needs_filter, waiting_since
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import POD_LABEL, PolicyKey
 from workers.kubernetes.reflectors import Reflectors
@@ -144,11 +144,11 @@ def _scheduled(found: PodObject) -> float | None:
     return None
 
 
-def _refusal(found: PodObject) -> Refusal | None:
+def _refusal(found: PodObject) -> Unscheduled | None:
     for condition in found.status.conditions:
         if (condition.type, condition.status) == ("PodScheduled", "False"):
             since = time_in(condition.last_transition_time) or found.metadata.creation_timestamp
-            return None if since is None else Refusal(condition.reason, condition.message, since.timestamp())
+            return None if since is None else Unscheduled(condition.reason, condition.message, since.timestamp())
     return None
 
 

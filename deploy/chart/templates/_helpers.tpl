@@ -186,7 +186,7 @@ seccompProfile: {type: RuntimeDefault}
 {{- end }}
 {{- end }}
 {{- if and (not $values.bus.url) $running (ne (include "tas.servers" . | int) $running) }}
-{{- fail (printf "bus.servers.replicas = %d: %d run, and streams of %d do not work with another number: set bus.servers.replicas = %d, or begin anew (docs/upgrading.md#servers)" (int $values.bus.servers.replicas) $running $running $running) }}
+{{- fail (printf "bus.servers.replicas = %d: %d run, and streams of %d do not work with another number: set bus.servers.replicas = %d, or begin anew (docs/how-to/grow.md#servers)" (int $values.bus.servers.replicas) $running $running $running) }}
 {{- end }}
 {{- if and $values.autoscaling.enabled (eq $mode "all") }}
 {{- fail "autoscaling.enabled = true: needs mode = separate, since materialize has no Deployment in mode all" }}

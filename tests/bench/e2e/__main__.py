@@ -89,7 +89,7 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, action="append", help="the size of the cluster; else 500, then 2000")
     parser.add_argument("--pods", type=int, help="the pods of each run; else 2000")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the figures; else bench-results/")
-    parser.add_argument("--docs", action="store_true", help="put the tables into docs/benchmark.md as well")
+    parser.add_argument("--docs", action="store_true", help="put the tables into docs/reference/benchmark.md as well")
     arguments = parser.parse_args()
     binary = binaries.find()
     if binary is None:

@@ -45,7 +45,7 @@ CALL_SECONDS = 60.0
 USER = "system:kube-scheduler"
 POLICY = cluster.policy_name(0)
 WEIGHT = 5
-"""As in docs/scheduler.md."""
+"""As in docs/start/scheduler.md."""
 
 CARDS = "N(0..7) i160 mc8000"
 PART_OF_A_CARD = {"gpu.intel.com/i915": "1", "gpu.intel.com/millicores": "100"}

@@ -1,4 +1,4 @@
-"""docs/bus.md: its programs run, and its messages are the sample files."""
+"""The pages of the bus: their programs run, and their messages are the sample files."""
 
 import asyncio
 import base64
@@ -36,7 +36,8 @@ from workers.ingest.stored_tables import MAX_SOURCES
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "contract" / "golden" / "bus"
-PAGE = (ROOT / "docs" / "bus.md").read_text()
+PAGES = ("how-to/publish.md", "reference/bus.md", "reference/records.md", "how-to/bus-credentials.md")
+PAGE = "\n".join((ROOT / "docs" / page).read_text() for page in PAGES)
 PUBLISH, PUBLISH_TABLES, WATCH, LOG = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 
 
@@ -77,7 +78,7 @@ async def line(output: asyncio.StreamReader) -> str:
 
 async def test_the_program_that_subscribes_prints_what_begins_and_ends(server: EmbeddedServer, bus: Bus) -> None:
     program, _ = re.findall(
-        r"^```python\n(.*?)^```", (ROOT / "docs" / "subscribing.md").read_text(), re.DOTALL | re.MULTILINE
+        r"^```python\n(.*?)^```", (ROOT / "docs" / "how-to" / "subscribing.md").read_text(), re.DOTALL | re.MULTILINE
     )
     of: dict[str, Any] = {"node": "node-1", "namespace": "default", "policy": "demo-policy", "strategy": "deschedule"}
     events = (ViolationStarted(**of, value="2"), ViolationEnded(**of, reason=EndReason.MET))

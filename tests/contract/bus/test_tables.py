@@ -1,4 +1,4 @@
-"""Tables on the bus equal the sample files, and what is refused of them is what docs/bus.md says."""
+"""Tables on the bus equal the sample files, and what is refused of them is what docs/how-to/publish.md says."""
 
 import json
 from datetime import UTC, datetime

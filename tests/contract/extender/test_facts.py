@@ -1,4 +1,4 @@
-"""The facts c1 to c36 of docs/facts.md, the extender protocol: each has a test with its id in the name.
+"""The facts c1 to c36 of docs/background/facts.md, the extender protocol: each has a test with its id in the name.
 
 Facts about our answers are tested without a control plane, facts about the scheduler with a real one in `tests/e2e`.
 `python -m tests.contract.extender.test_facts` prints the tests of each fact.

@@ -1,4 +1,4 @@
-"""The cases F and P of docs/facts.md, and preempt: requests and answers as bytes, with a view of samples."""
+"""The cases F and P of docs/background/facts.md, and preempt: requests and answers as bytes, with a view of samples."""
 
 import json
 from collections.abc import Mapping

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
-from sandbox import Sandbox
+from lab.sandbox import Sandbox
 
 from .client import Client
 from .suite import KubernetesContract, Server

@@ -211,7 +211,7 @@ async def test_a_user_of_an_address_has_no_role_and_is_to_be_given_the_permissio
         address = server.url.replace("nats://", "nats://u:p@")
         async with Bus.connect(address, name="test", streams=()) as bus:
             await bus.wait_connected()
-            with pytest.raises(ForbiddenError, match=r"give it this permission: docs/bus\.md, Rights"):
+            with pytest.raises(ForbiddenError, match=r"give it this permission: docs/how-to/bus-credentials\.md"):
                 await bus.publish(SAMPLES, "tas.samples.a.machine", b"{}")
 
 

@@ -49,9 +49,9 @@ from bus.verdict_log import logged_verdicts
 from cli.loading import load_settings
 from cli.wiring import Process
 from cli.workers.registry import WORKERS, run_by, with_commands, workers_of_all
-from sandbox import Sandbox
-from sandbox.resources import NODES as SANDBOX_NODES
-from sandbox.resources import TASPOLICIES
+from lab.sandbox import Sandbox
+from lab.sandbox.resources import NODES as SANDBOX_NODES
+from lab.sandbox.resources import TASPOLICIES
 from tas.samples.sample import Scrape
 from tas.values.quantity import parse_quantity
 from tas.verdict.brake import Breaker, Trip

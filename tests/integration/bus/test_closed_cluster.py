@@ -1,4 +1,4 @@
-"""Servers of a cluster demand a password from each other, with the configuration of docs/bus.md."""
+"""Servers of a cluster demand a password from each other, with the configuration of docs/how-to/close-the-bus.md."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from bus.server import find_binary
 from tests.e2e.processes import free_ports, running, until
 from tests.integration.cli.tas import Tas
 
-PAGE = Path(__file__).parents[3] / "docs" / "bus.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "close-the-bus.md"
 (CLUSTER,) = re.findall(r"```\n(cluster \{\n(?:.*\n)*?\})\n```", PAGE.read_text())
 AUTHORIZATION = re.compile(r"^ *authorization .*\n", re.MULTILINE)
 

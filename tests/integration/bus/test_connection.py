@@ -231,7 +231,7 @@ async def test_an_invalid_address_is_refused_without_its_password(url: str) -> N
 async def test_credentials_of_the_address_and_the_authority_of_the_environment_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As docs/bus.md says."""
+    """As docs/reference/bus.md says."""
     authority = Authority("of the bus")
     (tmp_path / "ca.crt").write_bytes(authority.certificate)
     pair = authority.server("127.0.0.1")

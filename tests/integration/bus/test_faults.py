@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nats.aio.client import Client
 
 from bus.buckets import LEASES, NODES, POLICIES, SAMPLES, Bucket, Stream
-from bus.client import Client
+from bus.client import OneLife
 from bus.connection import CALL_SECONDS, Bus
 from bus.errors import CONSUMER_NOT_FOUND, BusError, ConflictError, RefusedError, UnavailableError
 from bus.feed import Feed
-from bus.link import _OneLife
 from tests.integration.bus.followers import Follower, consumers, following
 from tests.integration.bus.limits import LONG_LIMITS, WORK_SECONDS
 from tests.integration.bus.load import Load, load, write_eventually
@@ -455,7 +455,7 @@ async def test_a_link_ends_also_if_the_client_calls_none_of_our_private_methods(
 ) -> None:
     for name in ("_process_op_err", "_process_err"):
         assert hasattr(Client, name), "else the client has no such name any more, and this test takes nothing away"
-        monkeypatch.delattr(_OneLife, name)
+        monkeypatch.delattr(OneLife, name)
     async with Bus.connect(server.url, name="test") as bus:
         for fault in (killed_and_started, connection_closed_with_an_error, connection_reset):
             await bus.wait_connected()

@@ -43,7 +43,7 @@ STRONG = {
     WINDOWS: {"windows", "all"},
     WORKERS: {"operator", *(role for role, each in ROLES.items() if each.workers)},
 }
-"""The roles that can delete keys of others by a header: docs/bus.md#acting-headers."""
+"""The roles that can delete keys of others by a header: docs/reference/bus.md#acting-headers."""
 
 
 def victim_of(of: Stream | Bucket) -> str:

@@ -1,4 +1,4 @@
-"""`tas run agents` as a process, with the environment of the original framework, and as docs/agents.md shows it."""
+"""`tas run agents` as a process, with the environment of the original framework, and as docs/how-to/agents.md shows."""
 
 import json
 import re
@@ -22,7 +22,8 @@ from tests.integration.extender.test_agents import complete
 from tests.integration.servers import Server, eventually
 from tests.integration.workers.running import put
 
-PAGE = (Path(__file__).parents[3] / "docs" / "agents.md").read_text()
+HOW_TO = Path(__file__).parents[3] / "docs" / "how-to"
+PAGE = (HOW_TO / "agents.md").read_text() + (HOW_TO / "write-an-agent.md").read_text()
 CURLS = re.findall(r"^\$ (curl .*?'\n  \{.*?\}')\n([\[{][^\n]*)$", PAGE, re.DOTALL | re.MULTILINE)
 
 MINE = """

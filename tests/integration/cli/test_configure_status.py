@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from sandbox import Sandbox
-from sandbox.resources import PODS
+from lab.sandbox import Sandbox
+from lab.sandbox.resources import PODS
 from tas.configuring.static_pod import DIGEST
 from tests.integration.cli.tas import Tas
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from bus.connection import Bus
 from cli.doctor.bus_facts import Stored, read_bus
-from sandbox import Sandbox
-from sandbox.resources import PODS, TASPOLICIES
-from sandbox.server import extender_entry
+from lab.sandbox import Sandbox
+from lab.sandbox.resources import PODS, TASPOLICIES
+from lab.sandbox.server import extender_entry
 from tas.policy.policy import API_VERSION, KIND
 from tas.samples.sample import newest
 from tests.integration.cli.tas import FREE, Done, Tas

@@ -95,7 +95,7 @@ def test_no_example_is_a_dependency_of_the_project() -> None:
 
 def test_the_documented_example_is_the_one_that_runs() -> None:
     code = (EXAMPLES / "bandwidth" / "tas_bandwidth.py").read_text()
-    page = (ROOT / "docs" / "extensions.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "extensions.md").read_text()
 
     assert len(code.splitlines()) <= 30
     assert 'bandwidth = "tas_bandwidth:Bandwidth"' in page

@@ -10,7 +10,7 @@ import aiohttp
 
 from bus.buckets import SAMPLES
 from bus.connection import Bus
-from sandbox import Sandbox
+from lab.sandbox import Sandbox
 from tests.integration.cli.tas import FREE, Tas, filter_request
 from tests.integration.servers import answered, eventually
 from tests.kubernetes.admin import Admin

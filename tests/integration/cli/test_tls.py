@@ -1,4 +1,4 @@
-"""The commands of docs/tls.md create files; with these files the extender answers only the scheduler."""
+"""The commands of docs/how-to/tls.md create files; with these files the extender answers only the scheduler."""
 
 import re
 import shutil
@@ -13,7 +13,7 @@ import pytest
 from tests.integration.cli.tas import Running, Tas
 from tests.integration.servers import eventually
 
-PAGE = (Path(__file__).parents[3] / "docs" / "tls.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "tls.md").read_text()
 (CONSOLE,) = re.findall(r"^```console\n(\$ tas run all .*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 
 

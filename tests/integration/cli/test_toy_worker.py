@@ -111,8 +111,8 @@ def test_what_the_toy_still_lacks_is_named() -> None:
     assert list(missing(spec)) == [
         "bus/rights/roles.py: the rights of toy in WORKERS",
         "bus/rights/roles.py: the role of toy in ROLES",
-        "docs/commands.md: tas run toy (make docs)",
-        "docs/security.md: the account of toy, or that it needs none",
+        "docs/reference/commands.md: tas run toy (make docs)",
+        "docs/reference/accounts.md: the account of toy, or that it needs none",
         "Procfile: toy",
         "deploy/chart/values.yaml: processes.toy",
         "deploy/chart/values.schema.json: toy",

@@ -12,8 +12,8 @@ from bus.buckets import SAMPLES, VERDICTS
 from bus.connection import Bus
 from bus.records.verdicts import decode_verdict
 from bus.subjects import samples_subject, verdict_key
-from sandbox import Sandbox, extender_entry
-from sandbox.resources import PODS, TASPOLICIES
+from lab.sandbox import Sandbox, extender_entry
+from lab.sandbox.resources import PODS, TASPOLICIES
 from tas.policy.policy import PolicyKey, StrategyType
 from tas.policy.rules import State
 from tests.integration.cli.tas import Tas

@@ -14,8 +14,8 @@ from bus.buckets import HOLDS
 from bus.connection import Bus
 from bus.kinds import NODE_HOLDS, NODE_INVENTORY
 from bus.records.devices import NodeHold, NodeInventory
-from sandbox import Sandbox
-from sandbox.resources import PODS, Object
+from lab.sandbox import Sandbox
+from lab.sandbox.resources import PODS, Object
 from tas.devices.claim import Options
 from tas.devices.hold import Hold
 from tas.extension import NodeView, Pod

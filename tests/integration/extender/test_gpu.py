@@ -22,8 +22,8 @@ from bus.buckets import HOLDS, NODES, POLICIES, SYNCED
 from bus.connection import Bus
 from bus.kinds import NODE_ALLOCATION, NODE_HOLDS, synced_of
 from bus.records.synced import Synced
-from sandbox.faults import Call, Drop, Faults
-from sandbox.resources import PODS, Object
+from lab.sandbox.faults import Call, Drop, Faults
+from lab.sandbox.resources import PODS, Object
 from tas.allocation.node import NodeAllocation
 from tas.devices.annotations import parse_cards, parse_tiles
 from tas.devices.claim import Options

@@ -22,8 +22,8 @@ from bus.kinds import LEARNED_STATES
 from bus.outcomes import publish_outcomes
 from bus.records.agents import LearnedState
 from cli.agents import hooks_of
-from sandbox import Sandbox
-from sandbox.resources import PODS
+from lab.sandbox import Sandbox
+from lab.sandbox.resources import PODS
 from tas.agent import Needs, Outcome, Placed, Result
 from tas.agents.builtin import BUILTIN
 from tas.agents.foo import Foo

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox import Sandbox
+from lab.sandbox import Sandbox
 from tests.integration.bus.limits import long_limits
 from tests.kubernetes.admin import Admin
 from tests.kubernetes.fixtures import admin, client, node

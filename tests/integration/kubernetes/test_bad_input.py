@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from sandbox import Sandbox
-from sandbox.faults import Call
+from lab.sandbox import Sandbox
+from lab.sandbox.faults import Call
 from tas.verdict.size import NODE_BYTES
 from tests.integration.servers import eventually
 from tests.kubernetes.bad_input_scenarios import TRUE, BadInputScenarios, fields_of

@@ -18,7 +18,7 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from sandbox import Sandbox
+from lab.sandbox import Sandbox
 from tests.certificates import Authority
 from tests.integration.servers import eventually
 from tests.kubernetes.admin import Admin

@@ -14,7 +14,7 @@ from bus.connection import Bus
 from cli.loading import load_settings
 from cli.wiring import Process
 from cli.workers.registry import workers_of_all
-from sandbox import Sandbox
+from lab.sandbox import Sandbox
 from tas.view.view import View
 from tests.integration.cli.tas import FREE, Running, Tas
 from tests.integration.servers import Server, answered, eventually

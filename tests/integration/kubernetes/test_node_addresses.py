@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry
 from bus.connection import Bus
 from bus.kinds import NODE_FACTS
 from bus.records.nodes import NodeFacts
-from sandbox import Sandbox
-from sandbox.faults import Call
+from lab.sandbox import Sandbox
+from lab.sandbox.faults import Call
 from tests.integration.servers import answered, eventually
 from tests.integration.workers.running import running
 from tests.kubernetes.admin import Admin

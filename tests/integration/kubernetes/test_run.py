@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 
 from bus.connection import Bus
-from sandbox import Sandbox
+from lab.sandbox import Sandbox
 from tests.integration.cli.tas import FREE, HEALTH, Running, Tas, filter_request
 from tests.integration.servers import Server, eventually
 from tests.integration.workers.running import policies_on

@@ -9,8 +9,8 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from sandbox import Sandbox
-from sandbox.faults import Call
+from lab.sandbox import Sandbox
+from lab.sandbox.faults import Call
 from tas.values.backoff import Backoff
 from tests.integration.kubernetes.test_client_faults import NODE, event, served
 from tests.integration.servers import eventually

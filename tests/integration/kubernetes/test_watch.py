@@ -22,8 +22,8 @@ from bus.kinds import NODE_TABLES
 from bus.records.pods import decode_pod
 from bus.records.policies import decode_policy
 from bus.subjects import node_facts_key, node_metrics_key, parse_policy_key, pod_key, policy_key
-from sandbox import Sandbox
-from sandbox.faults import Call
+from lab.sandbox import Sandbox
+from lab.sandbox.faults import Call
 from tas.enforcing.pod import PodKey
 from tas.policy.policy import PolicyKey, StrategyType
 from tests.integration.bus.followers import raw_watch

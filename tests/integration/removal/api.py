@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from sandbox import Sandbox
-from sandbox.faults import Call, Drop, Which
-from sandbox.resources import NODES, TASPOLICIES
+from lab.sandbox import Sandbox
+from lab.sandbox.faults import Call, Drop, Which
+from lab.sandbox.resources import NODES, TASPOLICIES
 from tests.integration.removal.judge import Judge
 from tests.integration.removal.model import Key, Spec
 from tests.integration.removal.observed import NodeState, Request, Written

@@ -35,7 +35,7 @@ LIMITS: tuple[Mapping[str, int] | None, ...] = (None, {"maxNodes": 1}, {"maxNode
 """The limits of policies with few nodes; None: the default."""
 
 PAUSED_AFTER_SECONDS = 2.0
-"""A patch that is on its way when somebody pauses arrives within this time (docs/labels.md)."""
+"""A patch that is on its way when somebody pauses arrives within this time (docs/how-to/brake.md)."""
 
 RESUME_CHANCE = 0.25
 """How often somebody ends a pause, of the times when somebody could: most pauses are longer than a patch."""

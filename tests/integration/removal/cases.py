@@ -171,7 +171,7 @@ LEAST: Mapping[str, Least] = {
         }
     },
 }
-"""At most half of the numbers of a busy machine; docs/law-of-removal.md has both.
+"""At most half of the numbers of a busy machine; docs/reference/law-of-removal-record.md has both.
 
 Except `SLEPT`: every run stops one replica of each of the four workers.
 """

@@ -15,7 +15,7 @@ from bus.buckets import NODES, POLICIES, SYNCED, Bucket
 from bus.connection import Bus, Epoch, RawEntry
 from bus.errors import BusError
 from bus.watch import Watch, WatchStatus
-from sandbox.faults import Call
+from lab.sandbox.faults import Call
 from tests.integration.bus.followers import raw_watch
 from tests.integration.published import SECOND, microseconds_of
 from tests.integration.removal.cases import Case

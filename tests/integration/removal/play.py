@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bus.connection import Bus
-from sandbox import Sandbox
+from lab.sandbox import Sandbox
 from tests.integration.lateness import Lateness
 from tests.integration.removal.api import Api, SandboxApi
 from tests.integration.removal.brake import DEFAULT_NODES, LIMITED, OFF, LimitJudge, Operators

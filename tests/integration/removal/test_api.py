@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from sandbox import Sandbox
-from sandbox.resources import NODES
+from lab.sandbox import Sandbox
+from lab.sandbox.resources import NODES
 from tas.enforcing.managers import FIELD_MANAGER
 from tests.integration.removal.api import SandboxApi
 from tests.integration.removal.judge import Judge

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.faults import Call
+from lab.sandbox.faults import Call
 from tests.integration.removal.brake import LimitJudge
 from tests.integration.removal.cases import Case
 from tests.integration.removal.observed import Observed, Request, Written

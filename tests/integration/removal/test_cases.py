@@ -45,7 +45,7 @@ def test_every_case_is_required_of_60_seeds_and_of_200() -> None:
 
 
 def test_the_page_has_the_required_numbers() -> None:
-    page = (REPOSITORY / "docs/law-of-removal.md").read_text()
+    page = (REPOSITORY / "docs/reference/law-of-removal-record.md").read_text()
     for case in Case:
         on_sandbox = (LEAST[SANDBOX][8], LEAST[SANDBOX][60], LEAST[SANDBOX][200])
         columns = (*on_sandbox, LEAST[WHOLE][4], LEAST[WHOLE][30], LEAST[REAL][3])
@@ -54,7 +54,7 @@ def test_the_page_has_the_required_numbers() -> None:
 
 
 def test_each_required_number_is_at_most_half_of_the_lowest_measured_one() -> None:
-    page = (REPOSITORY / "docs/law-of-removal.md").read_text()
+    page = (REPOSITORY / "docs/reference/law-of-removal-record.md").read_text()
     for case in set(Case) - {Case.SLEPT}:
         (line,) = (line for line in page.splitlines() if line.startswith(f"| {case} |"))
         figures = [[int(figure) for figure in cell.split("-") if figure.strip()] for cell in line.split("|")[2:13]]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.faults import Call
+from lab.sandbox.faults import Call
 from tests.integration.removal.cases import Case
 from tests.integration.removal.judge import Judge
 from tests.integration.removal.model import PREFIX, SOURCES, Sample

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sandbox import Sandbox
+from lab.sandbox import Sandbox
 from tests.installed import EXAMPLES
 from tests.integration.bus.limits import long_limits
 

@@ -6,8 +6,8 @@ import pytest
 
 from bus.connection import Bus
 from bus.kinds import NODE_VERDICTS
-from sandbox import Sandbox
-from sandbox.resources import DEPLOYMENTS, NODES, Object
+from lab.sandbox import Sandbox
+from lab.sandbox.resources import DEPLOYMENTS, NODES, Object
 from tas.events.data import ViolationStarted
 from tas.policy.policy import PolicyKey, StrategyType
 from tas.policy.rules import State

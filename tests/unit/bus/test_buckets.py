@@ -40,7 +40,7 @@ def test_a_bucket_is_a_stream_of_this_form_facts_n5() -> None:
 
 
 def test_a_subject_of_another_bucket_is_no_key_of_this_one() -> None:
-    """A server can store a message in a stream that does not have its subject: docs/bus.md, "What remains"."""
+    """A server can store a message in a stream that does not have its subject: docs/background/bus-rights.md."""
     assert VERDICTS.key(VERDICTS.subject("node-1")) == "node-1"
     foreign = AGENTS.subject("xxnode-1")
     assert len(foreign) == len(VERDICTS.subject("node-1"))

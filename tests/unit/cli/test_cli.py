@@ -139,7 +139,7 @@ def test_without_the_extra_a_live_view_names_what_to_install(
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    with_rich = {"cli.console", "cli.up.live", "cli.up.running", "cli.up.up"}
+    with_rich = {"cli.console", "cli.top.live", "cli.top.running", "lab.up.up"}
     for name in [name for name in sys.modules if name.partition(".")[0] == "rich" or name in with_rich]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "meta_path", [WithoutRich, *sys.meta_path])
@@ -172,7 +172,7 @@ def test_docs_writes_the_files_and_checks_them(tmp_path: Path) -> None:
     assert "run `tas docs`" in missing.stderr
     assert tas("docs", *folder).exit_code == 0
     assert tas("docs", "--check", *folder).exit_code == 0
-    page, schemas = tmp_path / "settings.md", tmp_path / "events" / "schemas"
+    page, schemas = tmp_path / "reference" / "settings.md", tmp_path / "reference" / "events" / "schemas"
     page.write_text(page.read_text().replace("2m", "3m"))
     assert tas("docs", "--check", *folder).exit_code == 1
     page.write_bytes(b"\xff")

@@ -20,11 +20,12 @@ def test_each_alert_is_listed_and_says_when_it_fires_and_what_to_do() -> None:
         assert said.exit_code == 0
         assert re.fullmatch(rf"{alert}\n\nfires if: \S.{{9,}}\n\ndo: \S.{{9,}}\n", said.stdout)
         assert not re.search(r"\]\(|\*\*|\\\|", said.stdout), said.stdout
+        assert len(said.stdout.partition("\n\ndo: ")[2]) <= 5 * 120, "at night at most five lines"
 
 
 def test_a_link_keeps_the_page_that_it_names() -> None:
     assert "tas bus user operator labels labels --renew" in tas("TasBusCredentialsExpire").stdout
-    assert "bus.md (docs/bus.md)" in tas("TasBusCredentialsExpire").stdout
+    assert "close the bus (docs/how-to/close-the-bus.md)" in tas("TasBusCredentialsExpire").stdout
     assert "do: as TasSchedulerDoesNotAsk\n" in tas("TasSchedulerAsksNobody").stdout
 
 

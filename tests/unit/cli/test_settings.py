@@ -449,4 +449,4 @@ def test_the_page_lists_every_setting() -> None:
     for name, setting in every_setting():
         assert f"`{flag(name)}`<br>`{variable(name)}`" in page
         assert setting.help in page
-    assert Path("docs/settings.md").read_text() == page
+    assert Path("docs/reference/settings.md").read_text() == page

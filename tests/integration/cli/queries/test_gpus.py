@@ -13,7 +13,7 @@ from bus.kinds import NODE_HOLDS
 from bus.records.codec import encode
 from bus.records.devices import NodeHold, NodeInventory
 from bus.subjects import hold_key, node_inventory_key
-from cli.up.cards import Cards
+from cli.top.cards import Cards
 from tests.integration.cli.tas import Tas
 from tests.integration.servers import Server, eventually
 from tests.unit.tas.devices.notation import Node

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox import Sandbox
+from lab.sandbox import Sandbox
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from bus.connection import Bus
 from bus.kinds import NODE_SAMPLES
 from bus.records.nodes import StoredSamples
 from bus.scrapes import publish_scrape
-from sandbox import Sandbox
-from sandbox.resources import NODES, PODS
+from lab.sandbox import Sandbox
+from lab.sandbox.resources import NODES, PODS
 from tas.allocation.annotations import WRITTEN
 from tas.enforcing.managers import ANNOTATIONS_MANAGER
 from tas.samples.sample import Scrape

@@ -16,8 +16,8 @@ from bus.connection import Bus
 from bus.errors import BusError
 from bus.kinds import BREAKER_RECORDS, NODE_TABLES, NODE_VERDICTS, OUTSTANDING
 from cli.brake import TRIES, _reset
-from sandbox import Sandbox
-from sandbox.resources import NODES
+from lab.sandbox import Sandbox
+from lab.sandbox.resources import NODES
 from tas.enforcing.label_rate import Rate
 from tas.verdict.outstanding import Announcement
 from tests.integration.bus.limits import long_limits

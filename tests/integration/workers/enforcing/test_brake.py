@@ -15,8 +15,8 @@ from bus.connection import Bus
 from bus.feed import Feed
 from bus.kinds import BREAKER_RECORDS, PAUSE_RECORDS, synced_of
 from cli.brake import TRIES, _pause, _reset, _resume
-from sandbox import Sandbox
-from sandbox.resources import NODES
+from lab.sandbox import Sandbox
+from lab.sandbox.resources import NODES
 from tas.enforcing.limits import DefaultLimit
 from tas.verdict.brake import ALL, Breaker, Trip
 from tests.integration.servers import Server, answered, eventually

@@ -18,7 +18,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from bus.buckets import FORGET_SECONDS, NODES, POLICIES, SYNCED, VERDICT_LOG, VERDICTS, Bucket
+from bus.buckets import FORGET_SECONDS, NODES, POLICIES, SYNCED, VERDICT_LOG, VERDICTS, Bucket, Stream
 from bus.connection import WRITE_SECONDS, Bus, Epoch, RawEntry
 from bus.errors import ExpiredError, UnavailableError
 from bus.feed import Feed
@@ -1348,6 +1348,67 @@ async def test_a_replica_paused_longer_than_stale_after_writes_no_stale_verdict(
     assert desired_labels[desired_labels.index(SET) :] == [SET]
 
 
+class ReadingBus(Bus):
+    """A bus that notes which verdicts are read from the leader."""
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self.read: list[str] = []
+
+    @classmethod
+    @asynccontextmanager
+    async def reading(cls, server: Server) -> AsyncIterator["ReadingBus"]:
+        async with cls.connect(server.url, name="reading") as bus:
+            assert isinstance(bus, cls)
+            yield bus
+
+    async def get(self, bucket: Bucket, key: str) -> RawEntry | None:
+        if bucket is VERDICTS:
+            self.read.append(key)
+        return await super().get(bucket, key)
+
+
+async def test_a_verdict_that_nobody_else_writes_is_never_read_from_the_leader(server: Server, world: World) -> None:
+    nodes = [f"node-{number}" for number in range(20)]
+    for node in nodes:
+        await world.facts(node)
+    await world.policy(**deschedule())
+    await world.synced()
+    async with ReadingBus.reading(server) as bus, running(worker(bus)):
+        for value, state, desired in ((2, VIOLATED, SET), (1, MET, ABSENT)):
+            for node in nodes:
+                await world.sample(node, m=value)
+            for node in nodes:
+                await world.eventually(state, desired, node=node)
+        assert bus.read == []
+
+
+async def test_a_verdict_that_another_wrote_unseen_is_read_before_it_is_replaced(server: Server, world: World) -> None:
+    await world.facts()
+    await world.policy(**deschedule())
+    await world.synced()
+    async with ReadingBus.reading(server) as bus:
+        evaluate = worker(bus)
+        async with running(evaluate):
+            await world.sample(m=2)
+            await world.eventually(VIOLATED, SET)
+            first = await world.verdict()
+            assert first is not None
+            # The replica has never seen this entry: as if its watch were behind.
+            known = evaluate._verdicts.get(NODE)
+            await world.put(
+                VERDICTS, verdict_key(NODE), encode_verdict(msgspec.structs.replace(first, time=first.time + 1))
+            )
+            await eventually(lambda: evaluate._verdicts.get(NODE).revision > known.revision)
+            evaluate._verdicts.stored[NODE] = known
+            await world.sample(m=1)
+            await world.eventually(MET, ABSENT)
+            assert bus.read == [verdict_key(NODE)]
+            last = await world.verdict()
+            assert last is not None
+            assert last.time >= first.time + 1, "it follows on the verdict of the other"
+
+
 async def test_a_verdict_whose_reads_are_too_old_is_not_written(server: Server, world: World) -> None:
     await world.facts()
     await world.sample(m=2)
@@ -1356,17 +1417,17 @@ async def test_a_verdict_whose_reads_are_too_old_is_not_written(server: Server, 
     expired: list[ExpiredError] = []
 
     class StallingBus(Bus):
-        """Stalls once after a read, while another sample arrives."""
+        """Stalls once after the leader of NODES was asked before a write, while another sample arrives."""
 
         stalled = False
 
-        async def get(self, bucket: Bucket, key: str) -> RawEntry | None:
-            entry = await super().get(bucket, key)
-            if bucket is VERDICTS and not self.stalled:
+        async def epoch(self, of: Stream | Bucket) -> Epoch:
+            epoch = await super().epoch(of)
+            if of is NODES and evaluate._ready and not self.stalled:
                 self.stalled = True
                 await world.sample(m=1)
                 await asyncio.sleep(WRITE_SECONDS + 0.1)
-            return entry
+            return epoch
 
         async def put(
             self, bucket: Bucket, key: str, value: bytes, *, revision: int, read_at: float, ttl_seconds: int = 0
@@ -1377,8 +1438,10 @@ async def test_a_verdict_whose_reads_are_too_old_is_not_written(server: Server, 
                 expired.append(error)
                 raise
 
-    async with StallingBus.connect(server.url, name="stalling") as stalling, running(worker(stalling)):
-        await world.eventually(MET, ABSENT)
+    async with StallingBus.connect(server.url, name="stalling") as stalling:
+        evaluate = worker(stalling)
+        async with running(evaluate):
+            await world.eventually(MET, ABSENT)
     assert expired
     assert [each.strategies[StrategyType.DESCHEDULE].state for each in await written(world)] == [MET]
 

@@ -18,9 +18,9 @@ from prometheus_client import CollectorRegistry
 from bus.connection import Bus
 from bus.kinds import NODE_HOLDS, NODE_INVENTORY
 from bus.records.devices import NodeHold, NodeInventory
-from sandbox import Sandbox
-from sandbox.faults import Call, Drop, Which
-from sandbox.resources import NODES, PODS
+from lab.sandbox import Sandbox
+from lab.sandbox.faults import Call, Drop, Which
+from lab.sandbox.resources import NODES, PODS
 from tas.devices.names import EVICTION_LABEL, EVICTION_VALUE
 from tas.enforcing.pod import PodKey
 from tas.values.backoff import Backoff

@@ -17,9 +17,9 @@ from bus.buckets import POLICIES, SYNCED, VERDICTS, Bucket
 from bus.records.codec import encode
 from bus.records.synced import Synced
 from bus.subjects import policy_key, verdict_key
-from sandbox import Sandbox
-from sandbox.faults import Call, Drop, Which
-from sandbox.resources import NODES
+from lab.sandbox import Sandbox
+from lab.sandbox.faults import Call, Drop, Which
+from lab.sandbox.resources import NODES
 from tas.policy.policy import PolicyKey
 from tas.verdict.verdict import ABSENT, DesiredKind, DesiredLabel
 from tests.integration.bus.followers import consumers

@@ -11,9 +11,9 @@ import pytest
 from bus.buckets import BREAKERS, PAUSED, SYNCED
 from bus.feed import Feed
 from bus.kinds import BREAKER_RECORDS, LEASE_RECORDS, PAUSE_RECORDS, REFUSED_MARKS
-from sandbox import Sandbox
-from sandbox.faults import Call, Which
-from sandbox.resources import NODES
+from lab.sandbox import Sandbox
+from lab.sandbox.faults import Call, Which
+from lab.sandbox.resources import NODES
 from tas.enforcing.marks import RULES_VIOLATED
 from tas.verdict.brake import ALL, Breaker, Pause, Trip
 from tas.verdict.refused import RefusedLabel

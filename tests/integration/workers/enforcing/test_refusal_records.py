@@ -11,14 +11,14 @@ from bus.connection import Bus
 from bus.errors import BusError
 from bus.kinds import REFUSED_LABELS
 from bus.records.refusals import decode_refused_labels, encode_refused_labels
-from tas.enforcing.memory import Refusal
+from tas.enforcing.memory import DeclinedChange
 from tas.enforcing.refusals import Refusals
 from tas.verdict.refused import RefusedLabel
 from tests.integration.servers import answered, eventually
 from tests.integration.workers.running import entry_on, epoch_on, put
 from workers.enforcing.refusal_records import CHECK_ALL_SECONDS, WRITE_SECONDS, RefusalRecords
 
-WHY = {"p": Refusal("violating", "why")}
+WHY = {"p": DeclinedChange("violating", "why")}
 OF_ANOTHER = RefusedLabel(label="p", value="violating", reason="of another replica", count=1, nodes=("z",))
 
 
@@ -79,7 +79,7 @@ async def test_a_record_is_deleted_when_no_node_has_refusals(bus: Bus) -> None:
     replica = Replica(bus)
     for node in ("a", "b"):
         replica.refusals.set(node, WHY)
-    replica.refusals.set("a", WHY | {"q": Refusal(None, "no")})
+    replica.refusals.set("a", WHY | {"q": DeclinedChange(None, "no")})
     await replica.check()
     replica.refusals.set("a", {})
     await replica.check()

@@ -3,8 +3,8 @@
 import pytest
 from prometheus_client import CollectorRegistry
 
-from sandbox import Sandbox
-from sandbox.faults import Call
+from lab.sandbox import Sandbox
+from lab.sandbox.faults import Call
 from tests.kubernetes.label_fixtures import world
 from tests.kubernetes.resource_scenarios import ResourceScenarios, resources, wait_for_resource
 from tests.kubernetes.world import World

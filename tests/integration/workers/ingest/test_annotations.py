@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from bus.connection import Bus
-from sandbox import Sandbox
-from sandbox.resources import NODES
+from lab.sandbox import Sandbox
+from lab.sandbox.resources import NODES
 from tests.integration.servers import eventually
 from tests.integration.workers.collecting import World, polled
 from tests.integration.workers.running import running

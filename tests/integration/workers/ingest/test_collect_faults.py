@@ -11,7 +11,7 @@ import pytest
 
 from bus.connection import Bus
 from bus.kinds import LEASE_RECORDS
-from sandbox import Sandbox
+from lab.sandbox import Sandbox
 from tests.integration.replicas import Replica, replica, tas
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.collecting import World, polled

@@ -9,8 +9,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from bus.connection import Bus
-from sandbox import Sandbox
-from sandbox.faults import Call, Drop
+from lab.sandbox import Sandbox
+from lab.sandbox.faults import Call, Drop
 from tests.integration.servers import eventually
 from tests.integration.workers.collecting import World, collecting, polled
 from tests.kubernetes.collect_scenarios import Adapter, CollectScenarios, metrics_world

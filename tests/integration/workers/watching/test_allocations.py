@@ -13,9 +13,9 @@ from structlog.testing import capture_logs
 from bus.buckets import HOLDS, NODES
 from bus.connection import Bus
 from bus.kinds import NODE_ALLOCATION
-from sandbox import Sandbox
-from sandbox.resources import NODES as NODE_OBJECTS
-from sandbox.resources import PODS, Object
+from lab.sandbox import Sandbox
+from lab.sandbox.resources import NODES as NODE_OBJECTS
+from lab.sandbox.resources import PODS, Object
 from tas.allocation.node import NodeAllocation
 from tas.allocation.pod import PodResources, PodTotals, pod_totals
 from tas.extension import NodeView

@@ -15,8 +15,8 @@ from bus.buckets import HOLDS, SYNCED
 from bus.connection import Bus
 from bus.kinds import NODE_HOLDS, NODE_INVENTORY, synced_of
 from bus.records.devices import NodeHold
-from sandbox.faults import Call
-from sandbox.resources import NODES, PODS, Object
+from lab.sandbox.faults import Call
+from lab.sandbox.resources import NODES, PODS, Object
 from tas.devices.annotations import annotations
 from tas.devices.assignment import Assignment, Share, SlotAssignment
 from tas.devices.hold import Held, Phase

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from bus.connection import Bus
 from bus.errors import UnavailableError
 from bus.lease import Lease
-from sandbox import Sandbox
+from lab.sandbox import Sandbox
 from tas.policy.policy import PolicyKey
 from tas.processes.process import NotReady
 from tas.verdict.status import says_bus_unreachable

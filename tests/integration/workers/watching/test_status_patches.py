@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from sandbox import Sandbox
+from lab.sandbox import Sandbox
 from tas.policy.policy import PolicyKey
 from tests.kubernetes.label_fixtures import world
 from tests.kubernetes.world import World, deschedule

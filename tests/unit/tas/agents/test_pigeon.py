@@ -228,7 +228,7 @@ def test_the_demand_history_is_that_of_each_namespace(pods: list[tuple[str, floa
 
 
 def test_what_a_few_pods_of_the_size_of_a_node_make_of_the_variation() -> None:
-    """The figures of docs/agents.md: the objective is by definition that of the largest pods, whoever has them."""
+    """The figures of docs/background/learning.md: the objective is that of the largest pods, whoever has them."""
     nodes = np.array([[32000.0] * 10, [128 * 1024.0] * 10])
     history = History(np.zeros((0, 2)))
     for number in range(1000):

@@ -24,8 +24,14 @@ def test_a_question_has_the_labels_of_the_name() -> None:
 def test_an_answer_has_addresses_also_after_an_alias() -> None:
     found = answer(record(5, b"\1c\0"), record(A, bytes([10, 96, 0, 7])), record(AAAA, bytes(15) + b"\1", b"\1c\0"))
     assert addresses(found, 7) == ["10.96.0.7", "::1"]
+    assert addresses(found + b"more", 7) == ["10.96.0.7", "::1"]
     assert addresses(answer(), 7) == []
     assert addresses(answer(code=3), 7) == []
+
+
+def test_an_address_of_another_class_is_none() -> None:
+    other = b"\xc0\x0c" + struct.pack(">HHIH", A, 254, 30, 4) + b"1234"
+    assert addresses(answer(other, record(A, bytes([10, 96, 0, 7]))), 7) == ["10.96.0.7"]
 
 
 @pytest.mark.parametrize(
@@ -33,11 +39,12 @@ def test_an_answer_has_addresses_also_after_an_alias() -> None:
     [
         (answer(number=8), "not the answer"),
         (question("a.b", A, 7), "not the answer"),
-        (answer(code=2), "code 2"),
-        (b"", "too early"),
-        (answer(record(A, b"1234"))[:-1], "too early"),
-        (answer(record(A, b"1234"))[:-5], "too early"),
-        (HEAD.pack(7, 0x8180, 1, 0, 0, 0) + b"\x3fab", "too early"),
+        (answer(code=2), "SERVFAIL"),
+        (b"", "no message of DNS"),
+        (answer(record(A, b"1234"))[:-1], "no message of DNS"),
+        (answer(record(A, b"1234"))[:-5], "no message of DNS"),
+        (HEAD.pack(7, 0x8180, 1, 0, 0, 0) + b"\x3fab", "no message of DNS"),
+        (answer(record(A, b"12345")), "no message of DNS"),
     ],
 )
 def test_what_is_no_answer_is_an_error(message: bytes, words: str) -> None:
@@ -45,7 +52,7 @@ def test_what_is_no_answer_is_an_error(message: bytes, words: str) -> None:
         addresses(message, 7)
 
 
-@pytest.mark.parametrize("name", ["a..b", "", "x" * 64, "\u00e9.b"])
+@pytest.mark.parametrize("name", ["a..b", ".a", "x" * 64, f"{'a.' * 127}b", "\u00e9.b"])
 def test_an_impossible_name_is_not_asked(name: str) -> None:
     with pytest.raises(DnsError):
         question(name, A, 1)

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from tas.enforcing.pod import Binding, PodKey, Refusal, binding_of, needs_filter, waiting_since
+from tas.enforcing.pod import Binding, PodKey, Unscheduled, binding_of, needs_filter, waiting_since
 
 MESSAGE = (
     "0/3 nodes are available: 1 Insufficient cpu, 2 Node violates gold: load GreaterThan 80. no new claims to "
     "deallocate, preemption: 0/3 nodes are available: 1 No preemption victims found for incoming pod, 2 Preemption is "
     "not helpful for scheduling."
 )
-REFUSAL = Refusal(reason="Unschedulable", message=MESSAGE, since=100.0)
+REFUSAL = Unscheduled(reason="Unschedulable", message=MESSAGE, since=100.0)
 PENDING: dict[str, Any] = {"node": None, "phase": "Pending", "deleting": False}
 
 
@@ -59,7 +59,7 @@ def test_a_pod_is_bound_since_what_is_proven_until_it_ends(
         pytest.param(REFUSAL._replace(reason="SchedulingGated"), id="gated"),
     ],
 )
-def test_a_pod_that_its_policy_does_not_keep_away_does_not_wait(refusal: Refusal | None) -> None:
+def test_a_pod_that_its_policy_does_not_keep_away_does_not_wait(refusal: Unscheduled | None) -> None:
     assert waiting_since("gold", refusal, **PENDING) is None
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tas.enforcing.marks import Basis, MarkChange, MarkKind, Taint, mark_policy
-from tas.enforcing.memory import Refusal
+from tas.enforcing.memory import DeclinedChange
 from tas.enforcing.refusals import MAX_REASON, Refusals, combined, reason_of
 from tas.policy.policy import LABEL_PREFIX
 from tas.verdict.refused import MAX_LABELS, MAX_NODES, RefusedLabel
@@ -19,7 +19,9 @@ def test_one_reason_on_many_nodes_is_one_short_entry() -> None:
     refusals = Refusals()
     for number in range(5000):
         node = f"n{number:04}"
-        refusals.set(node, {"p": Refusal("violating", reason_of(f'nodes "{node}" is forbidden: {"x" * 9999}', node))})
+        refusals.set(
+            node, {"p": DeclinedChange("violating", reason_of(f'nodes "{node}" is forbidden: {"x" * 9999}', node))}
+        )
     assert refusals.changed == set(refusals.names) == {"p"}
     (found,) = refusals.of("p", ())
     assert (found.label, found.value, found.count, found.nodes) == ("p", "violating", 5000, ("n0000", "n0001", "n0002"))
@@ -29,14 +31,14 @@ def test_one_reason_on_many_nodes_is_one_short_entry() -> None:
 
 def test_a_refusal_again_changes_nothing_and_the_last_node_removes_the_entry() -> None:
     refusals = Refusals()
-    refused = {"p": Refusal("violating", "why"), CARD: Refusal(None, "no")}
+    refused = {"p": DeclinedChange("violating", "why"), CARD: DeclinedChange(None, "no")}
     refusals.set("a", refused)
-    refusals.set("b", {"q": Refusal("violating", "why")})
+    refusals.set("b", {"q": DeclinedChange("violating", "why")})
     assert [each.label for each in refusals.of("p", ())] == ["p", CARD]
     refusals.changed.clear()
     refusals.set("a", dict(refused))
     assert not refusals.changed
-    refusals.set("a", {CARD: Refusal(None, "no")})
+    refusals.set("a", {CARD: DeclinedChange(None, "no")})
     assert refusals.changed == {"p"}
     assert [each.label for each in refusals.of("p", ())] == [CARD]
     refusals.set("a", {})
@@ -47,17 +49,17 @@ def test_a_refusal_again_changes_nothing_and_the_last_node_removes_the_entry() -
 def test_the_stored_reason_stays_while_it_is_that_of_a_node_else_the_commonest_counts() -> None:
     refusals = Refusals()
     for node, reason in (("a", "request 1"), ("b", "other"), ("c", "other")):
-        refusals.set(node, {"p": Refusal("violating", reason)})
+        refusals.set(node, {"p": DeclinedChange("violating", reason)})
     before = RefusedLabel(label="p", value="violating", reason="request 1", count=1, nodes=("a",))
     assert [each.reason for each in refusals.of("p", ())] == ["other"]
     assert [each.reason for each in refusals.of("p", (before,))] == ["request 1"]
-    refusals.set("a", {"p": Refusal("violating", "request 2")})
+    refusals.set("a", {"p": DeclinedChange("violating", "request 2")})
     assert [each.reason for each in refusals.of("p", (before,))] == ["other"]
 
 
 def test_the_labels_of_a_policy_are_bounded() -> None:
     refusals = Refusals()
-    refusals.set("a", {f"{CARD}{number:02}": Refusal("1", "why") for number in reversed(range(40))})
+    refusals.set("a", {f"{CARD}{number:02}": DeclinedChange("1", "why") for number in reversed(range(40))})
     assert [each.label for each in refusals.of("p", ())] == [f"{CARD}{number:02}" for number in range(MAX_LABELS)]
 
 
@@ -74,7 +76,7 @@ def test_of_two_incomplete_lists_each_label_counts_as_on_the_more_nodes() -> Non
 def test_refused_marks_are_by_the_name_of_their_policy() -> None:
     refusals = Refusals(mark_policy)
     taint = MarkChange(MarkKind.TAINT, "a.b", Taint("violating", "NoSchedule"), Basis.LABEL)
-    refusals.set("n", {taint.mark: Refusal(taint.text, "why")})
+    refusals.set("n", {taint.mark: DeclinedChange(taint.text, "why")})
     assert refusals.changed == set(refusals.names) == {"a.b"}
     (found,) = refusals.of("a.b", ())
     assert (found.label, found.value) == ("taint telemetry.aware.scheduling/a.b", "NoSchedule")
@@ -97,13 +99,16 @@ def test_a_reason_is_one_line_without_the_name_of_the_node(text: str, node: str,
         st.tuples(
             st.sampled_from("abcdefgh"),
             st.dictionaries(
-                st.sampled_from(["p", CARD]), st.builds(Refusal, st.sampled_from(["1", None]), st.sampled_from("xy"))
+                st.sampled_from(["p", CARD]),
+                st.builds(DeclinedChange, st.sampled_from(["1", None]), st.sampled_from("xy")),
             ),
         ),
         max_size=30,
     )
 )
-def test_the_entries_are_those_of_the_last_state_of_each_node(changes: list[tuple[str, dict[str, Refusal]]]) -> None:
+def test_the_entries_are_those_of_the_last_state_of_each_node(
+    changes: list[tuple[str, dict[str, DeclinedChange]]],
+) -> None:
     refusals = Refusals()
     nodes: defaultdict[tuple[str, str | None], list[str]] = defaultdict(list)
     for node, refused in changes:

@@ -7,19 +7,24 @@ from tas.samples.capacity import (
     PAIR_BYTES,
     SOURCE_LIMIT,
     Limit,
+    refusal_of,
     refusal_of_new_source,
     reserved_bytes,
     within_capacity,
 )
-from tas.samples.sample import Scrape, metric_count
+from tas.samples.sample import MAX_SAMPLE_AGE, Scrape, merge, metric_count
 from tas.values.quantity import MAX_QUANTITY, Quantity
 
 MAX_VALUE_BYTES = (1 << 20) - 1024
 
 
 def scrape(source: str, *metrics: str) -> Scrape:
+    return scrape_at(source, 1.0, *metrics)
+
+
+def scrape_at(source: str, time: float, *metrics: str) -> Scrape:
     return Scrape(
-        source=source, measured=1.0, arrived=1.0, sequence=1, metrics={metric: Quantity(1) for metric in metrics}
+        source=source, measured=time, arrived=time, sequence=1, metrics={metric: Quantity(1) for metric in metrics}
     )
 
 
@@ -102,3 +107,26 @@ def test_a_node_within_its_limits_fits_into_one_value_of_a_bucket() -> None:
     taken, refused = within_capacity("n", (), map(longest, range(NODE_LIMIT.pairs)))
     assert refused
     assert len(encode_node_samples(tuple(taken))) <= MAX_VALUE_BYTES
+
+
+def test_a_scrape_that_can_be_stored_is_not_refused() -> None:
+    known = (scrape_at("other", 10_000, "a"),)
+    for new in (scrape_at("mine", 10_000 - MAX_SAMPLE_AGE, "a"), scrape_at("mine", 20_000, "a", "b")):
+        assert refusal_of("n", known, new) is None
+        assert refusal_of("n", merge(known, [new]), new) is None
+    assert refusal_of("n", (), scrape_at("mine", 1, "a")) is None
+
+
+def test_the_refusal_names_the_metric_without_room() -> None:
+    known = (scrape_at("mine", 1, *(f"m{number}" for number in range(SOURCE_LIMIT.pairs))),)
+    error = refusal_of("n", known, scrape_at("mine", 2, "m5", "new"))
+    assert str(error).startswith("samples n/mine: metrics = 'new': and 0 more: source mine has 1000 metrics of ")
+    assert refusal_of("n", known, scrape_at("mine", 2, "m5", "m6")) is None
+
+
+def test_the_refusal_names_the_age_beside_the_newest_sample() -> None:
+    error = refusal_of("n", (scrape_at("other", 10_000, "a"),), scrape_at("mine", 10_000 - MAX_SAMPLE_AGE - 5, "a"))
+    assert str(error) == (
+        "sample n/mine: measured = 6395.0: must be at most 3600 s before the newest sample of the node, and is 3605 s "
+        "before"
+    )

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from tas.sources.new_names import REMEMBERED_SECONDS, NewNames
-from tas.sources.result import Refusal, RefusalReason, Sample, SourceResult
+from tas.sources.result import RefusalCount, RefusalReason, Sample, SourceResult
 from tas.values.quantity import Quantity
 
 
@@ -11,7 +11,7 @@ def result_of(nodes: Iterable[str], *metrics: str) -> SourceResult:
     some = metrics or ("load",)
     return SourceResult(
         samples=tuple(Sample(node=node, metric=metric, value=Quantity(1)) for node in nodes for metric in some),
-        refusals={RefusalReason.NODE: Refusal(count=1, example="an earlier one")},
+        refusals={RefusalReason.NODE: RefusalCount(count=1, example="an earlier one")},
         refused_now={"a": {"load": "why"}},
     )
 

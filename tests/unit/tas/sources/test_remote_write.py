@@ -15,7 +15,7 @@ from tas.samples.sample import MAX_SAMPLE_AGE, NodeSamples, Scrape, merge, newes
 from tas.sources import remote_write
 from tas.sources import series as series_rules
 from tas.sources.remote_write import MAX_LABELS, MAX_SERIES_OF_NODE, InvalidSeries, SeriesStore
-from tas.sources.result import Refusal, RefusalReason, SourceResult, SuspectReason, scrapes
+from tas.sources.result import RefusalCount, RefusalReason, SourceResult, SuspectReason, scrapes
 from tas.sources.series import LOOKBACK, Aggregate, Identity, Mappings, MetricMapping
 from tas.sources.write_request import WriteError, decode_write_request
 from tas.values.quantity import Quantity, format_quantity, parse_quantity
@@ -597,7 +597,7 @@ def test_a_jump_is_found_although_the_exporter_restarts_with_other_labels_as_of_
         at = MS + number * 15_000
         found = sender.send(series("load", (value, at), node="a", pod=pod), now=at / 1000).suspect
         assert bool(found) == (number == 2)
-    assert found[SuspectReason.JUMP] == Refusal(
+    assert found[SuspectReason.JUMP] == RefusalCount(
         count=1, example="load of a: value = 644245923: jumped for one scrape, from 35 and back to 34"
     )
 

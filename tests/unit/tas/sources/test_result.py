@@ -5,7 +5,7 @@ import pytest
 from tas.samples.sample import Scrape
 from tas.sources.result import (
     MAX_METRICS_PER_SCRAPE,
-    Refusal,
+    RefusalCount,
     RefusalReason,
     ResultBuilder,
     Sample,
@@ -83,7 +83,7 @@ def test_refusals_are_counted_and_the_first_is_the_example() -> None:
     for kind in ("Pod", "Service", "Pod"):
         builder.refuse(RefusalReason.NODE, "m", "describedObject.kind", kind, "must be Node")
     assert builder.result().refusals == {
-        RefusalReason.NODE: Refusal(count=3, example="m: describedObject.kind = 'Pod': must be Node")
+        RefusalReason.NODE: RefusalCount(count=3, example="m: describedObject.kind = 'Pod': must be Node")
     }
 
 

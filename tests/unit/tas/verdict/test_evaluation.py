@@ -131,7 +131,7 @@ def unless_any(text: str) -> DesiredLabel:
     return DesiredLabel(DesiredKind.SET_IF_ABSENT, text)
 
 
-# The cases S, G and L of docs/facts.md
+# The cases S, G and L of docs/background/facts.md
 
 
 @pytest.mark.parametrize(

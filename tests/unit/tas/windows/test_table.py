@@ -150,7 +150,7 @@ def test_a_namespace_leaves_room_for_others_and_a_percentile_takes_more() -> Non
 
 
 def test_the_room_of_a_process_is_that_of_the_documentation() -> None:
-    """Of 100,000 units (docs/sources.md), which six means of each of 15,000 nodes leave for others."""
+    """Of 100,000 units (docs/how-to/sources.md), which six means of each of 15,000 nodes leave for others."""
     table = WindowTable()
     assert table.room == MAX_ROOM == 100_000
     assert table.room > 6 * 15_000

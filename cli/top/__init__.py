@@ -1,0 +1,1 @@
+"""`tas top`, and the live view that `tas up` shows, too."""
