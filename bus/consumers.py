@@ -1,7 +1,7 @@
 """Consumers on the server: which names a user may give to them, and why one cannot be had.
 
-A process may create a consumer of any name on a stream that it reads. A person who reads has a few names for all of
-its commands together (`bus.rights.roles`), so that no reader takes the places of others.
+A user of a closed bus that reads streams has a few names for all its processes or commands together
+(`bus.rights.roles`), so that nobody takes the places of others.
 """
 
 import secrets
@@ -46,7 +46,7 @@ async def create(
     the only one of the configuration, which the server then demands in the subject of the request.
     Raises BusError: CrowdedError if the stream has no place, or if all consumers of this user are in use.
     """
-    names = names_of(await _allowed(link), stream)
+    names = names_of(await allowed_subjects(link), stream)
     token = secrets.token_hex(8)
     # Of two requests for one name with the same configuration, the server accepts both: the token tells them apart.
     own = {**config, "description": token}
@@ -61,7 +61,7 @@ async def create(
                 raise
     raise UnavailableError(
         f"all {len(tried)} consumers that {link.who} may have on {stream} are in use: {', '.join(sorted(tried))}. End "
-        "another command of this user, or make a user for yourself: tas bus user DIR reader NAME; credentials from "
+        "another command or process of this user, or make another user: tas bus user DIR ROLE NAME; credentials from "
         "before this version have one place: --renew gives them all"
     )
 
@@ -70,13 +70,15 @@ def names_of(allowed: Collection[str] | None, stream: str) -> Sequence[str] | No
     """The names that a user may give to consumers of a stream; None: any, or it is not known."""
     if allowed is None:
         return None
-    start = f"$JS.API.CONSUMER.CREATE.{stream}."
-    names = [each.removeprefix(start) for each in allowed if each.startswith(start)]
-    names = [each for each in names if "." not in each]
-    return None if not names or "*" in names else names
+    create, look = (f"$JS.API.CONSUMER.{verb}.{stream}." for verb in ("CREATE", "INFO"))
+    names = {each.removeprefix(create) for each in allowed if each.startswith(create)}
+    names = {each for each in names if "." not in each}
+    # Who may look at a consumer has a durable one of this name, such as that of `materialize`.
+    durable = {each.removeprefix(look) for each in allowed if each.startswith(look)}
+    return None if not names or "*" in names else sorted(names - durable) or sorted(names)
 
 
-async def _allowed(link: Link) -> Collection[str] | None:
+async def allowed_subjects(link: Link) -> Collection[str] | None:
     """The subjects to which the user of a connection may publish; None: any, or it is not known. Raises BusError."""
     if not link.loaded.name:
         return None

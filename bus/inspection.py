@@ -19,10 +19,11 @@ from bus.buckets import (
     weaknesses,
 )
 from bus.connection import Bus
-from bus.consumers import MOST
+from bus.consumers import MOST, allowed_subjects
 from bus.errors import STREAM_NOT_FOUND, NobodyListensError, RefusedError, UnavailableError
 from bus.server import MINIMUM_VERSION
 from bus.streams import copies, has_leader, has_majority, late_copies
+from bus.subjects import EARLIER
 from bus.trying import Tries, is_late
 from tas.diagnosis.bus import BusFacts, WrongStream
 from tas.diagnosis.clocks import Offset
@@ -91,6 +92,7 @@ async def inspect(bus: Bus) -> tuple[BusFacts, Offset | Missing]:
         stuck=stuck,
         late=late,
         closed=bool(bus.link.loaded.name),
+        earlier=EARLIER in (await allowed_subjects(bus.link) or ()),
         consumers={of.stream: _places(answer) for of, answer in known.items()},
         room={
             of.stream: (int(answer["state"].get("bytes", 0)), most)

@@ -16,6 +16,7 @@ import structlog
 from bus.buckets import HEADER_BYTES
 from bus.client import Msg, OneLife, Subscription, errors
 from bus.errors import (
+    NO_JETSTREAM,
     BusError,
     ForbiddenError,
     NobodyListensError,
@@ -25,6 +26,7 @@ from bus.errors import (
     jetstream_error,
 )
 from bus.rights.access import Loaded
+from bus.subjects import API, PUBLISHERS_API
 from tas.values.throttle import Throttle
 
 log = structlog.get_logger(__name__)
@@ -121,6 +123,7 @@ class Link:
         # By token: the subject of the request, and the future of the answer or error.
         self._replies: dict[str, tuple[str, asyncio.Future[Msg | BusError]]] = {}
         self._count = 0
+        self._api_prefix = API
 
     @classmethod
     async def open(cls, servers: Sequence[str], *, name: str, inbox_prefix: str, loaded: Loaded) -> "Link":
@@ -263,7 +266,20 @@ class Link:
     async def api(self, verb: str, body: Mapping[str, Any] | None = None, *, seconds: float) -> dict[str, Any]:
         """Calls the JetStream API (`$JS.API.<verb>`), and returns its answer. Raises BusError."""
         payload = b"" if body is None else msgspec.json.encode(body)
-        data = await self.request(f"$JS.API.{verb}", payload, seconds=seconds)
+        try:
+            return await self._api(verb, payload, seconds=seconds)
+        except BusError as error:
+            if error.code not in NO_JETSTREAM or self._api_prefix != API or not self.loaded.name:
+                raise
+            self._api_prefix = PUBLISHERS_API  # this user may be one of the account of publishers
+            try:
+                return await self._api(verb, payload, seconds=seconds)
+            except ForbiddenError:
+                self._api_prefix = API
+                raise error from None
+
+    async def _api(self, verb: str, payload: bytes, *, seconds: float) -> dict[str, Any]:
+        data = await self.request(f"{self._api_prefix}.{verb}", payload, seconds=seconds)
         try:
             answer = msgspec.json.decode(data, type=dict[str, Any])
             error = None if "error" not in answer else msgspec.convert(answer["error"], _Error)

@@ -1,6 +1,7 @@
 """Settings of streams of before, and consumers that nobody uses: what an operator may mend, with `tas bus mend`."""
 
 from collections.abc import Collection, Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import msgspec
@@ -8,6 +9,7 @@ import msgspec
 from bus.buckets import (
     ALL,
     INACTIVE_SECONDS,
+    LEASES,
     NANOSECONDS,
     SAMPLES,
     SAMPLES_CONSUMER,
@@ -18,11 +20,15 @@ from bus.buckets import (
     weaknesses,
 )
 from bus.connection import Bus
-from bus.errors import STREAM_NOT_FOUND, RefusedError, UnavailableError
+from bus.errors import MESSAGE_NOT_FOUND, STREAM_NOT_FOUND, RefusedError, UnavailableError
 from bus.rights.roles import user_of
 
 OURS = frozenset({(SAMPLES.stream, SAMPLES_CONSUMER), (TABLES.stream, TABLES_CONSUMER)})
 """The durable consumers of processes with known names."""
+
+
+STALE_LEASE_SECONDS = 2.0 * LEASES.max_age_seconds
+"""Twice as long as the bucket keeps a lease that nobody writes."""
 
 
 class Consumer(NamedTuple):
@@ -110,6 +116,50 @@ def changes(of: Stream | Bucket, state: StreamState) -> dict[str, tuple[Any, Any
         before, most = weak["max_bytes"]
         weak["max_bytes"] = (before, max(most, 2 * state.size))
     return weak
+
+
+async def remove_leases(bus: Bus, *, seconds: float = STALE_LEASE_SECONDS, dry_run: bool = False) -> int:
+    """Removes leases that nobody has written for so long: the bucket keeps none so long, except by `Nats-TTL: never`.
+
+    Returns how many were removed; with `dry_run`, 1 if there are some. Raises BusError.
+    """
+    try:
+        answer = await bus.api(f"STREAM.INFO.{LEASES.stream}")
+    except UnavailableError as error:
+        if error.code != STREAM_NOT_FOUND:
+            raise
+        return 0
+    state = answer["state"]
+    oldest = _seconds(answer["ts"]) - seconds  # by the clock of the server
+    first, end = int(state["first_seq"]), int(state["last_seq"]) + 1
+    low = first
+    while low < end:  # the messages of a stream are in the order of their times
+        middle = (low + end) // 2
+        found = await _next_message(bus, LEASES, middle)
+        if found is None or _seconds(found["time"]) >= oldest:
+            end = middle
+        else:
+            low = int(found["seq"]) + 1
+    if low == first or dry_run:
+        return int(low != first)
+    return int((await bus.api(f"STREAM.PURGE.{LEASES.stream}", {"seq": low}))["purged"])
+
+
+async def _next_message(bus: Bus, of: Stream | Bucket, sequence: int) -> dict[str, Any] | None:
+    """The first message from a sequence on."""
+    try:
+        answer = await bus.api(f"STREAM.MSG.GET.{of.stream}", {"seq": sequence, "next_by_subj": ">"})
+    except RefusedError as error:
+        if error.code != MESSAGE_NOT_FOUND:
+            raise
+        return None
+    message: dict[str, Any] = answer["message"]
+    return message
+
+
+def _seconds(time: str) -> float:
+    """Seconds since 1970."""
+    return datetime.fromisoformat(time).timestamp()
 
 
 async def consumers_of(bus: Bus) -> list[Consumer]:

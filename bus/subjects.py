@@ -26,6 +26,16 @@ OUTCOMES = "tas.outcomes"
 OWN_RIGHTS = "$SYS.REQ.USER.INFO"
 """Where a user asks the server who it is, and what it may do."""
 
+API = "$JS.API"
+PUBLISHERS_API = "tas.api"
+"""The JetStream API of the account with the streams, for users of the account of publishers.
+
+Under `API` a server answers them first that their own account has no JetStream (facts.md n160).
+"""
+
+EARLIER = "tas.rights.earlier"
+"""A right by which a server tells people that it takes credentials of an earlier version. Nobody listens there."""
+
 EXPECTED = "_expected"
 """The first token of the keys in WORKERS that are of no process."""
 

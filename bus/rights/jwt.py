@@ -14,6 +14,11 @@ from bus.rights.roles import Limits, Permissions
 _HEADER = {"typ": "JWT", "alg": "ed25519-nkey"}
 _UNLIMITED = -1
 
+ANSWER_SECONDS = 5
+"""So long a server remembers to whom an answer for another account belongs. A client waits for less."""
+
+_ONE_ANSWER = {"response_type": "Singleton", "response_threshold": ANSWER_SECONDS * 10**9}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
@@ -43,10 +48,15 @@ def account_jwt(
     jetstream: bool,
     now: float,
     revoked: Mapping[str, int] | None = None,
+    answers: Sequence[str] = (),
+    asks: str = "",
+    asked: Mapping[str, str] | None = None,
 ) -> str:
     """The JWT of an account, signed by an operator. The `signing_keys` may sign users.
 
-    `revoked` has the public key of each user whose JWTs up to a time (seconds since 1970) do not count.
+    `revoked` has the public key of each user whose JWTs up to a time (seconds since 1970) do not count. `answers` are
+    subjects on which other accounts may send requests to this one. `asks` is another account, and `asked` has such
+    subjects of it by the subjects here.
     """
     storage = _UNLIMITED if jetstream else 0
     limits = dict.fromkeys(
@@ -71,6 +81,13 @@ def account_jwt(
     }
     if revoked:
         nats["revocations"] = dict(revoked)
+    if answers:
+        nats["exports"] = [{**_service(each), **_ONE_ANSWER} for each in answers]
+    if asked:
+        nats["imports"] = [
+            {**_service(there), "account": asks} | ({} if here == there else {"local_subject": here})
+            for here, there in asked.items()
+        ]
     return _jwt(signer, account, name, nats, now=now)
 
 
@@ -120,6 +137,11 @@ def _claims(permissions: Permissions, limits: Limits | None) -> dict[str, Any]:
         publish["deny"] = list(permissions.denied)
     of_claims = {"subs": subscriptions, "data": _UNLIMITED, "payload": payload}
     return {**of_claims, "pub": publish, "sub": _only(permissions.subscribe)}
+
+
+def _service(subject: str) -> dict[str, str]:
+    """Requests to a subject, between two accounts."""
+    return {"name": subject, "subject": subject, "type": "service"}
 
 
 def _only(subjects: Sequence[str]) -> dict[str, list[str]]:

@@ -1,18 +1,20 @@
 """An operator of a closed bus: its keys, the part of the server's configuration that trusts them, and its users.
 
-In operator mode a server trusts an operator, which signs one account with all streams of the product. Each role of
-`bus.rights.roles` has a signing key of that account, whose users all have the rights of the role: new rights need a new
-configuration of the server, and no new credentials.
+In operator mode a server trusts an operator, which signs one account with all streams of the product, and one for
+programs that only publish samples: the server writes its answers to any reply subject within the account of the user,
+and that one has no stream. Each role of `bus.rights.roles` has a signing key of its account, whose users all have the
+rights of the role: new rights need a new configuration of the server, and no new credentials.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from bus.buckets import LEASES
 from bus.rights.credentials import credentials_text
 from bus.rights.jwt import Scope, account_jwt, claims_of, is_same_but_for_time, operator_jwt, user_jwt
 from bus.rights.nkeys import Nkey, NkeyKind
-from bus.rights.roles import INBOX, ROLES, Permissions
+from bus.rights.roles import INBOX, PUBLISHERS, ROLES, Permissions, published
 
 NAME = "tas"
 """The name of the operator and of the account with the streams."""
@@ -24,8 +26,9 @@ MENDS = (
     *(f"$JS.API.STREAM.{verb}.*" for verb in ("INFO", "UPDATE")),
     "$JS.API.CONSUMER.LIST.*",
     "$JS.API.CONSUMER.DELETE.*.*",
+    *(f"$JS.API.STREAM.{verb}.{LEASES.stream}" for verb in ("MSG.GET", "PURGE")),
 )
-"""What changes the settings of streams, and finds and deletes consumers: no role has these rights.
+"""What changes the settings of streams, finds and deletes consumers, and removes leases: no role has these rights.
 
 Few subjects, since a server takes no credentials of more than 4 KiB.
 """
@@ -36,11 +39,18 @@ _LINE = re.compile(r"^ {0,2}(operator|[A-Z0-9]{56}): (\S+)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
-    """The secret keys of an operator. `roles` are the signing keys of the account."""
+    """The secret keys of an operator.
+
+    Attributes:
+        account: Of the account with the streams.
+        publishers: Of the account of the roles `PUBLISHERS`.
+        roles: The signing key of each role.
+    """
 
     operator: Nkey
     system: Nkey
     account: Nkey
+    publishers: Nkey
     roles: Mapping[str, Nkey]
 
     @classmethod
@@ -50,41 +60,66 @@ class Keys:
             operator=Nkey.new(NkeyKind.OPERATOR),
             system=Nkey.new(NkeyKind.ACCOUNT),
             account=Nkey.new(NkeyKind.ACCOUNT),
+            publishers=Nkey.new(NkeyKind.ACCOUNT),
             roles={role: Nkey.new(NkeyKind.ACCOUNT) for role in ROLES},
         )
 
-    def server_configuration(self, *, revoked: Mapping[str, int], now: float, before: str = "") -> str:
+    def server_configuration(
+        self, *, revoked: Mapping[str, int], now: float, before: str = "", earlier: bool = False
+    ) -> str:
         """What a server must know of the operator: no part of this is secret.
 
         `revoked` has the public key of each user whose credentials made up to a time do not count. `before` is the
         configuration until now: of this stays what would only have a later time, since a server that runs does not
-        take another operator.
+        take another operator. `earlier`: programs with credentials of an earlier version, and processes of that
+        version, go on.
         """
         known = dict(_LINE.findall(before))
-        scopes = [
-            Scope(key=key.public, role=role, permissions=ROLES[role].rights.permissions, limits=ROLES[role].limits)
-            for role, key in self.roles.items()
-        ]
+
+        def scopes(roles: Iterable[str]) -> list[Scope]:
+            return [
+                Scope(
+                    key=self.roles[role].public,
+                    role=role,
+                    permissions=(ROLES[role].earlier if earlier else ROLES[role].rights).permissions,
+                    limits=ROLES[role].limits,
+                )
+                for role in roles
+            ]
+
         operator = operator_jwt(self.operator, name=NAME, system_account=self.system.public, signing_keys=(), now=now)
         account = account_jwt(
             self.operator,
             self.account.public,
             name=NAME,
-            signing_keys=scopes,
+            signing_keys=scopes(role for role in self.roles if earlier or role not in PUBLISHERS),
             jetstream=True,
             now=now,
             revoked=revoked,
+            answers=tuple(published().values()),
+        )
+        publishers = account_jwt(
+            self.operator,
+            self.publishers.public,
+            name=f"{NAME}-publishers",
+            signing_keys=scopes(PUBLISHERS),
+            jetstream=False,
+            now=now,
+            revoked=revoked,
+            asks=self.account.public,
+            asked=published(),
         )
         system = account_jwt(
             self.operator, self.system.public, name="system", signing_keys=(), jetstream=False, now=now
         )
         return (
-            "# Made by `tas bus init`. The server trusts this operator; its account has the rights of each role.\n"
+            "# Made by `tas bus init`. The server trusts this operator; its accounts have the rights of each role.\n"
             f"operator: {_kept(known.get('operator'), operator)}\n"
             f"system_account: {self.system.public}\n"
             "resolver: MEMORY\n"
             "resolver_preload {\n"
             f"  {self.account.public}: {_kept(known.get(self.account.public), account)}\n"
+            f"  {self.publishers.public}: {_kept(known.get(self.publishers.public), publishers)}\n"
             f"  {self.system.public}: {_kept(known.get(self.system.public), system)}\n"
             "}\n"
         )
@@ -93,6 +128,18 @@ class Keys:
         """The JWT of the account in what `server_configuration` made; empty if there is none."""
         found: dict[str, str] = dict(_LINE.findall(configuration))
         return found.get(self.account.public, "")
+
+    def takes_earlier(self, configuration: str) -> bool | None:
+        """Whether a configuration takes credentials of an earlier version; None if it is not of this operator."""
+        account = self.account_in(configuration)
+        try:
+            nats = claims_of(account).get("nats") if account else None
+        except ValueError:
+            return None
+        if not isinstance(nats, dict):
+            return None
+        known = {each.get("key") for each in nats.get("signing_keys") or () if isinstance(each, dict)}
+        return any(self.roles[role].public in known for role in PUBLISHERS)
 
     def looker(self, name: str, *, now: float, expires: float) -> str:
         """The credentials file of a user of the system account, who may ask the servers about themselves."""
@@ -130,7 +177,7 @@ class Keys:
         jwt = user_jwt(
             self.roles[role],
             key.public,
-            account=self.account.public,
+            account=(self.publishers if role in PUBLISHERS else self.account).public,
             name=name,
             permissions=None,
             tags=tags,
@@ -150,22 +197,35 @@ def _kept(before: str | None, now: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserClaims:
-    """What the JWT of a user says: who it is, and which key has signed it."""
+    """What the JWT of a user says: who it is, in which account, and which key has signed it.
+
+    `seconds` is how long it counts in all; None: without end.
+    """
 
     name: str
     public: str
     issuer: str
+    account: str
     tags: tuple[str, ...]
+    seconds: float | None = None
+
+    def values(self, kind: str) -> tuple[str, ...]:
+        """The values of its tags `kind:VALUE`."""
+        return tuple(each.partition(":")[2] for each in self.tags if each.startswith(f"{kind}:"))
 
 
 def user_claims(jwt: str) -> UserClaims:
     """The claims of a user. Raises ValueError."""
     claims = claims_of(jwt)
     nats = claims.get("nats")
-    tags = nats.get("tags") if isinstance(nats, dict) else None
+    of_nats = nats if isinstance(nats, dict) else {}
+    tags, issuer = of_nats.get("tags"), str(claims.get("iss", ""))
+    made, end = claims.get("iat"), claims.get("exp")
     return UserClaims(
         name=str(claims.get("name", "")),
         public=str(claims.get("sub", "")),
-        issuer=str(claims.get("iss", "")),
+        issuer=issuer,
+        account=str(of_nats.get("issuer_account", issuer)),
         tags=tuple(map(str, tags)) if isinstance(tags, list) else (),
+        seconds=float(end - made) if isinstance(made, int) and isinstance(end, int) else None,
     )

@@ -4,14 +4,16 @@ Plain data. A *role* is a kind of user: a worker, the program on a node, a subsc
 and writes follow its subjects, among them those of the JetStream API. A subject may have a template, which the server
 replaces: `{{name()}}` is the name of the user, `{{tag(x)}}` each of its tags `x:VALUE`.
 
-Only the keeper creates streams, and nobody changes or deletes one. A process may create consumers of any name. Its
-ephemeral ones have random names, and nobody may list them: so nobody deletes or reads those of others, although the
-subject has a wildcard there. The durable consumers of `materialize` have a known name, and are denied to all others. A
-person has a few names for consumers: what one user may create has an end, and takes no place of others.
+Only the keeper creates streams, and nobody changes or deletes one. A user that reads streams has a few names for
+consumers: what one user may create has an end, and takes no place of others. The durable consumers of `materialize`
+have a known name, and are denied to all others.
+
+A server writes its answer to whatever reply subject a request has, also into a bucket. So programs that only publish
+samples are users of another account, which has no stream: `PUBLISHERS`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import zip_longest
 from operator import or_
@@ -46,8 +48,8 @@ from bus.buckets import (
     Stream,
 )
 from bus.buckets import WORKERS as WORKERS_BUCKET
+from bus.subjects import API, EARLIER, EXPECTED, OWN_RIGHTS, PUBLISHERS_API, dead_letters_subject
 from bus.subjects import EVENTS as EVENTS_SUBJECT
-from bus.subjects import EXPECTED, OWN_RIGHTS, dead_letters_subject
 from bus.subjects import SAMPLES as SAMPLES_SUBJECT
 from bus.subjects import TABLES as TABLES_SUBJECT
 
@@ -58,10 +60,17 @@ SOURCE = "{{tag(source)}}"
 """Each source of the user, by its tags `source:NAME`."""
 
 CONSUMER = "{{tag(consumer)}}"
-"""Each name that a person may give to consumers beside its own, by its tags `consumer:NAME`."""
+"""Each name that a user may give to consumers beside its own, by its tags `consumer:NAME`."""
 
 PLACES = 8
 """How many such names a person gets: so many commands may follow one stream at once."""
+
+PROCESS_PLACES = 24
+"""How many such names a process gets, with all its replicas together.
+
+Each replica has one consumer of a stream that it reads, and for a moment a second one. That of a replica that was
+killed stays for some seconds.
+"""
 
 MOST_USERS: Mapping[tuple[str, ...], int] = {("reader", "operator"): 50, ("subscriber",): 300}
 """So many users of these roles cannot have all 1,000 consumers that a server gives to a stream, or to EVENTS, even if
@@ -115,7 +124,9 @@ class Rights:
         durables: Its durable consumers, as stream and name.
         purges: The buckets of which it may purge messages: tombstones, and the history of keys.
         creates: Whether it may create the streams and buckets of the product, and no others.
-        consumers: The names that it may give to consumers of what it reads; one token each, `*` for any.
+        apart: Whether its users are in an account without streams, and ask the other one by `PUBLISHERS_API`.
+        consumers: The names that it may give to consumers of what it reads; one token each, `*` for any, as processes
+            of an earlier version needed.
     """
 
     reads: tuple[Stream | Bucket, ...] = ()
@@ -123,6 +134,7 @@ class Rights:
     durables: tuple[tuple[Stream, str], ...] = ()
     purges: tuple[Bucket, ...] = ()
     creates: bool = False
+    apart: bool = False
     consumers: tuple[str, ...] = ANY
 
     def __or__(self, other: "Rights") -> "Rights":
@@ -132,6 +144,7 @@ class Rights:
             durables=_joined(self.durables, other.durables),
             purges=_joined(self.purges, other.purges),
             creates=self.creates or other.creates,
+            apart=self.apart and other.apart,
             consumers=other.consumers if self.consumers == ANY else self.consumers,
         )
 
@@ -148,6 +161,7 @@ class Rights:
     def permissions(self) -> Permissions:
         """The same as subjects."""
         publish = [OWN_RIGHTS, *self.writes, *(f"$JS.API.STREAM.INFO.{of.stream}" for of in self.streams)]
+        publish += [f"{PUBLISHERS_API}.STREAM.INFO.{of.stream}" for of in self.streams if self.apart]
         for of in self.reads:
             publish += _of_reader(of.stream, self.consumers)
         for stream, durable in self.durables:
@@ -174,6 +188,16 @@ class Role:
     rights: Rights
     limits: Limits
     workers: tuple[str, ...] = ()
+
+    @property
+    def earlier(self) -> Rights:
+        """While credentials of an earlier version are taken: its processes gave random names to consumers.
+
+        Who reads everything is told by a right that has no other meaning.
+        """
+        if self.workers:
+            return replace(self.rights, consumers=ANY)
+        return self.rights | Rights(writes=(EARLIER,)) if self.rights.reads == ALL else self.rights
 
 
 def _of_reader(stream: str, names: Iterable[str]) -> list[str]:
@@ -300,7 +324,9 @@ WORKERS: Mapping[str, Rights] = {
 OPTIONAL: Mapping[str, tuple[Bucket, ...]] = {"evaluate": (SOURCES,)}
 """What a worker does without if it may not read it, as on a closed bus that was set up by an earlier version."""
 
-_READER = Rights(reads=ALL, consumers=(NAME, CONSUMER))
+_NAMED = (NAME, CONSUMER)
+
+_READER = Rights(reads=ALL, consumers=_NAMED)
 
 _PUBLISHER_LIMITS = Limits(subscriptions=16, message_bytes=SAMPLES.max_message_bytes + HEADER_BYTES)
 """A client of NATS has one subscription for all answers, or one for each request that waits."""
@@ -320,7 +346,8 @@ def _process(role: str, *workers: str) -> Role:
     """A process that runs workers. It stores that it runs below its role, where no other role may write."""
     own = Rights(writes=(WORKERS_BUCKET.subject(f"{role}.*"),))
     rights = reduce(or_, (WORKERS[each] for each in workers), own)
-    return Role(who=f"tas run {role}", rights=rights, limits=_PROCESS_LIMITS, workers=workers)
+    named = replace(rights, consumers=_NAMED)
+    return Role(who=f"tas run {role}", rights=named, limits=_PROCESS_LIMITS, workers=workers)
 
 
 ROLES: Mapping[str, Role] = {
@@ -328,11 +355,13 @@ ROLES: Mapping[str, Role] = {
     "watch": _process("watch", "watch", "status"),
     "all": _process("all", *(name for name in WORKERS if name != "machine")),
     "node": Role(
-        who="a program on a node, or tas run machine there", rights=WORKERS["machine"], limits=_PUBLISHER_LIMITS
+        who="a program on a node, or tas run machine there",
+        rights=replace(WORKERS["machine"], apart=True),
+        limits=_PUBLISHER_LIMITS,
     ),
     "publisher": Role(
         who="a program that publishes samples of all nodes",
-        rights=Rights(writes=_samples_of(SOURCE)),
+        rights=Rights(writes=_samples_of(SOURCE), apart=True),
         limits=_PUBLISHER_LIMITS,
     ),
     "subscriber": Role(
@@ -356,9 +385,16 @@ ROLES: Mapping[str, Role] = {
 """Every role by its name, which is the role of its signing key."""
 
 
-def permissions_of(role: str, name: str, tags: Sequence[str]) -> Permissions:
-    """What a server allows a user of a role: the permissions without templates. `tags` are texts such as `source:a`."""
-    own = ROLES[role].rights.permissions
+PUBLISHERS = tuple(role for role, each in ROLES.items() if each.rights.apart)
+"""The roles whose users are in an account without streams, so that no answer to them reaches a stream."""
+
+
+def permissions_of(role: str, name: str, tags: Sequence[str], *, earlier: bool = False) -> Permissions:
+    """What a server allows a user of a role: the permissions without templates. `tags` are texts such as `source:a`.
+
+    With `earlier`, if the server also takes the credentials of an earlier version.
+    """
+    own = (ROLES[role].earlier if earlier else ROLES[role].rights).permissions
     values = {
         template: [value for tag in tags for key, _, value in (tag.partition(":"),) if key == kind]
         for template, kind in ((SOURCE, "source"), (CONSUMER, "consumer"))
@@ -378,17 +414,25 @@ def permissions_of(role: str, name: str, tags: Sequence[str]) -> Permissions:
 
 
 def tags_of(role: str, name: str, *, sources: Iterable[str] = ()) -> tuple[str, ...]:
-    """The tags of a user: its sources, and the names of its consumers if the rights of the role have such names.
+    """The tags of a user: its sources, and the names of its consumers if its role reads streams.
 
     A name of a consumer has `_`, which no name of a user has that is not of a node: so it is nobody else's.
     """
-    places = [f"consumer:{name}_{place}" for place in range(1, PLACES + 1)]
-    named = CONSUMER in ROLES[role].rights.consumers
+    rights, most = ROLES[role].rights, PROCESS_PLACES if ROLES[role].workers else PLACES
+    places = [f"consumer:{name}_{place}" for place in range(1, most + 1)]
+    named = bool(rights.reads) and CONSUMER in rights.consumers
     return (*(f"source:{each}" for each in sources), *(places if named else ()))
 
 
+def published() -> dict[str, str]:
+    """The subjects of all users of `PUBLISHERS`, and those on which the account with the streams answers them."""
+    subjects = (each for role in PUBLISHERS for each in ROLES[role].rights.permissions.publish)
+    own = (".".join(map(_wildcard, each.split("."))) for each in subjects if not each.startswith("$"))
+    return {each: each.replace(PUBLISHERS_API, API) for each in own}
+
+
 def user_of(consumer: str) -> str:
-    """The user who may have made a consumer, if it is one of a person."""
+    """The user who may have made a consumer, unless its name is random or that of a subscription."""
     name, _, place = consumer.rpartition("_")
     return name if name and place.isdecimal() else consumer
 

@@ -13,8 +13,9 @@ from bus.connection import Bus
 from bus.errors import BusError, MisconfiguredError
 from bus.link import CALL_SECONDS
 from bus.rights.access import Access, is_refused
-from bus.rights.roles import Permissions, permissions_of, tags_of
+from bus.rights.roles import PUBLISHERS, Permissions, permissions_of, tags_of
 from bus.subjects import OWN_RIGHTS
+from bus.subjects import name as node_name
 from cli.configure.files import FilesError, stored
 from cli.discovery import bus_access, bus_url
 from cli.doctor.bus_facts import inspected
@@ -35,6 +36,12 @@ from workers.process.logs import configure_logging
 
 AT_ONCE = 4
 """So many users are tried at the same time."""
+
+_EARLIER = {
+    True: "has credentials of an earlier version, by which its holder can fill any bucket",
+    False: "has credentials of an earlier version, by which its holder can take all consumers of a stream",
+}
+"""By whether the user publishes samples only."""
 
 READER = "tas-reader"
 """The user that looks at the streams."""
@@ -94,7 +101,8 @@ async def _checked(settings: Settings, folder: OperatorFolder) -> int:
             return 1
     code = 0
     few = asyncio.Semaphore(AT_ONCE)
-    problems = await asyncio.gather(*(_problem_of(user, address, access, few) for user in users))
+    earlier = folder.earlier_users()
+    problems = await asyncio.gather(*(_problem_of(user, address, access, few, folder) for user in users))
     for user, problem in zip(users, problems, strict=True):
         echo(f"{user.claims.name}: {problem or 'ok'}")
         code |= bool(problem)
@@ -102,6 +110,12 @@ async def _checked(settings: Settings, folder: OperatorFolder) -> int:
     auth = stored(folder.path / AUTH)
     if any(step.changes for step in folder.steps(now=time.time()) if step.path.name == AUTH):
         echo(f"{AUTH}: does not have the rights and limits of this version: tas bus init {folder.path}")
+        code = 1
+    if folder.takes_earlier and not earlier:
+        echo(
+            f"{AUTH}: servers take credentials of an earlier version, too, and no user in {folder.path} has such: "
+            f"when each program has its new ones: tas bus init {folder.path} --refuse-earlier"
+        )
         code = 1
     account = folder.keys.account_in("" if auth is None else auth.content.decode(errors="replace"))
     for server in servers_of(seen):
@@ -121,7 +135,7 @@ async def _checked(settings: Settings, folder: OperatorFolder) -> int:
     return code | exit_code(findings)
 
 
-async def _problem_of(user: User, address: str, access: Access, few: asyncio.Semaphore) -> str:
+async def _problem_of(user: User, address: str, access: Access, few: asyncio.Semaphore, folder: OperatorFolder) -> str:
     """What is wrong with a user on the server; empty if nothing is."""
     if not user.role:
         return "its credentials are not signed by a key of DIR: another operator has made them"
@@ -131,9 +145,19 @@ async def _problem_of(user: User, address: str, access: Access, few: asyncio.Sem
             found = msgspec.json.decode(answer, type=_Answer).data.permissions
         except (BusError, msgspec.MsgspecError) as error:
             return str(error)
+    if folder.is_earlier(user):
+        return f"{_EARLIER[user.role in PUBLISHERS]}: {renewal(user)}"
     if missing := set(tags_of(user.role, user.claims.name)) - set(user.claims.tags):
-        return f"has {len(missing)} consumers less than in this version: tas bus user DIR {user.role} NAME --renew"
-    return difference(found, permissions_of(user.role, user.claims.name, user.claims.tags))
+        return f"has {len(missing)} consumers less than in this version: {renewal(user)}"
+    needed = permissions_of(user.role, user.claims.name, user.claims.tags, earlier=folder.takes_earlier)
+    return difference(found, needed)
+
+
+def renewal(user: User) -> str:
+    """The command that makes new credentials of a user."""
+    name = node_name(user.claims.name) if user.role == "node" else user.claims.name
+    flags = "".join(f" --source {each}" for each in user.claims.values("source"))
+    return f"tas bus user DIR {user.role} {name}{flags} --renew"
 
 
 async def _own_rights(bus: Bus) -> bytes:

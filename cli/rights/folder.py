@@ -1,7 +1,7 @@
 """The folder of the operator of a closed bus: its keys, and the credentials of its users.
 
 ```
-keys/             operator.seed, system.seed, account.seed, and role-ROLE.seed of each role: they can do everything
+keys/             the seeds of the operator, of its accounts, and of each role: they can do everything
 users/            NAME.creds of each user
 issued.json       the public keys of all credentials that were made, by the name of the user: so all can be revoked
 revoked.json      the public keys whose credentials do not count any more
@@ -13,8 +13,8 @@ cluster.password  what the servers of a cluster show to each other: whoever know
 import re
 import secrets
 import stat
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -24,7 +24,7 @@ from bus.errors import AccessError
 from bus.rights.credentials import parse_credentials
 from bus.rights.nkeys import Nkey, NkeyError, NkeyKind
 from bus.rights.operator import Keys, UserClaims, user_claims
-from bus.rights.roles import ROLES
+from bus.rights.roles import PUBLISHERS, ROLES, tags_of
 from cli.configure.files import FilesError, Step, stored, write_all
 from cli.output import echo
 
@@ -63,6 +63,8 @@ class OperatorFolder:
     Attributes:
         found: Whether there was an operator.
         cluster_password: The password of the servers of a cluster.
+        takes_earlier: Whether servers take credentials of an earlier version, too: from `tas bus init` of a folder of
+            that version until its `--refuse-earlier`.
         issued: The public keys of each name.
         revoked: Public keys, and until when what was made does not count, in seconds since 1970.
     """
@@ -71,6 +73,7 @@ class OperatorFolder:
     keys: Keys
     found: bool
     cluster_password: str = field(repr=False)
+    takes_earlier: bool = False
     issued: Mapping[str, Sequence[str]] = field(default_factory=dict)
     revoked: Mapping[str, int] = field(default_factory=dict)
 
@@ -81,7 +84,7 @@ class OperatorFolder:
         seeds = {
             name: _key(file)
             for file in sorted((path / "keys").glob("*.seed"))
-            if (name := file.stem) in ("operator", "system", "account") or name.startswith(_ROLE)
+            if (name := file.stem) in ("operator", "system", "account", "publishers") or name.startswith(_ROLE)
         }
         missing = {"operator", "system", "account"} - seeds.keys()
         if not seeds:
@@ -92,9 +95,10 @@ class OperatorFolder:
             operator=seeds["operator"],
             system=seeds["system"],
             account=seeds["account"],
+            publishers=seeds.get("publishers") or Nkey.new(NkeyKind.ACCOUNT),
             roles={role: seeds.get(_ROLE + role) or Nkey.new(NkeyKind.ACCOUNT) for role in ROLES},
         )
-        return cls(
+        folder = cls(
             path=path,
             keys=keys,
             found=True,
@@ -102,6 +106,10 @@ class OperatorFolder:
             issued=_read_json(path / ISSUED, dict[str, list[str]]),
             revoked=_read_json(path / REVOKED, dict[str, int]),
         )
+        auth = stored(path / AUTH)
+        takes = keys.takes_earlier("" if auth is None else auth.content.decode(errors="replace"))
+        # Without the file: as long as a user is left for whom it would matter.
+        return replace(folder, takes_earlier=bool(folder.earlier_users()) if takes is None else takes)
 
     def users(self) -> list[User]:
         """The users with a file, by name. Raises FilesError."""
@@ -115,6 +123,22 @@ class OperatorFolder:
             found.append(User(file=file, claims=claims, role=roles.get(claims.issuer, "")))
         return found
 
+    def earlier_users(self) -> list[User]:
+        """Those with credentials of an earlier version, which can do more harm. Raises FilesError.
+
+        Programs that publish samples, in the account with the streams: by the answers of a server they can write to any
+        bucket. Processes without names for consumers: they need to create as many as they like.
+        """
+        return [user for user in self.users() if self.is_earlier(user)]
+
+    def is_earlier(self, user: User) -> bool:
+        """Whether the credentials of a user are of an earlier version."""
+        if user.role in PUBLISHERS:
+            return user.claims.account != self.keys.publishers.public
+        if not user.role or not ROLES[user.role].workers:
+            return False
+        return bool(set(tags_of(user.role, user.claims.name)) - set(user.claims.tags))
+
     def user_file(self, name: str) -> Path:
         """Where the credentials of a user are."""
         return self.path / "users" / f"{name}.creds"
@@ -123,10 +147,14 @@ class OperatorFolder:
         """The keys, and what servers need; nothing changes that is as it should be."""
         gone = self.revoked if revoked is None else revoked
         keys = {"operator": self.keys.operator, "system": self.keys.system, "account": self.keys.account}
+        keys |= {"publishers": self.keys.publishers}
         keys |= {_ROLE + role: key for role, key in self.keys.roles.items()}
         before = stored(self.path / AUTH)
         auth = self.keys.server_configuration(
-            revoked=gone, now=now, before="" if before is None else before.content.decode(errors="replace")
+            revoked=gone,
+            now=now,
+            before="" if before is None else before.content.decode(errors="replace"),
+            earlier=self.takes_earlier,
         )
         steps = [secret_step(self.path / "keys" / f"{name}.seed", f"{key.seed}\n") for name, key in keys.items()]
         if gone:
@@ -137,11 +165,11 @@ class OperatorFolder:
             secret_step(self.path / CLUSTER, f"{self.cluster_password}\n"),
         ]
 
-    def user_steps(self, users: Iterable[NewUser], *, now: float, expires: float | None = None) -> list[Step]:
-        """New credentials of users, whose public keys are noted."""
+    def user_steps(self, users: Mapping[NewUser, float | None], *, now: float) -> list[Step]:
+        """New credentials of users, each with its end in seconds since 1970. Their public keys are noted."""
         issued = {name: list(keys) for name, keys in self.issued.items()}
         steps: list[Step] = []
-        for user in users:
+        for user, expires in users.items():
             text = self.keys.credentials(user.role, user.name, tags=user.tags, now=now, expires=expires)
             public = user_claims(parse_credentials(text.encode(), user.name).jwt).public
             issued.setdefault(user.name, []).append(public)

@@ -3,6 +3,7 @@
 import time
 from base64 import b64encode
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -49,7 +50,9 @@ def _days() -> click.Option:
 
 
 @errors_shown
-def _init(directory: Path, sources: tuple[str, ...], days: int | None) -> int:
+def _init(
+    *, directory: Path, sources: tuple[str, ...], days: int | None, renew_earlier: bool, refuse_earlier: bool
+) -> int:
     """Create the keys of a closed bus, and credentials for each process.
 
     DIR gets the keys of the operator and of each role (keys/), the credentials of one user for each process and for
@@ -57,8 +60,20 @@ def _init(directory: Path, sources: tuple[str, ...], days: int | None) -> int:
     cluster.password, by which the servers of a cluster know each other. A second run changes nothing, except that new
     roles of a new version get their users, and auth.conf their rights. Only the owner can read DIR. Keep it where no
     server and no process can read it: its keys can do everything.
+
+    Credentials that an earlier version has made go on working, and may do more than new ones, until --refuse-earlier:
+    docs/how-to/close-the-bus.md, Credentials of an earlier version.
     """
     folder, now = OperatorFolder.open(directory), time.time()
+    earlier = folder.earlier_users()
+    if refuse_earlier and earlier:
+        of_users = ", ".join(each.claims.name for each in earlier)
+        raise FilesError(
+            f"{directory / 'users'}: has credentials of an earlier version, of {of_users}: tas bus init {directory} "
+            "--renew-earlier makes new ones; give these to their programs first"
+        )
+    if refuse_earlier:
+        folder = replace(folder, takes_earlier=False)
     names = source_names(sources or DEFAULT_SOURCES)
     users = [
         NewUser(role, f"tas-{role}", tags_of(role, f"tas-{role}", sources=names if _has_sources(role) else ()))
@@ -66,7 +81,13 @@ def _init(directory: Path, sources: tuple[str, ...], days: int | None) -> int:
         if not folder.user_file(f"tas-{role}").exists()
     ]
     make_private(directory)
-    write([*folder.steps(now=now), *folder.user_steps(users, now=now, expires=_end(days, now))])
+    ends: dict[NewUser, float | None] = dict.fromkeys(users, _end(days, now))
+    for user in earlier if renew_earlier else ():
+        tags = tags_of(user.role, user.claims.name, sources=user.claims.values("source"))
+        seconds = user.claims.seconds
+        kept = None if seconds is None else now + seconds
+        ends[NewUser(user.role, user.claims.name, tags)] = kept if days is None else _end(days, now)
+    write([*folder.steps(now=now), *folder.user_steps(ends, now=now)])
     echo(f"Include {directory / AUTH} in the configuration of nats-server: docs/how-to/close-the-bus.md")
     return 0
 
@@ -93,7 +114,7 @@ def _user(
     if not many and user not in known:
         _check_number(role, [each.role for each in known.values()])
     tags = tags_of(role, user, sources=source_names(sources or DEFAULT_SOURCES) if publishes else ())
-    steps = folder.user_steps([NewUser(role, user, tags)], now=now, expires=_end(days, now))
+    steps = folder.user_steps({NewUser(role, user, tags): _end(days, now)}, now=now)
     write([*folder.steps(now=now), *steps])
     return 0
 
@@ -185,9 +206,21 @@ def _name() -> click.Argument:
 init = click.Command(
     "init",
     callback=_init,
-    params=[_directory(), _sources(", ".join(DEFAULT_SOURCES)), _days()],
+    params=[
+        _directory(),
+        _sources(", ".join(DEFAULT_SOURCES)),
+        _days(),
+        click.Option(
+            ["--renew-earlier"], is_flag=True,
+            help="Replace all credentials in DIR that an earlier version has made; they stay valid.",
+        ),
+        click.Option(
+            ["--refuse-earlier"], is_flag=True,
+            help="Let servers refuse credentials that an earlier version has made, once none is left in DIR.",
+        ),
+    ],
     help=_init.__doc__,
-)
+)  # fmt: skip
 
 user = click.Command(
     "user",

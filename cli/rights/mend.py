@@ -10,10 +10,10 @@ from pathlib import Path
 
 import click
 
-from bus.buckets import ALL, Bucket
+from bus.buckets import ALL, LEASES, Bucket
 from bus.connection import Bus
 from bus.errors import BusError, RefusedError
-from bus.mending import Consumer, change, changes_of, consumers_of, remove, resize
+from bus.mending import Consumer, change, changes_of, consumers_of, remove, remove_leases, resize
 from bus.rights.access import Access
 from cli.configure.files import FilesError
 from cli.discovery import bus_access, bus_url
@@ -70,10 +70,11 @@ class _Room(click.ParamType[tuple[Bucket, int]]):
 def mend(settings: Settings, *, directory: Path | None, room: tuple[tuple[Bucket, int], ...], dry_run: bool) -> int:
     """Give existing streams the settings of new ones, and remove consumers that nobody uses.
 
-    Settings: those that keep one user from harming others. No message is deleted, except dead letters beyond the last
-    100 of a subscription. Consumers: only with DIR, the folder of the operator of a closed bus. Those of revoked users
-    are removed, and those that last, are of no user in DIR, and that nobody waits for now. A subscription that does not
-    run, of a program without a user in DIR, is such a one: look at --dry-run first. With DIR a user does this whose
+    Also removes leases that never expire, by which a process could fill their bucket. Settings: those that keep one
+    user from harming others. No message is deleted, except dead letters beyond the last 100 of a subscription.
+    Consumers: only with DIR, the folder of the operator of a closed bus. Those of revoked users are removed, and
+    those that last, are of no user in DIR, and that nobody waits for now. A subscription that does not run, of a
+    program without a user in DIR, is such a one: look at --dry-run first. With DIR a user does this whose
     credentials nothing keeps; otherwise, on an open bus, who calls.
     """
     configure_logging(LogFormat.CONSOLE, LogLevel.ERROR)
@@ -120,6 +121,9 @@ async def _mend(bus: Bus, *, folder: OperatorFolder | None, room: Sequence[tuple
             continue
         text = ", ".join(f"{field} {before!r} to {after!r}" for field, (before, after) in fields.items())
         echo(printable(f"{of.stream}: {would}changed: {text}"))
+    if count := await remove_leases(bus, dry_run=dry_run):
+        number = "" if dry_run else f"{count} "
+        echo(f"{LEASES.stream}: {would}removed: {number}leases that never expire, and that nobody writes")
     for bucket, size in room:
         try:
             await resize(bus, bucket, size, dry_run=dry_run)

@@ -23,6 +23,7 @@ CHECKS_ONLINE = (
     "bus.consumers",
     "bus.room",
     "bus.limits",
+    "bus.credentials",
 )
 
 
@@ -59,6 +60,7 @@ class BusFacts(msgspec.Struct, frozen=True, kw_only=True):
         consumers: By stream, how many consumers it has, and how many it may have.
         room: By bucket with a limit that nobody but its keys can fill, its bytes, and how many it may have.
         weak: By stream, the settings of an earlier version with which one user can harm others.
+        earlier: Whether servers take credentials that an earlier version has made. Only people are told.
     """
 
     address: str
@@ -78,6 +80,7 @@ class BusFacts(msgspec.Struct, frozen=True, kw_only=True):
     consumers: Mapping[str, tuple[int, int]] = {}
     room: Mapping[str, tuple[int, int]] = {}
     weak: Mapping[str, Sequence[str]] = {}
+    earlier: bool = False
 
 
 WITHOUT: Mapping[str, str] = {
@@ -103,6 +106,7 @@ def check_bus(facts: BusFacts | Missing) -> Iterator[Finding]:
     yield _consumers(facts)
     yield _room(facts)
     yield _limits(facts)
+    yield _credentials(facts)
 
 
 def version_of(text: str) -> tuple[int, ...] | None:
@@ -242,3 +246,11 @@ def _limits(facts: BusFacts) -> Finding:
     mend, run = "with --dry-run it prints what would change", "tas bus mend DIR" if facts.closed else "tas bus mend"
     # On an open bus everybody may do everything, whatever the settings are.
     return finding("bus.limits", Severity.WARNING if facts.closed else Severity.HINT, what, mend, run=run)
+
+
+def _credentials(facts: BusFacts) -> Finding:
+    if not facts.earlier:
+        return ok("bus.credentials", "no server takes credentials of an earlier version")
+    what = "servers take credentials of an earlier version: with those of one node one can fill each bucket"
+    mend = "it names the users who have such; docs/how-to/close-the-bus.md has the order"
+    return finding("bus.credentials", Severity.WARNING, what, mend, run="tas bus check DIR")

@@ -12,6 +12,7 @@ CHECKS: Mapping[str, str] = {
     "bus.consumers": "without a place for its consumer no process can begin to read the stream",
     "bus.room": "a full bucket takes no new key and no longer value: what should be there becomes stale",
     "bus.limits": "with such a setting one user can delete or displace what belongs to others, or fill the server",
+    "bus.credentials": "these can do more harm than new ones, so who steals one can, too",
     "policies.served": "without the CRD nobody can create a policy",
     "policies.crd": "the API server drops a field that its CRD does not know, and refuses a value",
     "policies.any": "without a policy nothing is filtered, scored or labelled",

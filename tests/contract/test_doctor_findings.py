@@ -115,7 +115,7 @@ BROKEN: list[list[Finding]] = [
     changed("bus", cluster=HOSTILE, copies={"SAMPLES": 3}, late={HOSTILE: ["SAMPLES"]}),
     changed("bus", embedded=True, wrong=[WrongStream("KV_NODES", HOSTILE), WrongStream("EVENTS", "x", "the events")]),
     changed("bus", consumers={HOSTILE: (9, 9)}),
-    changed("bus", consumers={"SAMPLES": (5, 9)}, weak={HOSTILE: [HOSTILE]}, closed=True),
+    changed("bus", consumers={"SAMPLES": (5, 9)}, weak={HOSTILE: [HOSTILE]}, closed=True, earlier=True),
     changed("policies", in_api=None),
     changed("policies", in_api=[], stored=[]),
     changed("policies", strategy_fields={"rules"}),

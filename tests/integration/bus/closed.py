@@ -13,23 +13,28 @@ import pytest
 
 from bus.connection import Bus
 from bus.rights.access import Access
-from bus.rights.credentials import parse_credentials
-from bus.rights.jwt import claims_of
-from bus.rights.operator import Keys
-from bus.rights.roles import tags_of
+from bus.rights.credentials import credentials_text, parse_credentials
+from bus.rights.jwt import Scope, account_jwt, claims_of, operator_jwt, user_jwt
+from bus.rights.nkeys import Nkey, NkeyKind
+from bus.rights.operator import NAME, Keys
+from bus.rights.roles import ROLES, tags_of
 from tests.e2e.processes import free_ports
-from tests.integration.bus.operated import OperatedServer
+from tests.integration.bus.operated import EVERYTHING, OperatedServer
 from tests.integration.servers import eventually
 
 
 class Closed:
-    """A server with an operator, and the credentials of its users."""
+    """A server with an operator, and the credentials of its users.
 
-    def __init__(self, folder: Path) -> None:
+    With `earlier` it also takes credentials of an earlier version.
+    """
+
+    def __init__(self, folder: Path, *, earlier: bool = False) -> None:
         self.keys = Keys.new()
+        folder.mkdir(exist_ok=True)
         self._folder = folder
         self._monitor = f"127.0.0.1:{free_ports(1)[0]}"
-        auth = self.keys.server_configuration(revoked={}, now=time.time())
+        auth = self.keys.server_configuration(revoked={}, now=time.time(), earlier=earlier)
         self.server = OperatedServer(folder, f'http: "{self._monitor}"\n{auth}')
 
     def user(self, role: str, name: str = "", *sources: str) -> Path:
@@ -40,9 +45,28 @@ class Closed:
         path.write_text(self.keys.credentials(role, name, tags=tags, now=time.time()))
         return path
 
+    def earlier_user(self, role: str, name: str, *sources: str) -> Path:
+        """The credentials of a user as an earlier version made them."""
+        path = self._folder / f"{name}-earlier.creds"
+        path.write_text(earlier_credentials(self.keys, role, name, *sources))
+        return path
+
+    def owner(self) -> Path:
+        """The credentials of somebody who may do everything in the account with the streams."""
+        key, path = Nkey.new(NkeyKind.USER), self._folder / "owner.creds"
+        signer = self.keys.account
+        jwt = user_jwt(signer, key.public, account=signer.public, name="owner", permissions=EVERYTHING, now=time.time())
+        path.write_text(credentials_text(jwt, key))
+        return path
+
     @asynccontextmanager
     async def connected(self, role: str, name: str = "", *sources: str) -> AsyncIterator[Bus]:
-        access = Access(credentials=self.user(role, name, *sources))
+        async with self.connected_as(self.user(role, name, *sources)) as bus:
+            yield bus
+
+    @asynccontextmanager
+    async def connected_as(self, credentials: Path) -> AsyncIterator[Bus]:
+        access = Access(credentials=credentials)
         async with Bus.connect(self.server.url, name="test", streams=(), access=access) as bus:
             await bus.wait_connected()
             yield bus
@@ -84,18 +108,68 @@ class Closed:
                 most[name] = max(most.get(name, 0), each["subscriptions"])
         return most
 
+    async def awaited(self) -> int:
+        """For how many answers to other accounts the server remembers whom they are for."""
+        url = f"http://{self._monitor}/accountz?acc={self.keys.account.public}"
+        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+            return len((await answer.json())["account_detail"].get("responses") or ())
+
     def violations(self) -> list[str]:
         """What the server refused, as `user: publish subject`."""
         found = re.findall(r'"User":"([^"]+)|(\w+) Violation - .*?"(\S+)"', self.server.log.read_text())
         return [f"{verb} {subject}" for _, verb, subject in found if verb]
 
 
+def earlier_credentials(keys: Keys, role: str, name: str, *sources: str) -> str:
+    """As an earlier version made them: in the account with the streams, without names of consumers for processes."""
+    key = Nkey.new(NkeyKind.USER)
+    tags = tuple(f"source:{each}" for each in sources) if ROLES[role].workers else tags_of(role, name, sources=sources)
+    jwt = user_jwt(
+        keys.roles[role],
+        key.public,
+        account=keys.account.public,
+        name=name,
+        permissions=None,
+        tags=tags,
+        now=time.time(),
+    )
+    return credentials_text(jwt, key)
+
+
+def earlier_configuration(keys: Keys) -> str:
+    """What an earlier version made for servers: one account, with all roles."""
+    now = time.time()
+    scopes = [
+        Scope(key=key.public, role=role, permissions=ROLES[role].earlier.permissions, limits=ROLES[role].limits)
+        for role, key in keys.roles.items()
+    ]
+    system, account = keys.system.public, keys.account.public
+    operator = operator_jwt(keys.operator, name=NAME, system_account=system, signing_keys=(), now=now)
+    lines = {
+        account: account_jwt(keys.operator, account, name=NAME, signing_keys=scopes, jetstream=True, now=now),
+        system: account_jwt(keys.operator, system, name="system", signing_keys=(), jetstream=False, now=now),
+    }
+    preload = "".join(f"  {each}: {jwt}\n" for each, jwt in lines.items())
+    return f"operator: {operator}\nsystem_account: {system}\nresolver: MEMORY\nresolver_preload {{\n{preload}}}\n"
+
+
 @pytest.fixture
 async def closed(tmp_path: Path) -> AsyncIterator[Closed]:
     """A closed bus without streams."""
-    folder = tmp_path / "bus"
-    folder.mkdir()
-    closed = Closed(folder)
+    async with _started(tmp_path / "bus", earlier=False) as closed:
+        yield closed
+
+
+@pytest.fixture
+async def earlier(tmp_path: Path) -> AsyncIterator[Closed]:
+    """A closed bus without streams, whose server also takes credentials of an earlier version."""
+    async with _started(tmp_path / "earlier", earlier=True) as closed:
+        yield closed
+
+
+@asynccontextmanager
+async def _started(folder: Path, *, earlier: bool) -> AsyncIterator[Closed]:
+    closed = Closed(folder, earlier=earlier)
     await closed.server.start()
     try:
         yield closed

@@ -425,13 +425,13 @@ async def test_what_a_server_writes_to_a_reply_subject_resets_no_breaker_and_is_
         access = Access(credentials=closed.user("keeper"))
         keeper = await stack.enter_async_context(Bus.connect(closed.server.url, name="keeper", access=access))
         await eventually(lambda: keeper.connected and keeper.problem is None)
-        labels, node, agents, reader = [
-            await stack.enter_async_context(closed.connected(role, name, "probe"))
-            for role, name in (("labels", ""), ("node", "a"), ("agents", ""), ("reader", ""))
+        labels, agents, reader = [
+            await stack.enter_async_context(closed.connected(role)) for role in ("labels", "agents", "reader")
         ]
         tripped = Breaker(nodes={}, trip=Trip(since=1.0, limit=1, wanted=2, selected=3))
         revision = await BREAKER_RECORDS.put(labels, "p", tripped, revision=0, read_at=time.monotonic())
-        await node.link.send(samples_subject("a", "probe"), b"{}", reply=BREAKERS.subject("p"))
+        # The answers to a node reach no stream (`test_publishers`), those to a reader do.
+        await reader.link.send(api(f"STREAM.INFO.{SAMPLES.stream}"), b"", reply=BREAKERS.subject("p"))
 
         async def breaker() -> Entry[str, Breaker]:
             return await BREAKER_RECORDS.get(reader, "p")
@@ -439,16 +439,16 @@ async def test_what_a_server_writes_to_a_reply_subject_resets_no_breaker_and_is_
         async def is_overwritten() -> bool:
             return (await breaker()).revision > revision
 
-        await eventually(is_overwritten)  # by the acknowledgement of the sample
+        await eventually(is_overwritten)
         assert isinstance((await breaker()).read(), Unreadable)  # labels stay frozen
 
         # A state whose subject is as long as that of a verdict, and a pull of it to such a subject.
         forged = AGENTS.subject("xxnode-1")
         await agents.link.publish(forged, b'{"policies":{}}', seconds=connection.CALL_SECONDS)
-        config = {"name": "thief", "ack_policy": "none", "deliver_policy": "all"}
+        config = {"name": "tas-agents", "ack_policy": "none", "deliver_policy": "all"}
         body = {"stream_name": AGENTS.stream, "config": config}
-        await agents.api(f"CONSUMER.CREATE.{AGENTS.stream}.thief", body)
-        pull = f"$JS.API.CONSUMER.MSG.NEXT.{AGENTS.stream}.thief"
+        await agents.api(f"CONSUMER.CREATE.{AGENTS.stream}.tas-agents", body)
+        pull = f"$JS.API.CONSUMER.MSG.NEXT.{AGENTS.stream}.tas-agents"
         await agents.link.send(pull, b'{"batch":1}', reply=VERDICTS.subject("node-1"))
         messages: list[Message] = []
 

@@ -11,9 +11,11 @@ import pytest
 
 from bus import connection
 from bus import server as embedded
-from bus.buckets import NODES, SAMPLES
+from bus.buckets import BREAKERS, NODES, SAMPLES
 from bus.connection import CALL_SECONDS, Bus
 from bus.errors import ConflictError, ExpiredError, MisconfiguredError, NoMajorityError, UnavailableError
+from bus.rights.access import Access
+from bus.rights.operator import Keys
 from tests.e2e.processes import free_ports
 from tests.integration.bus.followers import following
 from tests.integration.bus.limits import WORK_SECONDS
@@ -26,10 +28,11 @@ now = time.monotonic
 
 
 class Cluster:
-    """Three servers; each can be killed and started again."""
+    """Three servers; each can be killed and started again. `more` is a part of their configuration."""
 
-    def __init__(self, store: Path) -> None:
+    def __init__(self, store: Path, more: str = "") -> None:
         self._store = store
+        self._more = more
         self._ports = free_ports(6)
         self._processes: dict[int, asyncio.subprocess.Process] = {}
 
@@ -49,6 +52,7 @@ class Cluster:
             server_name: "server-{number}"
             jetstream {{ store_dir: "{store}", max_file_store: {8 << 30} }}
             cluster {{ name: "test", listen: "127.0.0.1:{self._ports[3 + number]}", routes: [{routes}] }}
+            {self._more}
         """
         lock = await embedded._lock(store)
         try:
@@ -185,3 +189,35 @@ async def test_an_idle_connection_to_a_server_without_a_majority_says_so_and_so_
         await eventually(lambda: idle.problem is None)
         assert idle.link is link, "it was connected all the time"
         await write_eventually(idle, "a")
+
+
+async def test_a_publisher_is_answered_by_each_server_and_no_answer_is_written_to_a_stream(tmp_path: Path) -> None:
+    """Its account is another one than that of the streams, and the leader of a stream is on another server."""
+    keys = Keys.new()
+
+    def user(role: str, name: str, *tags: str) -> Access:
+        file = tmp_path / f"{name}.creds"
+        file.write_text(keys.credentials(role, name, tags=tags, now=time.time()))
+        return Access(credentials=file)
+
+    cluster = Cluster(tmp_path / "servers", keys.server_configuration(revoked={}, now=time.time()))
+    try:
+        for number in range(3):
+            await cluster.start(number)
+        keeper = Bus.connect(cluster.url, name="keeper", access=user("keeper", "tas-keeper"), replicas=3)
+        reader = Bus.connect(cluster.url, name="reader", streams=(), access=user("reader", "tas-reader"))
+        async with keeper as creating, reader as bus:
+            await eventually(lambda: creating.connected and creating.problem is None)
+            access = user("node", "a", "source:probe")
+            for url in cluster.urls:
+                async with Bus.connect(url, name="node", streams=(SAMPLES,), access=access) as node:
+                    await node.wait_connected()
+                    for number in range(50):
+                        await node.link.send("tas.samples.a.probe", b"{}", reply=BREAKERS.subject(f"invented{number}"))
+                    first = await answered(lambda: node.publish(SAMPLES, "tas.samples.a.probe", b"{}"))
+                    await answered(lambda: node.publish_all(SAMPLES, [("tas.samples.a.probe", b"{}")] * 100))
+                    last = await answered(lambda: node.publish(SAMPLES, "tas.samples.a.probe", b"{}"))
+                    assert last > first
+            assert await answered(lambda: bus.keys(BREAKERS, ">")) == []
+    finally:
+        await cluster.stop()

@@ -2,21 +2,22 @@
 
 import json
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bus.buckets import ALL, EVENTS, NANOSECONDS, NODES
+from bus.buckets import ALL, EVENTS, NANOSECONDS, NODES, SAMPLES_CONSUMER
 from bus.connection import CALL_SECONDS, Bus
 from bus.errors import CrowdedError, ForbiddenError, RefusedError, UnavailableError
 from bus.rights.access import Access
-from bus.rights.roles import PLACES, ROLES
+from bus.rights.roles import PLACES, PROCESS_PLACES, ROLES
 from bus.subscription import Subscription
-from tests.integration.bus.closed import Closed, closed
+from tests.integration.bus.closed import Closed, closed, earlier
 from tests.integration.servers import eventually
 
 pytestmark = pytest.mark.usefixtures("long_limits")
-__all__ = ["closed"]
+__all__ = ["closed", "earlier"]
 
 EPHEMERAL = {"ack_policy": "none"}
 TRIES = 1000
@@ -76,6 +77,49 @@ async def test_a_reader_leaves_nothing_that_lasts_and_takes_no_place_of_others(c
         pager = Access(credentials=closed.user("subscriber", "pager"))
         events = await stack.enter_async_context(Subscription(closed.server.url, "pager", access=pager, resync=True))
         await eventually(lambda: events.bus.connected)
+
+
+@pytest.mark.parametrize("role", ["evaluate", "materialize"])
+async def test_a_process_takes_no_place_of_others_and_its_replicas_find_one(
+    closed: Closed, earlier: Closed, role: str
+) -> None:
+    """The credentials of an earlier version take all places of a stream, on a server that still takes them."""
+    streams = [of.stream for of in ROLES[role].rights.reads]
+
+    async def taken(of: Closed, credentials: Path) -> tuple[int, list[int]]:
+        """How many of a thousand durable consumers of each stream are refused, and how many there are."""
+        await of.with_streams()
+        async with of.raw(credentials) as (reader, writer):
+            for stream in streams:
+                for number in range(TRIES):
+                    subject, body = created(f"d{number}", stream, ack_policy="explicit")
+                    writer.write(b"PUB %s %d\r\n%s\r\n" % (subject, len(body), body))
+            writer.write(b"PING\r\n")
+            refused = (await reader.readuntil(b"PONG\r\n")).lower().count(b"permissions violation")
+        async with of.connected_as(of.owner()) as owner:
+            return refused, [await count(owner, stream) for stream in streams]
+
+    assert await taken(earlier, earlier.earlier_user(role, "thief")) == (0, [TRIES] * len(streams))
+    assert await taken(closed, closed.user(role, "thief")) == (TRIES * len(streams), [0] * len(streams))
+
+    async with AsyncExitStack() as stack:
+        replicas = [await stack.enter_async_context(closed.connected(role)) for _ in range(5)]
+        names: set[str] = set()
+        for number in range(PROCESS_PLACES + 1):
+            names.add((await replicas[number % 5].create_consumer("KV_NODES", EPHEMERAL, prefix="any"))[0])
+        assert names == {f"tas-{role}", *(f"tas-{role}_{place}" for place in range(1, PROCESS_PLACES + 1))}
+        with pytest.raises(UnavailableError, match=rf"all {PROCESS_PLACES + 1} consumers .* are in use"):
+            await replicas[0].create_consumer("KV_NODES", EPHEMERAL, prefix="any")
+        other = await stack.enter_async_context(closed.connected(role, "other"))
+        assert await other.entries(NODES) == []
+        if role == "materialize":  # before its durable consumer of SAMPLES exists
+            found = {
+                (await other.create_consumer("SAMPLES", EPHEMERAL, prefix="any"))[0] for _ in range(PROCESS_PLACES)
+            }
+            assert len(found) == PROCESS_PLACES
+            assert SAMPLES_CONSUMER not in found
+            durable = {"ack_policy": "explicit"}
+            await other.write_durable("SAMPLES", SAMPLES_CONSUMER, durable, action="create")
 
 
 async def test_commands_of_one_user_share_its_places_and_the_last_one_says_what_to_do(closed: Closed) -> None:

@@ -1,6 +1,5 @@
 """Headers of messages that act on a server, sent by each role to each subject to which it may publish."""
 
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -8,14 +7,8 @@ import msgspec
 import pytest
 
 from bus.buckets import AGENTS, ALL, BREAKERS, REFUSALS, SOURCES, WINDOWS, WORKERS, Bucket, Stream
-from bus.connection import Bus
-from bus.rights.access import Access
-from bus.rights.credentials import credentials_text
-from bus.rights.jwt import user_jwt
-from bus.rights.nkeys import Nkey, NkeyKind
 from bus.rights.roles import ROLES, overlap, permissions_of, tags_of
 from tests.integration.bus.closed import Closed, closed
-from tests.integration.bus.operated import EVERYTHING
 
 pytestmark = pytest.mark.usefixtures("long_limits")
 __all__ = ["closed"]
@@ -73,15 +66,10 @@ async def test_no_header_gives_a_role_more_than_its_rights_except_the_rollups_th
     closed: Closed,
 ) -> None:
     await closed.with_streams()
-    key, account = Nkey.new(NkeyKind.USER), closed.keys.account
-    admin = closed.server.log.parent / "admin.creds"
-    jwt = user_jwt(account, key.public, account=account.public, name="admin", permissions=EVERYTHING, now=time.time())
-    admin.write_text(credentials_text(jwt, key))
     emptied: dict[Stream | Bucket, set[str]] = defaultdict(set)
     reached: set[str] = set()
     sent = 0
-    async with Bus.connect(closed.server.url, name="admin", streams=(), access=Access(credentials=admin)) as owner:
-        await owner.wait_connected()
+    async with closed.connected_as(closed.owner()) as owner:
 
         async def message_of(of: Stream | Bucket) -> bytes:
             """The sequence and the body of the victim; empty if it is gone."""

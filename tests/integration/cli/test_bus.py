@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from bus.buckets import LEASES, NODES, PODS, SAMPLES, Bucket
+from bus.buckets import LEASES, NODES, PODS, SAMPLES, TABLES, Bucket
 from bus.connection import Bus
-from bus.errors import CrowdedError, FullError
+from bus.errors import CrowdedError, ForbiddenError, FullError
 from bus.mending import consumers_of
 from bus.rights.access import Access
 from bus.rights.credentials import credentials_text
@@ -25,9 +25,13 @@ from bus.rights.roles import MOST_USERS, PLACES, ROLES, Limits, streams_of
 from cli.configure.files import write_all
 from cli.rights.folder import NewUser, OperatorFolder
 from tests.e2e.processes import free_ports
+from tests.integration.bus.closed import earlier_configuration, earlier_credentials
 from tests.integration.bus.operated import OperatedServer, operated
 from tests.integration.cli.tas import HEALTH, Tas
 from tests.integration.servers import answered, eventually
+
+PEOPLE = ("reader", "operator", "keeper")
+"""The users of a new folder of whom an earlier version made the same credentials."""
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -115,7 +119,7 @@ async def test_so_many_users_that_their_consumers_could_take_all_places_are_made
     await init(tas, folder)  # makes one of each of the first two roles
     known = OperatorFolder.open(folder)
     more = [NewUser("reader", f"r{number}") for number in range(people - 2)]
-    write_all(known.user_steps(more, now=time.time()))
+    write_all(known.user_steps(dict.fromkeys(more), now=time.time()))
     for role in ("reader", "operator"):
         refused = await tas("bus", "user", str(folder), role, "one-more")
         assert (refused.code, "50 users of the roles reader, operator could take" in refused.err) == (1, True)
@@ -205,6 +209,116 @@ async def _is_ok(check: Callable[[OperatedServer], Awaitable[list[str]]], server
     return "server test: ok" in await check(server)
 
 
+def make_earlier(folder: Path) -> None:
+    """Makes of a folder what an earlier version would have made."""
+    keys = OperatorFolder.open(folder).keys
+    (folder / "keys" / "publishers.seed").unlink()
+    for user in OperatorFolder.open(folder).users():
+        text = earlier_credentials(keys, user.role, user.claims.name, *user.claims.values("source"))
+        user.file.write_text(text)
+    (folder / "auth.conf").write_text(earlier_configuration(keys))
+
+
+async def test_after_an_upgrade_programs_go_on_and_their_new_credentials_can_do_less(tas: Tas, tmp_path: Path) -> None:
+    folder = tmp_path / "operator"
+    await init(tas, folder)
+    for arguments in (("node", "a.b", "--source", "machine"), ("publisher", "probe", "--source", "probe")):
+        assert (await tas("bus", "user", str(folder), *arguments, "--days", "30")).code == 0
+    make_earlier(folder)
+
+    async def check() -> list[str]:
+        return (await tas("bus", "check", str(folder), "--bus", server.url)).out.splitlines()
+
+    async def finding() -> tuple[str, str]:
+        reader = str(folder / "users" / "tas-reader.creds")
+        found = (await tas("doctor", "--bus", server.url, "--bus-credentials", reader, "--json")).json
+        (one,) = [each for each in found if each["check"] == "bus.credentials"]
+        return one["severity"], one["run"]
+
+    async def reloaded() -> None:
+        server.configuration = auth(folder)
+        server.reload()
+        await eventually(lambda: _is_ok(lambda _: check(), server))
+
+    async with operated(tmp_path, auth(folder)) as server, AsyncExitStack() as stack:
+
+        async def connect(file: Path) -> Bus:
+            access = Access(credentials=file)
+            bus = await stack.enter_async_context(Bus.connect(server.url, name="x", streams=(), access=access))
+            await bus.wait_connected()
+            return bus
+
+        async def works() -> bool:
+            """Whether all three are connected, and each does what it does."""
+            await node.publish(SAMPLES, "tas.samples.a_b.machine", b"{}")
+            await probe.publish(TABLES, "tas.tables.probe.1-0", b"{}")
+            await evaluate.entries(NODES)
+            return True
+
+        access = Access(credentials=folder / "users" / "tas-keeper.creds")
+        keeper = await stack.enter_async_context(Bus.connect(server.url, name="keeper", access=access))
+        await eventually(lambda: keeper.connected and keeper.problem is None)
+        names = ("a_b", "probe", "tas-evaluate")
+        node, probe, evaluate = [await connect(folder / "users" / f"{name}.creds") for name in names]
+        stolen = [tmp_path / f"{name}.creds" for name in names]
+        for name, copy in zip(names, stolen, strict=True):
+            copy.write_bytes((folder / "users" / f"{name}.creds").read_bytes())
+        assert await works()
+        assert f"auth.conf: does not have the rights and limits of this version: tas bus init {folder}" in await check()
+
+        await init(tas, folder)
+        await reloaded()
+        assert await answered(works)
+        found = await check()
+        fill, take = "by which its holder can fill any bucket", "by which its holder can take all consumers of a stream"
+        before = "has credentials of an earlier version"
+        assert f"a_b: {before}, {fill}: tas bus user DIR node a.b --source machine --renew" in found
+        assert f"probe: {before}, {fill}: tas bus user DIR publisher probe --source probe --renew" in found
+        assert f"tas-evaluate: {before}, {take}: tas bus user DIR evaluate tas-evaluate --renew" in found
+        assert (await finding()) == ("warning", "tas bus check DIR")
+        known = contents(folder)
+        refused = await tas("bus", "init", str(folder), "--refuse-earlier")
+        assert (refused.code, contents(folder) == known) == (1, True)
+        assert "has credentials of an earlier version, of a_b, probe, tas-agents, tas-all, " in refused.err
+        assert f"tas bus init {folder} --renew-earlier makes new ones" in refused.err
+
+        links = [bus.link for bus in (node, probe, evaluate)]
+        await init(tas, folder, "--renew-earlier")
+        assert {name for name, content in contents(folder).items() if known.get(name) != content} == {
+            "issued.json",
+            *(
+                f"users/{user.claims.name}.creds"
+                for user in OperatorFolder.open(folder).users()
+                if user.role not in PEOPLE
+            ),
+        }
+        await eventually(lambda: all(link.lost.is_set() for link in links))
+        assert await answered(works)
+        found = await check()
+        assert not [line for line in found if before in line]
+        assert any(line.startswith("auth.conf: servers take credentials of an earlier version, too") for line in found)
+        for copy in stolen:
+            await connect(copy)
+
+        await init(tas, folder, "--refuse-earlier")
+        await reloaded()
+        assert await answered(works)
+        assert not [line for line in await check() if "earlier" in line]
+        assert (await finding())[0] == "ok"
+        for copy in stolen[:2]:
+            access = Access(credentials=copy)
+            thief = await stack.enter_async_context(Bus.connect(server.url, name="x", streams=(), access=access))
+            await eventually(lambda: "does not accept" in thief.last_error)  # noqa: B023 - before the next one
+        thief = await connect(stolen[2])
+        with pytest.raises(ForbiddenError):
+            await thief.write_durable(NODES.stream, "any", {"ack_policy": "none"}, action="create")
+        await init(tas, folder)
+        assert not OperatorFolder.open(folder).takes_earlier
+        # Who has lost the file gets it as strict as it was.
+        (folder / "auth.conf").unlink()
+        assert not OperatorFolder.open(folder).takes_earlier
+
+
 async def test_check_compares_a_server_and_a_revoked_user_is_refused_after_a_reload(tas: Tas, tmp_path: Path) -> None:
     folder = tmp_path / "operator"
     await init(tas, folder)
@@ -274,6 +388,7 @@ async def test_a_stream_full_of_consumers_is_named_and_revoke_and_mend_make_room
     """Consumers of a reader, and those that a reader of an earlier version could make, on a stream of that version."""
     folder = tmp_path / "operator"
     await init(tas, folder)
+    (folder / "auth.conf").write_text(earlier_configuration(OperatorFolder.open(folder).keys))
     assert (await tas("bus", "user", str(folder), "reader", "bob")).code == 0
     admin = tmp_path / "admin.creds"
     admin.write_text(OperatorFolder.open(folder).keys.mender("admin", now=0, expires=time.time() + 3600))

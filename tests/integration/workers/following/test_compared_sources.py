@@ -138,7 +138,7 @@ async def test_on_a_closed_bus_with_the_rights_of_before_nothing_is_compared_and
         return await entries(bus)
 
     monkeypatch.setattr(type(SOURCE_STATES), "entries", counted)
-    now = ROLES["evaluate"].rights.permissions
+    now = ROLES["evaluate"].earlier.permissions
     before = tuple(each for each in now.publish if "SOURCES" not in each)
     assert len(before) < len(now.publish)
     operator = Operator()

@@ -286,7 +286,7 @@ async def test_without_the_right_to_read_the_nodes_every_name_is_a_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(known_nodes, "READ_SECONDS", 0.5)
-    rights = ROLES["collect"].rights
+    rights = ROLES["collect"].earlier
     before = replace(rights, reads=tuple(each for each in rights.reads if each is not NODES))
     assert before != rights
     any_source = tuple(each.replace(SOURCE, "*") for each in before.permissions.publish)

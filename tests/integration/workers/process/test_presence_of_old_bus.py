@@ -29,7 +29,7 @@ OTHERS = tuple(of for of in ALL if of is not WORKERS)
 
 def earlier(role: str) -> Permissions:
     """What a role might do before there was WORKERS."""
-    now = ROLES[role].rights.permissions
+    now = ROLES[role].earlier.permissions
     return Permissions(
         publish=tuple(each for each in now.publish if "WORKERS" not in each),
         subscribe=(f"_INBOX.{role}.>",),
@@ -38,7 +38,7 @@ def earlier(role: str) -> Permissions:
 
 
 def now(role: str) -> Permissions:
-    permissions = ROLES[role].rights.permissions
+    permissions = ROLES[role].earlier.permissions
     return Permissions(publish=permissions.publish, subscribe=(f"_INBOX.{role}.>",), denied=permissions.denied)
 
 

@@ -2,6 +2,7 @@
 
 import time
 from itertools import combinations
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,19 @@ from bus.rights.credentials import parse_credentials
 from bus.rights.jwt import claims_of
 from bus.rights.nkeys import Nkey, NkeyKind
 from bus.rights.operator import Keys, user_claims
-from bus.rights.roles import PLACES, ROLES, WORKERS, overlap, permissions_of, streams_of, tags_of, user_of
+from bus.rights.roles import (
+    PLACES,
+    PROCESS_PLACES,
+    ROLES,
+    WORKERS,
+    overlap,
+    permissions_of,
+    streams_of,
+    tags_of,
+    user_of,
+)
+from bus.rights.roles import PUBLISHERS as PUBLISHER_ROLES
+from bus.subjects import EARLIER
 from tas.agents.file import MAX_AGENTS
 
 SHARED = {
@@ -77,10 +90,16 @@ def test_nobody_may_do_everything_and_only_the_keeper_creates(role: str) -> None
     assert verbs <= {"STREAM.INFO", "STREAM.CREATE", "STREAM.PURGE", "STREAM.MSG"}
 
 
+def accounts(configuration: str) -> list[dict[str, Any]]:
+    """What the JWT of each account of a configuration says."""
+    lines = [line.split() for line in configuration.splitlines() if line.startswith("  A")]
+    return [claims_of(jwt) for _, jwt in lines]
+
+
 def test_a_connection_of_each_role_has_limits_in_the_configuration_of_the_server() -> None:
     keys = Keys.new()
     configuration = keys.server_configuration(revoked={}, now=1000.0)
-    claims = claims_of(keys.account_in(configuration))["nats"]["signing_keys"]
+    claims = [each for account in accounts(configuration) for each in account["nats"].get("signing_keys", ())]
     limits = {each["role"]: (each["template"]["subs"], each["template"]["payload"]) for each in claims}
     sample = 257 << 10  # 256 KiB and headers
     # A reader asks, and its questions are kept: the metadata of a consumer is in the memory of the server.
@@ -112,7 +131,7 @@ def test_a_worker_knows_of_every_stream_that_it_reads_or_writes(worker: str) -> 
 def test_a_worker_that_can_do_without_a_stream_may_read_it_and_does_not_demand_it() -> None:
     """On a closed bus of an earlier version, `evaluate` would report a problem of the bus for a metric alone."""
     assert SOURCES not in streams_of("evaluate")
-    assert "$JS.API.CONSUMER.CREATE.KV_SOURCES.*" in ROLES["evaluate"].rights.permissions.publish
+    assert "$JS.API.CONSUMER.CREATE.KV_SOURCES.{{name()}}" in ROLES["evaluate"].rights.permissions.publish
     assert SOURCES in streams_of("evaluate", "events")
 
 
@@ -132,11 +151,52 @@ def test_a_person_has_a_few_names_for_consumers_and_no_two_users_share_one() -> 
     publish = permissions_of("reader", "ann", tags_of("reader", "ann")).publish
     found = {each.removeprefix(start) for each in publish if each.startswith(start)}
     assert found == {each + end for each in ("ann", *names) for end in ("", ".>")}
-    # A process may have any; a program has none.
-    assert start + "*" in permissions_of("evaluate", "tas-evaluate", ()).publish
+    # A program has none.
     assert tags_of("node", "a_1", sources=["x"]) == ("source:x",)
-    for role in ROLES:
-        assert bool(tags_of(role, "x")) is (role in ("reader", "operator")), role
+    assert {role for role in ROLES if not tags_of(role, "x")} == {"node", "publisher", "subscriber", "keeper"}
+
+
+def test_a_process_has_names_for_consumers_and_one_of_an_earlier_version_any() -> None:
+    start = "$JS.API.CONSUMER.CREATE.KV_NODES."
+    for role in (role for role, each in ROLES.items() if NODES in each.rights.reads and each.workers):
+        user = f"tas-{role}"
+        tags = tags_of(role, user)
+        now = [each for each in permissions_of(role, user, tags).publish if each.startswith(start)]
+        assert len(now) == 2 * (PROCESS_PLACES + 1), role
+        assert not any("*" in each for each in now), role
+        before = permissions_of(role, user, tags, earlier=True).publish
+        assert {start + "*", start + "*.>"} <= {*before}, role
+    # People are told by a right without another meaning.
+    for role in ("reader", "operator"):
+        told, others = (set(permissions_of(role, "ann", (), earlier=each).publish) for each in (True, False))
+        assert told - others == {EARLIER}
+        assert not any(overlap(EARLIER, subject) for of in ALL for subject in of.subjects)
+
+
+def test_the_account_of_publishers_reaches_what_publishers_need_and_nothing_else() -> None:
+    keys = Keys.new()
+    main, publishers, _ = accounts(keys.server_configuration(revoked={}, now=1000.0))
+    info = {f"tas.api.STREAM.INFO.{name}": f"$JS.API.STREAM.INFO.{name}" for name in ("SAMPLES", "TABLES")}
+    needed = {"tas.samples.*.*": "tas.samples.*.*", "tas.tables.*.*": "tas.tables.*.*", **info}
+    assert {each["subject"] for each in main["nats"]["exports"]} == {*needed.values()}
+    imports = publishers["nats"]["imports"]
+    assert {each.get("local_subject", each["subject"]): each["subject"] for each in imports} == needed
+    assert {each["account"] for each in publishers["nats"]["imports"]} == {main["sub"]}
+    assert {each["role"] for each in publishers["nats"]["signing_keys"]} == set(PUBLISHER_ROLES)
+    assert not set(PUBLISHER_ROLES) & {each["role"] for each in main["nats"]["signing_keys"]}
+    limits = publishers["nats"]["limits"]
+    assert (limits["mem_storage"], limits["disk_storage"], "exports" in publishers["nats"]) == (0, 0, False)
+
+
+def test_a_configuration_says_whether_it_takes_credentials_of_an_earlier_version() -> None:
+    keys = Keys.new()
+    for earlier in (True, False):
+        configuration = keys.server_configuration(revoked={}, now=1000.0, earlier=earlier)
+        assert keys.takes_earlier(configuration) is earlier
+    assert keys.takes_earlier("damaged") is None
+    assert Keys.new().takes_earlier(configuration) is None
+    (main, *_) = accounts(keys.server_configuration(revoked={}, now=1000.0, earlier=True))
+    assert {each["role"] for each in main["nats"]["signing_keys"]} == ROLES.keys()
 
 
 def test_a_table_is_published_only_by_who_may_publish_for_all_nodes() -> None:
@@ -180,11 +240,12 @@ def test_new_rights_change_the_configuration_and_a_later_time_does_not() -> None
     (account,) = (line.split()[1] for line in second.splitlines() if line.startswith(f"  {keys.account.public}: "))
     nats = claims_of(account)["nats"]
     assert nats["revocations"] == revoked
-    assert {key["role"] for key in nats["signing_keys"]} == ROLES.keys()
+    assert {key["role"] for key in nats["signing_keys"]} == ROLES.keys() - set(PUBLISHER_ROLES)
     denied = {key["role"]: "deny" in key["template"]["pub"] for key in nats["signing_keys"]}
     assert [role for role, is_denied in denied.items() if is_denied] == ["windows", "reader", "operator"]
     assert keys.server_configuration(revoked={}, now=3000.0, before="damaged\n") not in ("damaged\n", first)
-    assert all(key.seed not in second for key in (keys.operator, keys.account, keys.system, *keys.roles.values()))
+    secret = (keys.operator, keys.account, keys.publishers, keys.system, *keys.roles.values())
+    assert all(key.seed not in second for key in secret)
 
 
 def test_credentials_name_the_user_its_sources_and_the_key_of_its_role() -> None:
@@ -195,3 +256,6 @@ def test_credentials_name_the_user_its_sources_and_the_key_of_its_role() -> None
     assert shown.expires == int(now + 60)
     claims = user_claims(shown.jwt)
     assert (claims.name, claims.tags, claims.issuer) == ("a_b", ("source:x",), keys.roles["node"].public)
+    assert (claims.account, claims.seconds, claims.values("source")) == (keys.publishers.public, 60, ("x",))
+    process = user_claims(parse_credentials(keys.credentials("watch", "w", now=now).encode(), "file").jwt)
+    assert (process.account, process.seconds) == (keys.account.public, None)

@@ -14,7 +14,7 @@ THREE = {"SAMPLES": 3}
 
 def test_a_good_bus_has_no_finding() -> None:
     assert bad(check_bus(GOOD)) == {}
-    assert len(severities(check_bus(GOOD))) == 9
+    assert len(severities(check_bus(GOOD))) == 10
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,7 @@ def test_a_good_bus_has_no_finding() -> None:
         ({"room": {"KV_NODES": (990, 1000)}}, {"bus.room": Severity.ERROR}),
         ({"weak": {"SAMPLES": ["duplicate_window"]}}, {"bus.limits": Severity.HINT}),
         ({"weak": {"SAMPLES": ["duplicate_window"]}, "closed": True}, {"bus.limits": Severity.WARNING}),
+        ({"earlier": True, "closed": True}, {"bus.credentials": Severity.WARNING}),
         ({"cluster": "c"}, {"bus.replicas": Severity.WARNING}),
         ({"cluster": "c", "copies": {"SAMPLES": 2}}, {"bus.replicas": Severity.WARNING}),
         ({"cluster": "c", "copies": {"SAMPLES": 3}}, {}),

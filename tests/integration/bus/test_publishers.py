@@ -1,0 +1,114 @@
+"""Programs that publish samples are in an account without streams: no answer to them is written to a stream."""
+
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, suppress
+from functools import partial
+
+import pytest
+
+from bus.buckets import ALL, NODES, SAMPLES, TABLES, Bucket, Stream
+from bus.connection import CALL_SECONDS, Bus
+from bus.errors import ForbiddenError, NobodyListensError, UnavailableError
+from bus.rights.access import Access
+from bus.rights.jwt import ANSWER_SECONDS
+from bus.rights.roles import PUBLISHERS, permissions_of, tags_of
+from bus.subjects import samples_subject
+from tests.integration.bus.closed import Closed, closed, earlier
+from tests.integration.servers import eventually
+
+pytestmark = pytest.mark.usefixtures("long_limits")
+__all__ = ["closed", "earlier"]
+
+KEYS = 20
+"""So many keys are invented in each stream, with each question."""
+
+
+def targets() -> Iterator[str]:
+    """Subjects of every stream that takes some, under which no record is stored."""
+    for of in ALL:
+        for number in range(KEYS):
+            if isinstance(of, Bucket):
+                yield of.subject(f"invented{number}")
+            elif of.subjects:
+                yield of.subjects[0].replace("*", f"invented{number}").replace(">", f"invented{number}")
+
+
+def questions(role: str, name: str) -> list[str]:
+    """A subject for each right to publish: the server answers each."""
+    publish = permissions_of(role, name, tags_of(role, name, sources=["probe"])).publish
+    return [each.replace("*", "1-0" if ".tables." in each else "own") for each in publish]
+
+
+async def invented(owner: Bus, of: Stream | Bucket) -> int:
+    """How many messages a stream has under subjects that were invented."""
+    answer = await owner.api(f"STREAM.INFO.{of.stream}", {"subjects_filter": ">"})
+    found: dict[str, int] = answer["state"].get("subjects") or {}
+    return sum(count for subject, count in found.items() if "invented" in subject)
+
+
+async def ask(bus: Bus, role: str, name: str) -> None:
+    """Sends each question with each target as its reply subject, and returns when the servers have answered all."""
+    for question in questions(role, name):
+        for target in targets():
+            await bus.link.send(question, b"{}", reply=target)
+        with suppress(NobodyListensError):  # one after the other; one question is for the account of publishers alone
+            await bus.link.request(question, b"{}", seconds=CALL_SECONDS)
+
+
+@pytest.mark.parametrize(("role", "name"), [("node", "a_b"), ("publisher", "probe-of-all")])
+async def test_no_answer_to_a_publisher_is_written_to_a_stream(earlier: Closed, role: str, name: str) -> None:
+    """With the credentials of an earlier version every bucket is written to: the account of publishers prevents it."""
+    assert role in PUBLISHERS
+    await earlier.with_streams()
+    async with AsyncExitStack() as stack:
+        owner = await stack.enter_async_context(earlier.connected_as(earlier.owner()))
+        new = await stack.enter_async_context(earlier.connected(role, name, "probe"))
+        await ask(new, role, name)
+        assert {of.stream: await invented(owner, of) for of in ALL} == dict.fromkeys((of.stream for of in ALL), 0)
+
+        old = await stack.enter_async_context(earlier.connected_as(earlier.earlier_user(role, name, "probe")))
+        await ask(old, role, name)
+        for of in ALL:
+            if of.subjects:
+                assert await invented(owner, of) >= KEYS, of.stream
+
+
+async def test_a_server_that_takes_no_earlier_credentials_refuses_a_publisher_of_before(closed: Closed) -> None:
+    await closed.with_streams()
+    access = Access(credentials=closed.earlier_user("node", "a_b", "probe"))
+    async with Bus.connect(closed.server.url, name="old", streams=(), access=access) as old:
+        await eventually(lambda: "does not accept" in old.last_error)
+    async with closed.connected("node", "a_b", "probe") as new:
+        await new.publish(SAMPLES, samples_subject("a.b", "probe"), b"{}")
+
+
+async def test_a_publisher_has_answers_as_before_also_of_the_largest_message(closed: Closed) -> None:
+    """What a program sees: the sequence, a refusal with its reason, whether there is a stream."""
+    async with closed.connected("publisher", "probe-of-all", "probe") as bus:
+        with pytest.raises(UnavailableError):
+            await bus.publish(SAMPLES, "tas.samples.a.probe", b"{}")
+    await closed.with_streams()
+    async with closed.connected("publisher", "probe-of-all", "probe") as bus:
+        first = await bus.publish(SAMPLES, "tas.samples.a.probe", b"{}")
+        assert await bus.publish(SAMPLES, "tas.samples.a.probe", bytes(SAMPLES.max_message_bytes)) == first + 1
+        await bus.publish_all(TABLES, [("tas.tables.probe.1-0", b"{}")] * 300)
+        assert (await bus.epoch(SAMPLES)).last_sequence == first + 1
+        assert (await bus.epoch(TABLES)).created
+        with pytest.raises(ForbiddenError):
+            await bus.api(f"STREAM.INFO.{NODES.stream}")
+
+
+async def test_a_server_soon_forgets_whom_an_answer_is_for_that_never_comes(closed: Closed) -> None:
+    """Each request that no stream answers would take memory of the server for two minutes."""
+    await closed.with_streams()
+    async with closed.connected("node", "a", "probe") as thief:
+        for number in range(500):
+            headers = {"Nats-Trace-Dest": f"_INBOX.a.{number}", "Nats-Trace-Only": "true"}
+            await thief.link._client.publish("tas.samples.a.probe", b"{}", f"_INBOX.a.{number}", headers=headers)
+        await thief.publish(SAMPLES, "tas.samples.a.probe", b"{}")
+        assert ANSWER_SECONDS < 10
+        await eventually(partial(_forgets, closed))
+
+
+async def _forgets(closed: Closed) -> bool:
+    return await closed.awaited() == 0
