@@ -13,6 +13,7 @@ import msgspec
 from bus.errors import CONSUMER_EXISTS, BusError, ForbiddenError, UnavailableError
 from bus.link import CALL_SECONDS, Link
 from bus.subjects import OWN_RIGHTS
+from tas.values.nouns import counted
 
 MOST = 1000
 """How many consumers a server allows on a stream that has no `max_consumers`, unless its `default_max_consumers` is
@@ -60,7 +61,8 @@ async def create(
             if names is None or error.code != CONSUMER_EXISTS:
                 raise
     raise UnavailableError(
-        f"all {len(tried)} consumers that {link.who} may have on {stream} are in use: {', '.join(sorted(tried))}. End "
+        f"{link.who} may have {counted(len(tried), 'consumer')} on {stream}, and none is free: "
+        f"{', '.join(sorted(tried))}. End "
         "another command or process of this user, or make another user: tas bus user DIR ROLE NAME; credentials from "
         "before this version have one place: --renew gives them all"
     )

@@ -19,6 +19,7 @@ from bus.errors import BusError, UnavailableError
 from bus.link import CALL_SECONDS, Delivery, Link, status
 from bus.pulse import HEARTBEAT_SECONDS, Pulse
 from bus.requests import Pace, Requests
+from tas.values.nouns import counted
 
 REMOVE_SECONDS = 0.5
 """How long the deletion of a consumer may take: without it the server deletes the consumer later."""
@@ -252,7 +253,7 @@ class Feed:
     def _receive_entry(self, message: Msg) -> None:
         delivery = Delivery.of(message.reply)
         if delivery.consumer_sequence != self._consumer_sequence + 1:
-            self._end(f"{delivery.consumer_sequence - self._consumer_sequence - 1} entries were lost")
+            self._end(_lost(delivery.consumer_sequence - self._consumer_sequence - 1))
             return
         self._consumer_sequence = delivery.consumer_sequence
         self._pending = delivery.pending
@@ -284,7 +285,7 @@ class Feed:
         if last_consumer_sequence is None:  # a flow control request; the server waits for the reply
             return message.reply
         if int(last_consumer_sequence) != self._consumer_sequence:
-            self._end(f"{int(last_consumer_sequence) - self._consumer_sequence} entries were lost")
+            self._end(_lost(int(last_consumer_sequence) - self._consumer_sequence))
         else:
             self._note_idle()
         return headers.get("Nats-Consumer-Stalled", "")
@@ -308,3 +309,7 @@ class Feed:
 
     def _end(self, why: str) -> None:
         self._pulse.end(UnavailableError(f"{self._bucket.name}: {why}"))
+
+
+def _lost(number: int) -> str:
+    return f"{counted(number, 'entry was', 'entries were')} lost"

@@ -27,6 +27,7 @@ from bus.errors import (
 )
 from bus.rights.access import Loaded
 from bus.subjects import API, PUBLISHERS_API
+from tas.values.nouns import counted
 from tas.values.throttle import Throttle
 
 log = structlog.get_logger(__name__)
@@ -332,10 +333,10 @@ class Link:
         except TimeoutError as error:
             unanswered = sum(not reply.done() for _, reply in expected.values())
             raise UnavailableError(
-                f"no answer within {seconds:g} s to {unanswered} of {len(messages)} messages"
+                f"no answer within {seconds:g} s to {unanswered} of {counted(len(messages), 'message')}"
             ) from error
         except errors.Error as error:
-            raise UnavailableError(f"{len(messages)} messages: {error}") from error
+            raise UnavailableError(f"{counted(len(messages), 'message')}: {error}") from error
         finally:
             for token in expected:
                 del self._replies[token]

@@ -23,6 +23,7 @@ from bus.errors import (
     UnavailableError,
 )
 from bus.link import Link
+from tas.values.nouns import counted
 
 log = structlog.get_logger(__name__)
 
@@ -91,7 +92,7 @@ def _problem(unknown: Sequence[BusError], stuck: Sequence[str], wrong: Sequence[
     if unknown:
         return unknown[0]
     if stuck:
-        others = f" and {len(stuck) - 1} other streams" if len(stuck) > 1 else ""
+        others = f" and {counted(len(stuck) - 1, 'other stream')}" if len(stuck) > 1 else ""
         return NoMajorityError(f"most servers with copies of {stuck[0]}{others} do not run, or follow no leader")
     return MisconfiguredError("; ".join(wrong)) if wrong else None
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from cli.output import echo
+from tas.values.nouns import counted
 
 FOLDERS = {Path(): Path(__file__).with_name("deploy"), Path("docs"): Path(__file__).with_name("pages")}
 """Below `--to`: `deploy/` and `docs/` of the repository. In the repository the package has links to them, in a wheel it
@@ -39,4 +40,4 @@ def files(*, to: Path | None) -> None:
             shutil.copytree(source, to / below, dirs_exist_ok=True)
     except OSError as error:
         raise click.ClickException(f"--to: {error.filename or to}: {error.strerror}") from error
-    echo(f"{len(names)} files in {to}")
+    echo(f"{counted(len(names), 'file')} in {to}")

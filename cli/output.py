@@ -50,12 +50,5 @@ def json_lines_of(text: str) -> str:
     return "\n".join(line if line.isprintable() else "".join(map(_json_escape, line)) for line in text.split("\n"))
 
 
-def counted(number: int, noun: str) -> str:
-    """A number of things: `1 node`, `2 nodes`, `2 policies`."""
-    if number == 1:
-        return f"1 {noun}"
-    return f"{number} {noun.removesuffix('y')}ies" if noun.endswith("y") else f"{number} {noun}s"
-
-
 def _json_escape(character: str) -> str:
     return character if character.isprintable() else json.dumps(character)[1:-1]

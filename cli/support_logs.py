@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cli.doctor.cluster_read import ADMINISTRATOR
+from tas.values.nouns import counted
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import ConfigurationError, KubernetesError
 from workers.kubernetes.resources import LABELLED_PODS
@@ -39,7 +40,7 @@ async def logs_of_pods(kubeconfig: Path | None) -> PodLogs:
     if not names:
         found.lacking["logs"] = f"no pod of the cluster has the label {SELECTOR}"
     elif len(names) > MAX_PODS:
-        found.lacking["logs"] = f"those of {len(names) - MAX_PODS} more pods"
+        found.lacking["logs"] = f"those of {counted(len(names) - MAX_PODS, 'more pod')}"
     return found
 
 

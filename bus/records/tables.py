@@ -31,6 +31,7 @@ from tas.samples.parts import MAX_ROWS
 from tas.samples.table import Column, Reading, Table, TableKey, Values, table_of
 from tas.values.blanks import ANY, has_blanks, has_small_blanks, refusal_of
 from tas.values.names import is_metric_name, is_subdomain
+from tas.values.nouns import counted
 from tas.values.quantity import Quantity, QuantityError, format_quantity, parse_quantity
 
 MAX_TABLE_BYTES = 256 << 10
@@ -352,8 +353,8 @@ class _Readings:
             return _Field(value)
         cells = self._decoded(where, _cells_decoder, written)
         if len(cells) != len(self._rows.names):
-            reason = f"must be one for each of {len(self._rows.names)} nodes"
-            raise InvalidInputError(self._refusals.subject, where, f"{len(cells)} values", reason)
+            reason = f"must be one for each of {counted(len(self._rows.names), 'node')}"
+            raise InvalidInputError(self._refusals.subject, where, counted(len(cells), "value"), reason)
         values: list[float | None] = []
         faults: dict[int, _Fault] = {}
         for row, cell in enumerate(cells):
@@ -409,7 +410,8 @@ def _values(
             return None
         texts = [_text(cell) for cell in cells]
     if len(texts) != len(rows.names):
-        refusals.add("metrics", metric, f"{len(texts)} values", f"must be one for each of {len(rows.names)} nodes")
+        nodes = counted(len(rows.names), "node")
+        refusals.add("metrics", metric, counted(len(texts), "value"), f"must be one for each of {nodes}")
         return None
     for row in (*rows.refused, *superseded):
         texts[row] = None

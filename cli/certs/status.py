@@ -15,6 +15,7 @@ from cli.output import echo
 from tas.certificates.findings import authority_findings, issuer_of, leaf_findings
 from tas.certificates.forms import alternative_names
 from tas.errors import line_of
+from tas.values.nouns import counted
 from workers.process.tls_files import TlsError
 
 EXIT_FINDINGS = 3
@@ -144,6 +145,6 @@ def _print(state: _State, now: datetime) -> None:
         trust = "in ca.crt" if state.issuer is not None else "not in ca.crt"
         echo(f"  issuer   {line_of(certificate.issuer.rfc4514_string())} ({trust})")
     expires = certificate.not_valid_after_utc
-    echo(f"  expires  {expires:%Y-%m-%d}, in {(expires - now).days} days")
+    echo(f"  expires  {expires:%Y-%m-%d}, in {counted((expires - now).days, 'day')}")
     if state.key:
         echo(f"  key      {state.key}")

@@ -10,7 +10,8 @@ from cli.configure.errors import ConfigureError, errors_shown
 from cli.configure.files import write_all
 from cli.configure.flags import Command, OriginalOption, backup_option
 from cli.configure.report import files_json, print_diffs, print_notices
-from cli.output import counted, echo
+from cli.output import echo
+from tas.values.nouns import counted
 
 
 @click.command("revert", cls=Command, params=[

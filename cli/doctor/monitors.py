@@ -15,6 +15,7 @@ from cli.doctor.requests import requested
 from tas.diagnosis.bus import MONITOR_MEND, BusFacts, oldest, version_of
 from tas.diagnosis.finding import Missing
 from tas.errors import without_password
+from tas.values.nouns import counted
 from workers.process.http_body import whole_body
 
 MONITOR_PORT = 8222
@@ -54,7 +55,8 @@ async def _monitors(facts: BusFacts, monitors: Sequence[str]) -> _Monitored:
         return _Monitored(sync=missing, version=version)
     servers = len({each.server_id for each in read})
     if servers < (size := max(each.jetstream.meta.cluster_size for each in read)):
-        reason = f"{servers} of {size} servers of the cluster {facts.cluster} were asked, and each may be set otherwise"
+        all_of = f"of {size} servers of the cluster {facts.cluster}"
+        reason = counted(servers, f"{all_of} was asked", f"{all_of} were asked") + ", and each may be set otherwise"
         return _Monitored(sync=Missing(reason, MONITOR_MEND), version=version)
     return _Monitored(sync=True, version=version)
 

@@ -3,8 +3,9 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from cli.output import counted, echo, echo_coloured
+from cli.output import echo, echo_coloured
 from tas.diagnosis.finding import Finding, Severity, group_of
+from tas.values.nouns import counted
 
 COLOURS = {
     Severity.OK: "green",

@@ -1,10 +1,11 @@
 """Prints what the pods of a node request."""
 
-from cli.output import counted, echo
+from cli.output import echo
 from cli.queries.query import age_text
 from cli.queries.tables import new_table, print_table
 from tas.allocation.pod import CPU
 from tas.explain.allocation import AllocationExplanation
+from tas.values.nouns import counted
 from tas.values.quantity import NANO, Quantity, short_text
 
 SHOWN = 10

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from rich.table import Table
 from rich.text import Text
 
-from cli.output import counted, echo, echo_line
+from cli.output import echo, echo_line
 from cli.queries.query import age_text, value_text
 from cli.queries.tables import new_table, print_table
 from cli.settings import flag
@@ -23,6 +23,7 @@ from tas.extender.verbs import Answer
 from tas.policy.policy import StrategyType
 from tas.policy.rules import State
 from tas.values.duration import format_duration
+from tas.values.nouns import counted
 
 SHOWN = 30
 """How many nodes or answers a table has; JSON has all of them."""

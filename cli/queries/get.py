@@ -25,7 +25,7 @@ from bus.processes import refused_of_sources, waiting_nodes
 from bus.records.policies import PolicyRecord
 from cli.as_json import JSON_OPTION, print_json
 from cli.options import settings_command
-from cli.output import counted, echo, echo_line
+from cli.output import echo, echo_line
 from cli.queries.cards import gpus
 from cli.queries.query import (
     StoredNodes,
@@ -46,6 +46,7 @@ from tas.processes.process import RefusedSamples
 from tas.samples.contradictions import Contradiction, contradictions
 from tas.samples.sample import NodeSamples
 from tas.sources.state import RefusedValues, SourceState, health, tolerances_of
+from tas.values.nouns import counted
 from tas.values.quantity import format_quantity
 from tas.verdict.brake import UNREADABLE_BREAKER, UNREADABLE_PAUSE, Freeze, freeze_of
 from tas.verdict.ownership import LABEL_STRATEGIES, Claim, claim_of, owner_of

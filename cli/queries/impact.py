@@ -11,7 +11,7 @@ from bus.connection import Bus
 from bus.kinds import BREAKER_RECORDS, POD_RECORDS, POLICY_RECORDS
 from cli.as_json import print_json
 from cli.options import settings_command
-from cli.output import counted, echo
+from cli.output import echo
 from cli.policy import content
 from cli.queries.explain import view_of
 from cli.queries.query import ask, readable
@@ -20,6 +20,7 @@ from tas.errors import InvalidInputError
 from tas.explain.impact import Impact, Known, PodOfPolicy, impacts_of
 from tas.policy.manifest import is_another_kind, parse_manifest
 from tas.policy.policy import Policy, PolicyKey
+from tas.values.nouns import counted
 from tas.verdict.brake import UNREADABLE_BREAKER
 from workers.process.manifests import ManifestError, objects, read_yaml_lines
 from workers.watching.policy_lint import Severity, lint

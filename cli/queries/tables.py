@@ -10,8 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.console import new_console
-from cli.output import counted, echo
+from cli.output import echo
 from tas.errors import line_of
+from tas.values.nouns import counted
 
 MAX_ROWS = 100_000
 """The most rows of a table, as of 15,000 nodes with 6 metrics. What is left out is said below it."""

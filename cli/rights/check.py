@@ -30,6 +30,7 @@ from cli.settings import Settings
 from tas.diagnosis.bus import check_bus
 from tas.diagnosis.finding import Missing, exit_code
 from tas.errors import InvalidInputError
+from tas.values.nouns import counted
 from workers.process.errors import StartError
 from workers.process.log_form import LogFormat, LogLevel
 from workers.process.logs import configure_logging
@@ -148,7 +149,7 @@ async def _problem_of(user: User, address: str, access: Access, few: asyncio.Sem
     if folder.is_earlier(user):
         return f"{_EARLIER[user.role in PUBLISHERS]}: {renewal(user)}"
     if missing := set(tags_of(user.role, user.claims.name)) - set(user.claims.tags):
-        return f"has {len(missing)} consumers less than in this version: {renewal(user)}"
+        return f"has {counted(len(missing), 'consumer')} less than in this version: {renewal(user)}"
     needed = permissions_of(user.role, user.claims.name, user.claims.tags, earlier=folder.takes_earlier)
     return difference(found, needed)
 

@@ -25,6 +25,7 @@ from cli.rights.folder import OperatorFolder, existing
 from cli.settings import Settings
 from tas.diagnosis.finding import some
 from tas.errors import printable
+from tas.values.nouns import counted
 from workers.process.errors import StartError
 from workers.process.log_form import LogFormat, LogLevel
 from workers.process.logs import configure_logging
@@ -145,7 +146,7 @@ async def remove_left(bus: Bus, folder: OperatorFolder, *, dry_run: bool = False
         await remove(bus, left)
     would = "would be " if dry_run else ""
     for stream, names in _by_stream(left).items():
-        echo(printable(f"{stream}: {len(names)} consumers {would}removed: {some(names)}"))
+        echo(printable(f"{stream}: {counted(len(names), 'consumer')} {would}removed: {some(names)}"))
     for stream, names in _by_stream(set(found) - set(left)).items():
         if (count := len(names)) >= MANY:
             echo(printable(f"{stream}: {count} consumers stay: {some(names)}"))

@@ -19,6 +19,7 @@ from cli.rights.connecting import asked, connected
 from cli.rights.folder import AUTH, OperatorFolder
 from tas.diagnosis.bus import BusFacts, oldest
 from tas.diagnosis.finding import Missing, some
+from tas.values.nouns import counted
 
 LOOKER = "tas-check"
 """The user of the system account that asks the servers. Its credentials are deleted at once."""
@@ -127,7 +128,8 @@ def absent_of(seen: Mapping[str, Seen]) -> list[str]:
     servers = servers_of(seen)
     size = max((each.about.jetstream.meta.cluster_size for each in servers), default=0)
     if len(servers) < size:
-        texts.append(f"{len(servers)} of {size} servers of the cluster answer: {some(_names(servers))}")
+        all_of = f"of {size} servers of the cluster"
+        texts.append(f"{counted(len(servers), f'{all_of} answers', f'{all_of} answer')}: {some(_names(servers))}")
     return texts
 
 

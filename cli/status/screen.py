@@ -7,11 +7,12 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from cli.doctor.output import COLOURS
-from cli.output import counted, echo, echo_coloured
+from cli.output import echo, echo_coloured
 from cli.queries.query import age_text
 from tas.diagnosis.finding import Finding, Severity
 from tas.diagnosis.overview import Overview, Verdict, WorkerRow
 from tas.errors import printable
+from tas.values.nouns import counted
 
 HEAD = {
     Verdict.WELL: ("green", "all is well"),
@@ -129,7 +130,7 @@ def _process_rows(found: Overview) -> Iterator[Sequence[str]]:
         behind = [
             f"{name} {seconds:.0f} s behind" for sources in row.behind.values() for name, seconds in sources.items()
         ]
-        behind += [f"{name} {lag} messages behind" for name, lag in row.lag.items()]
+        behind += [f"{name} {counted(lag, 'message')} behind" for name, lag in row.lag.items()]
         unready = [f"{worker} not ready" for worker in row.unready]
         notes = [*unready, *behind, *(f"holds {', '.join(row.leases)}" for _ in (1,) if row.leases)]
         notes += [f"{file} expires {_date(at)}" for file, at in row.expires.items()]

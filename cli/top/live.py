@@ -23,7 +23,6 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from cli.output import counted
 from tas.enforcing.labels import is_in_our_form
 from tas.errors import printable
 from tas.explain.explain import NodeExplanation, explain_node
@@ -32,6 +31,7 @@ from tas.policy.policy import PolicyKey, StrategyType
 from tas.policy.rules import State
 from tas.samples.freshness import is_fresh
 from tas.samples.sample import newest
+from tas.values.nouns import counted
 from tas.values.quantity import short_text
 from workers.following.followed_view import FollowedView
 from workers.following.freezes import Freezes

@@ -26,6 +26,7 @@ from lab.demo.stories import Story
 from tas.extender.verbs import Answer
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey
+from tas.values.nouns import counted
 from tas.verdict.status import metrics_of
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import KubernetesError, NotFoundError
@@ -86,8 +87,8 @@ class ClusterChecks:
         known = [node async for node in self._known(accepting)]
         if len(known) < needed:
             raise UnfitError(
-                f"the bus at {self._bus.address} knows {len(known)} of the {len(accepting)} nodes that accept pods, "
-                f"and the demo needs {needed}: {self._is_watched()}"
+                f"the bus at {self._bus.address} knows {len(known)} of the {counted(len(accepting), 'node')} "
+                f"that accept pods, and the demo needs {needed}: {self._is_watched()}"
             )
         await self._check_ready()
         return [Node(node.metadata.name, node.metadata.labels[HOSTNAME]) for node in known[:needed]]
@@ -101,7 +102,7 @@ class ClusterChecks:
             )
         if not [node async for node in self._known(listed)]:
             raise UnfitError(
-                f"the bus at {self._bus.address} knows none of the {len(listed)} nodes of the cluster: "
+                f"the bus at {self._bus.address} knows none of the {counted(len(listed), 'node')} of the cluster: "
                 f"{self._is_watched()}"
             )
         await self._check_ready()

@@ -21,6 +21,7 @@ from lab.simulate.model.synthetic import Shape, excess_of_made, synthetic_load
 from lab.simulate.outcome import Outcome
 from lab.simulate.picture import picture
 from tas.errors import InvalidInputError
+from tas.values.nouns import counted
 from workers.process.errors import EXIT_FAILED
 
 BAR = 20
@@ -209,7 +210,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _title(recording: Path | None, *, nodes: int, pods: int, hours: float, seed: int, runs: int) -> str:
-    what = recording.name if recording is not None else f"{nodes} nodes, {pods} pods, {hours:g} hours"
+    what = recording.name if recording is not None else f"{counted(nodes, 'node')}, {counted(pods, 'pod')}, {hours:g} h"
     seeds = f"seed {seed}" if runs == 1 else f"seeds {seed} to {seed + runs - 1}"
     return f"Hours in which nodes use more than 90 %: {what}, {seeds}"
 

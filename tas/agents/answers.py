@@ -8,6 +8,7 @@ import numpy as np
 from tas.agents.agent import Passes, Scores
 from tas.errors import shortened
 from tas.extender.hooks import InvalidHookResultError
+from tas.values.nouns import counted
 
 
 def checked_passes(found: object, names: Sequence[str]) -> Passes:
@@ -36,4 +37,5 @@ def checked_scores(found: object, names: Sequence[str]) -> Scores:
 
 def _check_array(field: str, value: object, names: Sequence[str], kind: type[Any]) -> None:
     if not isinstance(value, np.ndarray) or value.dtype != kind or value.shape != (len(names),):
-        raise InvalidHookResultError(f"{field} = {shortened(value)}: must be {len(names)} values of {kind.__name__}")
+        wanted = f"{counted(len(names), 'value')} of {kind.__name__}"
+        raise InvalidHookResultError(f"{field} = {shortened(value)}: must be {wanted}")

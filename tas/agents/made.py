@@ -10,6 +10,7 @@ import numpy as np
 
 from tas.agents.agent import ContainerDemand, FloatArray, Needs, PodDemand
 from tas.outcomes.outcome import Outcome, Placed, Result
+from tas.values.nouns import counted
 
 NOW = 1_800_000_000.0
 """The time of the made view."""
@@ -56,7 +57,7 @@ def cases(needs: Needs) -> Iterator[Case]:
             others = tuple(f"other-{number}" for number in range(3))
             for what, pod in pods.items():
                 yield Case(
-                    title=f"{count} nodes with {kind} and a pod {what}",
+                    title=f"{counted(count, 'node')} with {kind} and a pod {what}",
                     kind=kind,
                     pod=pod,
                     nodes=MadeCandidates(names, kind, needs, others, derived),

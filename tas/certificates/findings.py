@@ -12,6 +12,7 @@ from cryptography.x509.oid import NameOID
 
 from tas.certificates.forms import USAGES, Purpose, alternative_names
 from tas.errors import shortened
+from tas.values.nouns import counted
 
 SOON = timedelta(days=30)
 
@@ -31,7 +32,9 @@ def date_problem(certificate: x509.Certificate, now: datetime) -> str | None:
 def expires_soon(certificate: x509.Certificate, now: datetime, within: timedelta) -> str | None:
     """When a valid certificate expires, if that is sooner than `within`."""
     left = certificate.not_valid_after_utc - now
-    return f"expires on {certificate.not_valid_after_utc:%Y-%m-%d}, in {left.days} days" if left < within else None
+    if left >= within:
+        return None
+    return f"expires on {certificate.not_valid_after_utc:%Y-%m-%d}, in {counted(left.days, 'day')}"
 
 
 def is_authority(certificate: x509.Certificate) -> bool:

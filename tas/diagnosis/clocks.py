@@ -7,6 +7,7 @@ import msgspec
 
 from tas.diagnosis.finding import Finding, Missing, Severity, finding, ok, some, unknown
 from tas.samples.sample import FUTURE_TOLERANCE, NodeSamples
+from tas.values.nouns import counted
 
 TOLERANCE_SECONDS = 2.0
 """Differences up to this are not reported: headers of HTTP have whole seconds."""
@@ -97,7 +98,7 @@ def _nodes(nodes: Mapping[str, float] | Missing, api_server: Offset | Missing) -
         if not -RENEWAL_SECONDS - tolerance <= ahead - base.ahead <= tolerance
     }
     if not wrong:
-        return ok("clocks.nodes", f"the clocks of {len(nodes)} nodes agree with {whose}")
+        return ok("clocks.nodes", f"the clocks of {counted(len(nodes), 'node')} agree with {whose}")
     worst = max(wrong, key=lambda node: abs(wrong[node]))
     severity = Severity.ERROR if abs(wrong[worst]) > FUTURE_TOLERANCE else Severity.WARNING
     what = f"the clocks of {some(wrong)} differ: that of {worst} is {_direction(wrong[worst])} {whose}"

@@ -10,6 +10,7 @@ from tas.diagnosis.finding import Finding, Missing, Severity, command, finding, 
 from tas.diagnosis.owner import Owner
 from tas.enforcing.node_resource import RESOURCE
 from tas.policy.policy import Policy, StrategyType
+from tas.values.nouns import counted
 
 Version = tuple[int, int, int]
 
@@ -117,6 +118,7 @@ def _version(found: Descheduler, *, lacking: bool) -> Finding:
 def _nodes(nodes: Sequence[NodeState]) -> Finding:
     ready = [node.name for node in nodes if node.ready]
     if len(ready) < 2:
-        what = f"{len(ready)} of {len(nodes)} nodes are ready: the descheduler gives up below two"
+        all_of = f"of {counted(len(nodes), 'node')}"
+        what = f"{counted(len(ready), f'{all_of} is', f'{all_of} are')} ready: the descheduler gives up below two"
         return finding("descheduler.nodes", Severity.WARNING, what, "add a node", run="kubectl get nodes")
     return ok("descheduler.nodes", f"{len(ready)} nodes are ready")

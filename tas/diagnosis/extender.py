@@ -8,6 +8,7 @@ import msgspec
 
 from tas.diagnosis.finding import Finding, Missing, Severity, command, finding, ok, unknown
 from tas.diagnosis.url import url_of
+from tas.values.nouns import counted
 
 SOON_SECONDS = 30 * 24 * 3600.0
 RECENT_SECONDS = 24 * 3600.0
@@ -208,10 +209,10 @@ def valid(check: str, whose: str, seconds: float, mend: str, run: str = RENEW) -
     """Whether a certificate that expires in so many seconds is valid long enough; `mend` and `run` renew it."""
     days = seconds / 86400
     if seconds <= 0:
-        return finding(check, Severity.ERROR, f"{whose} expired {-days:.0f} days ago", mend, run=run)
+        return finding(check, Severity.ERROR, f"{whose} expired {counted(round(-days), 'day')} ago", mend, run=run)
     if seconds < SOON_SECONDS:
-        return finding(check, Severity.WARNING, f"{whose} expires in {days:.0f} days", mend, run=run)
-    return ok(check, f"{whose} is valid for {days:.0f} days")
+        return finding(check, Severity.WARNING, f"{whose} expires in {counted(round(days), 'day')}", mend, run=run)
+    return ok(check, f"{whose} is valid for {counted(round(days), 'day')}")
 
 
 def _ready(facts: ExtenderFacts) -> Finding:
@@ -245,7 +246,7 @@ def _asked(facts: ExtenderFacts) -> Finding:
             "extender.asked", Severity.ERROR, what, mend, run=command("curl", "-s", f"{facts.health}/answers")
         )
     if age > RECENT_SECONDS:
-        what = f"the last request came {age / 3600:.0f} hours ago"
+        what = f"the last request came {counted(round(age / 3600), 'hour')} ago"
         return finding("extender.asked", Severity.HINT, what, mend, run=STATUS)
     return ok("extender.asked", f"a scheduler asked {age:.0f} s ago, about {last.namespace}/{last.pod}")
 

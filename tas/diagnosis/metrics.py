@@ -16,6 +16,7 @@ from tas.samples.sample import NodeSamples, newest
 from tas.sources.result import RefusalReason, SuspectReason
 from tas.sources.state import Health, SourceState, health, tolerances_of
 from tas.values.blanks import SMALL_BLANKS
+from tas.values.nouns import counted
 from tas.values.quantity import format_quantity
 from tas.verdict.status import MetricUse, any_source_limits, metrics_of
 
@@ -101,7 +102,7 @@ def check_metrics(facts: MetricFacts | Missing) -> Iterator[Finding]:
     findings += _nodes([each for each in found if isinstance(each, _Lacking)])
     yield from findings
     for check, what in (
-        ("metrics.present", f"each of {len(used)} metrics of policies has a sample"),
+        ("metrics.present", f"each of {counted(len(used), 'metric')} of policies has a sample"),
         ("metrics.fresh", "samples of the metrics of policies are fresh"),
         ("metrics.nodes", "each node has the metrics of policies"),
     ):
@@ -188,7 +189,9 @@ def _nodes(lacking: Sequence[_Lacking]) -> Iterator[Finding]:
     for (nodes, selected), those in together.items():
         uses = some(str(each.use) for each in those)
         owners = _owners([policy for each in those for policy in each.policies])
-        what = f"{uses} of {owners}: {len(nodes)} of {selected} nodes have no fresh sample: {some(nodes)}"
+        all_of = f"of {counted(selected, 'node')}"
+        many = counted(len(nodes), f"{all_of} has", f"{all_of} have")
+        what = f"{uses} of {owners}: {many} no fresh sample: {some(nodes)}"
         run = _trace(min(each.use for each in those), min(nodes))
         yield finding("metrics.nodes", Severity.WARNING, what, TRACE_MEND, run=run)
 
@@ -268,12 +271,12 @@ def _agree(facts: MetricFacts) -> Iterator[Finding]:
     found = contradictions(facts.samples, limits, now=facts.now, bounds=tolerances_of(facts.sources.values()))
     for metric in sorted({each.metric for each in found}):
         nodes = [each for each in found if each.metric == metric]
-        what = f"on {len(nodes)} nodes sources contradict each other about {metric}, as {nodes[0]}"
+        what = f"on {counted(len(nodes), 'node')} sources contradict each other about {metric}, as {nodes[0]}"
         mend = f"set source in each rule with {metric}, or remove one of the sources"
         yield finding("metrics.agree", Severity.WARNING, what, mend, run="tas get sources")
     if not found:
-        agreed = f"sources agree about {len(limits)} metrics of policies" if limits else "each rule names its source"
-        yield ok("metrics.agree", agreed)
+        agreed = f"sources agree about {counted(len(limits), 'metric')} of policies"
+        yield ok("metrics.agree", agreed if limits else "each rule names its source")
 
 
 def late_sources(
@@ -293,7 +296,7 @@ def late_sources(
                 found[name] = f"the newest value of {name} is {now - newest:.0f} s old{every}"
                 continue
         if (lost := state.lost) is not None:
-            nodes = f"{lost.count} of {lost.nodes} nodes for {now - lost.since:.0f} s"
+            nodes = f"{lost.count} of {counted(lost.nodes, 'node')} for {now - lost.since:.0f} s"
             names = some(lost.names, more=lost.count - len(lost.names))
             found[name] = f"{name} gives no new {lost.metric} of {nodes}: {names}{every}"
     return found
@@ -330,5 +333,5 @@ def _sources(facts: MetricFacts) -> Iterator[Finding]:
             mend = "docs/reference/source-states.md says what to do when nothing comes; this shows each source"
             yield finding("metrics.sources", severity, what, mend, run="tas get sources")
     if not wrong:
-        count = len(facts.sources)
-        yield ok("metrics.sources", f"{count} sources of collect work" if count else "no source of collect is in use")
+        work = counted(len(facts.sources), "source of collect works", "sources of collect work")
+        yield ok("metrics.sources", work if facts.sources else "no source of collect is in use")

@@ -8,6 +8,7 @@ from tas.diagnosis.finding import Finding, Missing, Severity, command, finding, 
 from tas.policy.manifest import STRATEGY_FIELDS
 from tas.policy.policy import Policy, PolicyKey, Problem
 from tas.processes.process import NotReady
+from tas.values.nouns import counted
 from tas.verdict.brake import Breaker, Pause, freeze_of
 from tas.verdict.ownership import LABEL_STRATEGIES, claim_of, owner_of
 from tas.verdict.refused import RefusedLabel
@@ -68,7 +69,7 @@ def check_policies(facts: PolicyFacts) -> Iterator[Finding]:
             yield unknown(check, facts.stored)
         return
     if facts.stored:
-        yield ok("policies.any", f"{len(facts.stored)} policies are in force")
+        yield ok("policies.any", f"{counted(len(facts.stored), 'policy is', 'policies are')} in force")
     else:
         where = "with kubectl apply" if facts.has_api else "as a file in the directory of --policies"
         mend = f"create a policy {where}: docs/start/policies.md"

@@ -11,6 +11,7 @@ from tas.policy.policy import Policy, StrategyType
 from tas.processes.expected import TOGETHER_SECONDS, Expected, Lack, lacks
 from tas.processes.expected import unknown as not_known_yet
 from tas.processes.process import LastAnswer, Running, clock_ahead, numbers
+from tas.values.nouns import counted
 from tas.verdict.ownership import LABEL_STRATEGIES
 
 CHECKS_OF_PROCESSES = (
@@ -97,7 +98,7 @@ def check_processes(facts: ProcessFacts | Missing) -> Iterator[Finding]:
     yield from found
     count = len(facts.running)
     for check, what in (
-        ("workers.running", f"{count} processes run, and no worker lacks one"),
+        ("workers.running", f"{counted(count, 'process runs', 'processes run')}, and no worker lacks one"),
         ("workers.expected", "of each worker that runs it is known how many processes should run it"),
         ("workers.ready", "each worker of each process is ready"),
         ("workers.behind", "no process is behind"),
@@ -154,7 +155,8 @@ def _running(facts: ProcessFacts) -> Iterator[Finding]:
         lost = "; ".join(WITHOUT[worker] for worker in sorted(workers)[:3] if worker in WITHOUT)
         run = command("tas", "run", first, "--bus", "nats://HOST:4222")
         if expected:
-            many = f"{running} of {expected} processes run" if running else f"none of {expected} processes runs"
+            all_of = f"of {counted(expected, 'process')}"
+            many = counted(running, f"{all_of} runs", f"{all_of} run") if running else f"none {all_of} runs"
             what = f"{many} {some(workers)}" + (f": {lost}" if lost and not running else "")
             dismiss = " and ".join(command("tas", "dismiss", worker) for worker in sorted(workers)[:3])
             mend = f"start it again, its last log lines say why it ended; if fewer should run: {dismiss}"
@@ -323,7 +325,7 @@ def check_answers(facts: ProcessFacts | Missing) -> Iterator[Finding]:
         mend = "docs/how-to/troubleshooting.md has each code"
         yield finding("extender.asked", Severity.ERROR, what, mend)
     elif age > RECENT_SECONDS:
-        what = f"the last request came {age / 3600:.0f} hours ago"
+        what = f"the last request came {counted(round(age / 3600), 'hour')} ago"
         yield finding("extender.asked", Severity.HINT, what, mend, run=STATUS)
     else:
         yield ok("extender.asked", f"a scheduler asked {age:.0f} s ago")

@@ -19,6 +19,7 @@ from tas.samples.table import combined_samples
 from tas.samples.unknown_node import is_unknown_node
 from tas.sources.annotations import SOURCE as ANNOTATIONS
 from tas.sources.state import Health, SourceState, health
+from tas.values.nouns import counted
 from tas.values.quantity import short_text
 from tas.values.window import near_window
 from tas.verdict.evaluation import evaluate_policy
@@ -126,14 +127,14 @@ def _source(metric: str, node: str, evidence: Evidence, now: float) -> StageResu
             details.append(f"{name} ({state.holder}): {'; '.join(problems)}")
             since = state.last_success if since is None else since
         elif known is None and state.metrics_left_out:
-            count = f"{len(state.metrics)} of its {state.metric_count} metrics"
+            count = f"{len(state.metrics)} of its {counted(state.metric_count, 'metric')}"
             details.append(f"{name} ({state.holder}): its state has room for {count}, and not for {metric}")
             has_values = has_values or newest(_published(name, evidence), metric) is not None
         elif known is None:
             details.append(f"{name} ({state.holder}): {_unasked(metric, state)}")
         else:
             details.append(
-                f"{name} ({state.holder}): a value for {known.nodes} {'node' if known.nodes == 1 else 'nodes'}"
+                f"{name} ({state.holder}): a value for {counted(known.nodes, 'node')}"
                 + (f", {known.ended} of them ended by a stale marker" if known.ended else "")
             )
             has_values = has_values or known.nodes > 0

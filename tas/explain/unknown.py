@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 from tas.samples.freshness import is_fresh
 from tas.samples.sample import newest
 from tas.sources.state import Health, SourceState, health
+from tas.values.nouns import counted
 from tas.values.window import near_window, window_of
 from tas.verdict.status import MetricUse, metrics_of
 from tas.view.view import View
@@ -45,12 +46,13 @@ def _reasons(use: MetricUse, sources: Mapping[str, SourceState], *, has_sample: 
         known = state.metrics.get(use.metric)
         if known is None:
             if state.metrics_left_out:
-                count = f"{len(state.metrics)} of its {state.metric_count} metrics"
+                count = f"{len(state.metrics)} of its {counted(state.metric_count, 'metric')}"
                 reasons.append(f"{name}: its state has room for {count}, and not for {use.metric}")
         elif texts := [text for text in (state.problem, known.missing) if text]:
             reasons.append(f"{name}: {'; '.join(texts)}")
         elif known.nodes:
-            reasons.append(f"{name} has fresh values of {known.nodes} nodes{_difference(use, has_sample=has_sample)}")
+            nodes = counted(known.nodes, "node")
+            reasons.append(f"{name} has fresh values of {nodes}{_difference(use, has_sample=has_sample)}")
     is_wanted = any(use.metric in state.metrics or state.metrics_left_out for state in asked.values())
     if window_of(use.metric) is not None and not is_wanted:
         reasons.append("no source has this statistic: does windows run?")

@@ -15,6 +15,7 @@ from tas.gpu.hold import Held, Hold, HoldError, Phase, add
 from tas.gpu.labels import LabelProblem, Problems
 from tas.gpu.names import CONTAINER_CARDS, CONTAINER_TILES, I915, MONITORING, TIMESTAMP, XE
 from tas.gpu.pod_annotations import parse_cards, parse_tiles
+from tas.values.nouns import counted
 
 _NANOSECONDS = re.compile(r"[1-8][0-9]{18}")
 """Times from 2001 to 2255: with as many digits as all later times, since the device plugin compares them as texts."""
@@ -92,7 +93,7 @@ def read_assignment(pod: DevicePod) -> tuple[Assignment, tuple[LabelProblem, ...
         slots.append(SlotAssignment(container=container.name, shares=tuple(shares)))
     for annotation, count in ((CONTAINER_CARDS, len(cards)), (CONTAINER_TILES, len(tiles))):
         if count > len(pod.containers):
-            reason = f"the pod has only {len(pod.containers)} containers"
+            reason = f"the pod has only {counted(len(pod.containers), 'container')}"
             problems.add(f"annotation {annotation}", f"{count} segments", reason)
     assignment = Assignment(slots=tuple(slots), node_amounts=node_amounts)
     return assignment, (*card_problems, *tile_problems, *problems.listed())

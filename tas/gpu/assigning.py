@@ -24,6 +24,7 @@ from tas.gpu.names import ALLOW, CARDS, DENY, GPU_NUMBERS, NUMA_MAP, TILES, XE_L
 from tas.gpu.policy_facts import PolicyFacts
 from tas.gpu.refusal import Cause, Refusal
 from tas.gpu.search import NO_LINK, Chosen, DeadEnd, Search, free_amount, free_tiles
+from tas.values.nouns import counted
 
 
 def assign(
@@ -224,7 +225,7 @@ def _reason(unit: Unit, claim: Claim) -> str:
     if claim.linked:
         return f"fewer than {unit.cards} linked cards have room for {who}"
     if claim.single_numa is not SingleNuma.NOTHING:
-        return f"no NUMA node has {unit.cards} cards with room for {who}"
+        return f"no NUMA node has {counted(unit.cards, 'card')} with room for {who}"
     return f"no card has room for {who}" if unit.cards == 1 else f"fewer than {unit.cards} cards have room for {who}"
 
 

@@ -35,6 +35,7 @@ from tas.gpu.names import (
     card_number,
     tile_name,
 )
+from tas.values.nouns import counted
 
 T = TypeVar("T")
 
@@ -217,7 +218,7 @@ def _existing_links(
         text = f"{link.card}.{link.tile}-{link.partner}.{link.partner_tile}"
         highest = max(link.tile, link.partner_tile)
         if max(link.card, link.partner) >= len(numbers):
-            problems.add(XE_LINKS, text, f"the node has {len(numbers)} cards")
+            problems.add(XE_LINKS, text, f"the node has {counted(len(numbers), 'card')}")
         elif highest >= (MAX_TILES if tiles is None else tiles):
             problems.add(XE_LINKS, text, f"the cards have no {tile_name(highest)}")
         elif link.card == link.partner:

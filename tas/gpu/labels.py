@@ -7,6 +7,7 @@ import msgspec
 
 from tas.errors import line_of, shortened
 from tas.gpu.names import GPU_NUMBERS, NUMA_MAP, PCI_GROUPS, XE_LINKS
+from tas.values.nouns import counted
 
 MAX_VALUE = 63
 """The longest label value that Kubernetes accepts."""
@@ -45,8 +46,8 @@ class Problems:
         """At most `MAX_PROBLEMS` problems, sorted; if there are more, the last one says how many."""
         found = sorted(self._found)
         if len(found) > MAX_PROBLEMS:
-            others = len(found) - MAX_PROBLEMS + 1
-            found[MAX_PROBLEMS - 1 :] = [LabelProblem(field="…", value="…", reason=f"and {others} more problems")]
+            others = counted(len(found) - MAX_PROBLEMS + 1, "more problem")
+            found[MAX_PROBLEMS - 1 :] = [LabelProblem(field="…", value="…", reason=f"and {others}")]
         return tuple(found)
 
 

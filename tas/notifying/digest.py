@@ -6,6 +6,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from tas.notifying.notice import Notice
+from tas.values.nouns import counted
 
 T = TypeVar("T")
 
@@ -82,7 +83,7 @@ def digest_text(groups: list[Group]) -> str:
     ordered = sorted(groups, key=lambda group: not group.notices[0].warning)
     lines = [group.text for group in ordered[:MAX_GROUPS]]
     if len(ordered) > MAX_GROUPS:
-        lines.append(f"and {len(ordered) - MAX_GROUPS} other groups of events")
+        lines.append(f"and {counted(len(ordered) - MAX_GROUPS, 'other group')} of events")
     return "\n".join(lines)
 
 

@@ -29,6 +29,7 @@ from tas.events.data import (
 from tas.events.event import DATA_TYPES, Event
 from tas.notifying.notice import Notice
 from tas.policy.policy import PolicyKey
+from tas.values.nouns import counted
 from tas.verdict.brake import ALL
 
 
@@ -206,9 +207,9 @@ def _of_breaker(data: BreakerTripped | BreakerReset) -> Notice:
     name = data.policy or "all policies"
     if isinstance(data, BreakerTripped):
         begins, reason = True, "BreakerTripped"
-        of = f" of {data.selected}" if data.selected else ""
+        nodes = f"{data.wanted} of {counted(data.selected, 'node')}" if data.selected else counted(data.wanted, "node")
         text = (
-            f"the breaker of {name} has tripped: {data.wanted}{of} nodes would have labels, {data.limit} may; "
+            f"the breaker of {name} has tripped: {nodes} would have labels, {data.limit} may; "
             f"no label is set or removed until: tas reset {data.policy or '--all'}"
         )
         group = "the breakers of {count} policies have tripped"

@@ -50,6 +50,7 @@ from tas.values.names import (
     is_source_name,
     is_subdomain,
 )
+from tas.values.nouns import counted
 from tas.values.quantity import MAX_QUANTITY, NANO, Quantity, QuantityError, format_quantity, parse_quantity
 from tas.values.window import near_window
 
@@ -252,7 +253,7 @@ class _Problems:
     def found(self) -> tuple[Problem, ...]:
         if not self._further:
             return tuple(self._reported)
-        reason = f"{self._further} more problems are not listed"
+        reason = f"{counted(self._further, 'more problem is', 'more problems are')} not listed"
         more = Problem(field="spec", value="…", reason=reason, refused=self._further_refused)
         return (*self._reported, more)
 

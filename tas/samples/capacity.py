@@ -7,6 +7,7 @@ import msgspec
 
 from tas.errors import InvalidInputError
 from tas.samples.sample import MAX_SAMPLE_AGE, NodeSamples, Scrape, kept_metrics, merge, metric_count
+from tas.values.nouns import counted
 
 
 class Limit(NamedTuple):
@@ -50,7 +51,8 @@ class _Usage:
         self.size += size
 
     def __str__(self) -> str:
-        return f"{self.pairs} metrics of {self.size} bytes, at most {self.limit.pairs} of {self.limit.size} bytes"
+        limit = self.limit
+        return f"{counted(self.pairs, 'metric')} of {self.size} bytes, at most {limit.pairs} of {limit.size} bytes"
 
 
 class _Usages:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from tas.policy.policy import PolicyKey, Problem
+from tas.values.nouns import counted
 
 ALL = "_all"
 """The key of the breaker over all policies; no policy has this name."""
@@ -80,6 +81,8 @@ def freeze_of(policy: PolicyKey, breakers: Mapping[str, Breaker], pause: Pause |
         if breaker == UNREADABLE_BREAKER:
             why = "cannot be read, and may have tripped"
         else:
-            why = f"tripped: {trip.wanted} of {trip.selected} nodes were to have labels, at most {trip.limit} may"
+            nodes = f"of {counted(trip.selected, 'node')}"
+            many = counted(trip.wanted, f"{nodes} was", f"{nodes} were")
+            why = f"tripped: {many} to have labels, at most {trip.limit} may"
         return Freeze(TRIPPED, f"the breaker of {what} {why}; no label is set or removed until: {reset}")
     return None

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Mapping
 import msgspec
 
 from tas.policy.policy import PolicyKey, Problem
+from tas.values.nouns import counted
 from tas.verdict.ownership import Claim, owner_of, strategy_of
 
 MAX_LABELS = 10
@@ -33,7 +34,7 @@ class RefusedLabel(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         more = f" and {self.count - len(self.nodes)} more" if self.count > len(self.nodes) else ""
-        on = f"{self.count} node{'' if self.count == 1 else 's'} ({', '.join(self.nodes)}{more})"
+        on = f"{counted(self.count, 'node')} ({', '.join(self.nodes)}{more})"
         kind, space, _ = self.label.partition(" ")
         what = f"{'the removal of ' if self.value is None else ''}the {kind if space else 'label'}"
         return f"the API server refuses {what} on {on}: {self.reason}"

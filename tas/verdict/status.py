@@ -13,6 +13,7 @@ import msgspec
 
 from tas.policy.policy import Policy, PolicyKey, Problem, StrategyType
 from tas.policy.rules import State
+from tas.values.nouns import counted
 from tas.verdict.brake import PAUSED, TRIPPED, Freeze
 from tas.verdict.ownership import LABEL_STRATEGIES, Claim, owner_of, strategy_of
 from tas.verdict.verdict import REPLACEABLE, VERDICT_STRATEGIES, DesiredKind, PolicyVerdict, deschedule_label
@@ -247,8 +248,8 @@ def waiting_problem(nodes: int) -> Problem:
     """That so many nodes wait for their first label of a policy, since many want one at once."""
     return Problem(
         field="spec.strategies",
-        value=f"{nodes} nodes",
-        reason="wait for their turn to get their first label of this policy (--label-rate, --label-rate-all)",
+        value=counted(nodes, "node"),
+        reason="must wait for a turn to get the first label of this policy (--label-rate, --label-rate-all)",
         refused=False,
     )
 
@@ -416,15 +417,18 @@ def _violating(
     evaluated = max((each.count for each in states.values()), default=0)
     if not evaluated:
         return "Unknown", "NoVerdict", "no node has been evaluated yet"
+    nodes = counted(evaluated, "node")
     if violating:
-        return "True", "NodesViolate", f"{len(violating)} of {evaluated} nodes violate: {_first(violating)}"
+        verb = counted(len(violating), f"of {nodes} violates", f"of {nodes} violate")
+        return "True", "NodesViolate", f"{verb}: {_first(violating)}"
     unknown = {node for each in states.values() for node in each.unknown}
     if unknown:
-        text = f"none of {evaluated} nodes is known to violate, {len(unknown)} are unknown"
+        text = f"none of {nodes} is known to violate, {counted(len(unknown), 'is', 'are')} unknown"
         if kept := {node for each in states.values() for node in each.kept}:
-            text += f", of which {len(kept)} get no pods because of their last known values"
+            text += ", of which " + counted(len(kept), "gets no pods because of its", "get no pods because of their")
+            text += " last known values"
         return "False", "SomeUnknown", text
-    return "False", "NoneViolates", f"none of {evaluated} nodes violates"
+    return "False", "NoneViolates", f"none of {nodes} violates"
 
 
 def _merged(

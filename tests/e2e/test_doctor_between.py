@@ -237,7 +237,7 @@ async def test_certificates_that_have_expired(site: Installation) -> None:
     # That of the extender: the scheduler refuses.
     expire(folder / "tls.crt", folder / "ca.key")
     found = await site.has("extender.expires", *UNREACHED)
-    assert found["extender.expires"][0]["what"] == "the certificate of the extender expired 1 days ago"
+    assert found["extender.expires"][0]["what"] == "the certificate of the extender expired 1 day ago"
     assert {found[check][0]["severity"] for check in ("extender.expires", "extender.ca")} == {"error"}
     assert "expired" in found["extender.ca"][0]["what"]
     site.run(found["extender.ca"][0]["run"].replace("DIR", str(folder)))

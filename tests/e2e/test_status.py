@@ -30,4 +30,4 @@ class TestStatus(StatusScenarios):
         assert head.split() == ["NAME", "READY", "METRICS", "VIOLATING", "AGE", "MESSAGE"]
         name, ready, metrics, violating, _, *message = row.split()
         assert (name, ready, metrics, violating) == (key.name, "True", "True", "1")
-        assert " ".join(message) == f"1 of 1 nodes violate: {node}"
+        assert " ".join(message) == f"1 of 1 node violates: {node}"

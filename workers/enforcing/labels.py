@@ -25,6 +25,7 @@ from tas.enforcing.memory import Declined, DeclinedChange, PatchLimit
 from tas.enforcing.refusals import Refusals
 from tas.errors import InvalidInputError
 from tas.policy.policy import PolicyKey
+from tas.values.nouns import counted
 from tas.verdict.verdict import NodeVerdict, PolicyVerdict
 from workers.enforcing.brake import DEFAULTS, Brake, BrakeSettings
 from workers.enforcing.confirmation import Confirmation
@@ -144,8 +145,9 @@ class Labels:
     def concerns(self) -> Iterator[str]:
         """Labels that come and go, and nodes whose labels cannot be written."""
         if flapping := self._brake.flapping:
-            yield f"{flapping} labels of policies on nodes are set and removed again and again"
-        yield from self._queue.concerns("nodes")
+            many = counted(flapping, "label of a policy on a node is", "labels of policies on nodes are")
+            yield f"{many} set and removed again and again"
+        yield from self._queue.concerns("node")
 
     async def run(self) -> None:
         """Follows until cancelled."""

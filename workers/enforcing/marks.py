@@ -150,7 +150,7 @@ class Marks:
 
     def concerns(self) -> Iterator[str]:
         """Nodes whose marks cannot be written."""
-        yield from self._queue.concerns("nodes")
+        yield from self._queue.concerns("node")
 
     async def run(self) -> None:
         """Follows until cancelled."""

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 
 from tas.values.backoff import Backoff
+from tas.values.nouns import counted
 from tas.view.deadlines import Deadlines
 
 RETRY = Backoff(first=0.1, longest=5.0)
@@ -57,11 +58,11 @@ class WorkQueue:
         """The number of keys whose last handling failed."""
         return len(self._failures)
 
-    def concerns(self, keys: str) -> Iterator[str]:
-        """A sentence about the `keys`, as `nodes`, whose last two handlings failed: one conflict is nothing."""
+    def concerns(self, noun: str) -> Iterator[str]:
+        """A sentence about the keys, each a `noun`, whose last two handlings failed: one conflict is nothing."""
         again = sorted(key for key, count in self._failures.items() if count > 1)
         if again:
-            yield f"{len(again)} {keys} cannot be written, as {again[0]}: {self._reasons[again[0]]}"
+            yield f"{counted(len(again), noun)} cannot be written, as {again[0]}: {self._reasons[again[0]]}"
 
     def add(self, key: str, *, after: float = 0.0) -> None:
         """Adds a key, to be handled after so many seconds or earlier."""

@@ -36,6 +36,7 @@ from tas.samples.table import (
     without_earlier,
     without_nodes,
 )
+from tas.values.nouns import counted
 from workers.process.logs import ThrottledLog
 
 log = structlog.get_logger("materialize")
@@ -269,7 +270,7 @@ class StoredTables:
         if not unknown:
             return table
         first = min(unknown)
-        reason = f"Kubernetes has no node of this name, and none of {len(unknown) - 1} others of this table"
+        reason = f"Kubernetes has no node of this name, and none of {counted(len(unknown) - 1, 'other')} of this table"
         if len(unknown) == 1:
             reason = "Kubernetes has no node of this name"
         error = InvalidInputError(f"table {key.source}/{key.part}", "nodes", first, reason)

@@ -21,6 +21,7 @@ from bus.connection import WRITE_SECONDS, Bus, Epoch
 from bus.errors import BusError, ConflictError, ExpiredError
 from bus.record_kind import RecordKind
 from tas.values.backoff import Backoff
+from tas.values.nouns import counted
 from workers.following.records import Records, Write
 from workers.following.synced import write_synced
 from workers.kubernetes.client import Change, ChangeType, Listing
@@ -356,7 +357,7 @@ class Mirror(Generic[T, K, R]):
         """Reports failures that are neither of a conflict nor of a report that was too old."""
         others = [error for error in failures.values() if not isinstance(error, ConflictError | ExpiredError)]
         if others:
-            self._report_failure(f"{len(others)} records not written: {others[0]}")
+            self._report_failure(f"{counted(len(others), 'record')} not written: {others[0]}")
 
     async def _write_synced(self, now: _Bucket[K, R], listed: int) -> bool:
         """Writes `_synced`, once for each list. Returns whether it is written."""

@@ -25,6 +25,7 @@ from bus.records.policies import PolicyRecord
 from tas.policy.directory import DirectoryPlan, FileProblem, FileProblems, file_problems, plan
 from tas.policy.policy import PolicyKey
 from tas.values.backoff import Backoff
+from tas.values.nouns import counted
 from workers.following.records import Records, Stored, Write
 from workers.following.synced import write_synced
 from workers.process.logs import ThrottledLog
@@ -172,7 +173,7 @@ class PolicyDirectory:
         failures = await self._records.write(writes)
         if failures:
             first = next(iter(failures.values()))
-            self._report_failure(f"{len(failures)} of {len(writes)} policies not written: {first}")
+            self._report_failure(f"{len(failures)} of {counted(len(writes), 'policy')} not written: {first}")
         return not failures
 
     def _note_written(self, key: PolicyKey, record: PolicyRecord | None, before: PolicyRecord | None) -> None:

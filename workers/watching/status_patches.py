@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from tas.enforcing.managers import FIELD_MANAGER
 from tas.policy.policy import PolicyKey
+from tas.values.nouns import counted
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import ConflictError, ExpiredError, KubernetesError, NotFoundError
 from workers.kubernetes.resources import POLICIES, Metadata, PolicyObject
@@ -91,4 +92,4 @@ class StatusPatches:
         """How many policies have a status that the API server did not take last, with the first of them."""
         if self._failing:
             key, error = min(self._failing.items())
-            yield f"the status of {len(self._failing)} policies cannot be written, as of {key}: {error}"
+            yield f"the status of {counted(len(self._failing), 'policy')} cannot be written, as of {key}: {error}"

@@ -313,13 +313,13 @@ async def test_get_policies_shows_a_label_that_no_worker_writes(tas: Tas, bus: B
     verdict = NodeVerdict(node_uid="n", nodes_revision=1, policies_revision=1, policies=policies)
     await bus.put(VERDICTS, verdict_key("node-1"), encode_verdict(verdict), revision=0, read_at=time.monotonic())
     assert "p=violating: nodes without the label for at least 60 s: 1 (node-1)" in (await tas("get", "policies")).out
-    assert "wait for their turn to get" not in (await tas("get", "policies")).out
+    assert "must wait for a turn" not in (await tas("get", "policies")).out
     # It runs, and more nodes want their first label than the rate allows.
     process = Process(version="1", name="h-1", started=time.time(), workers={"labels": ""}, waiting_labels={"p": 40})
     for role in ("labels", "collect"):  # what a role says of a worker that is not its own means nothing
         process = msgspec.structs.replace(process, waiting_labels={"p": 40 if role == "labels" else 9999})
         await PROCESSES.put(bus, ProcessKey(role, "h-1"), process, revision=0, read_at=time.monotonic())
-    text = "40 nodes wait for their turn to get their first label of this policy (--label-rate"
+    text = "40 nodes must wait for a turn to get the first label of this policy (--label-rate"
     shown = (await tas("get", "policies", "--json")).json[0]["problems"][0]
     assert f"{shown['value']} {shown['reason']}".startswith(text)
     assert text in (await tas("status")).out

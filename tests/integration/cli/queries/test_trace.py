@@ -119,7 +119,7 @@ async def test_what_is_refused_of_the_row_of_the_node_is_shown_and_nothing_of_ot
     assert done.err.splitlines() == [
         "refused: table: subject = 'tas.tables.No.1-0': must be tas.tables.<source>.<parts>-<number>",
         "refused: table prober/1-0: metrics.load.node-99 = 'NaN': 'NaN' is no Kubernetes quantity",
-        "refused: table prober/1-0: metrics.free = '1 values': must be one for each of 100 nodes",
+        "refused: table prober/1-0: metrics.free = '1 value': must be one for each of 100 nodes",
     ]
 
 

@@ -445,5 +445,5 @@ async def test_an_oscillation_costs_at_most_the_flap_budget(world: World, kubeco
             await labels.idle()
         assert labels.count("tas_label_patches_total", result="patched") == 4
         assert labels.count("tas_labels_flapping") == 1
-        assert list(labels.worker.concerns()) == ["1 labels of policies on nodes are set and removed again and again"]
+        assert list(labels.worker.concerns()) == ["1 label of a policy on a node is set and removed again and again"]
         assert await world.has(node, name, None)

@@ -137,7 +137,7 @@ async def test_a_status_whose_patch_had_no_answer_is_a_concern_until_it_is_as_it
         await eventually(noted)
         await wait_for_status(world, key, Ready=("True", "InForce"))
         await eventually(lambda: not list(worker.concerns()))
-    assert set(concerns) == {f"the status of 1 policies cannot be written, as of {key}: no data for 10 s"}
+    assert set(concerns) == {f"the status of 1 policy cannot be written, as of {key}: no data for 10 s"}
 
 
 async def test_a_metric_of_a_table_is_seen(world: World, status: Checking, bus: Bus) -> None:

@@ -72,7 +72,7 @@ async def test_a_status_is_replaced_unless_the_policy_has_changed_or_is_gone(wor
             client.refuses = False
             (concern,) = patches.concerns()
             key = f"{namespace}/{name}"
-            assert concern == f"the status of 1 policies cannot be written, as of {key}: {key}: denied the request"
+            assert concern == f"the status of 1 policy cannot be written, as of {key}: {key}: denied the request"
             patches.settle(PolicyKey(namespace, name))
             assert list(patches.concerns()) == []
         assert [(each["event"], f"{namespace}/{name}" in each["error"]) for each in logs] == [

@@ -556,7 +556,7 @@ BROKEN: dict[type[Agent], str] = {
     Counting: "another answer to the same question",
     FirstIsBest: "score of 2 nodes with plausible values and a pod without requests: the answer depends on the order",
     FirstIsRejected: "filter of 2 nodes with plausible values and a pod without requests: the answer depends on",
-    UnknownIsBest: "score of 1 nodes with all values missing and a pod without requests: has an opinion",
+    UnknownIsBest: "score of 1 node with all values missing and a pod without requests: has an opinion",
     UnknownIsRejected: "rejects a node of which nothing is known",
     NoReason: "the reason must be a line of text",
     LongReason: "the reason is longer than 200",

@@ -90,7 +90,7 @@ def test_stale_samples_and_nodes_without_samples_are_found() -> None:
     assert bad(check_metrics(facts(stored=stale))) == {"metrics.fresh": Severity.ERROR}
     some = facts(stored={"b": samples("health_metric")})
     assert bad(check_metrics(some)) == {"metrics.nodes": Severity.WARNING}
-    assert "1 of 1 nodes have no fresh sample: a" in one(check_metrics(some), "metrics.nodes").what
+    assert "1 of 1 node has no fresh sample: a" in one(check_metrics(some), "metrics.nodes").what
 
 
 def test_each_policy_has_its_own_limit_of_age() -> None:
@@ -110,7 +110,7 @@ def test_each_policy_has_its_own_limit_of_age() -> None:
     assert bad(check_metrics(found)) == {"metrics.fresh": Severity.ERROR}
     one_fresh = msgspec.structs.replace(found, samples={**found.samples, "a": samples("m", age=1.0)})
     lacking = one(check_metrics(one_fresh), "metrics.nodes")
-    assert lacking.what == "m of default/quick: 1 of 2 nodes have no fresh sample: b"
+    assert lacking.what == "m of default/quick: 1 of 2 nodes has no fresh sample: b"
 
 
 def test_metrics_that_the_same_nodes_lack_are_one_finding() -> None:
@@ -125,7 +125,7 @@ def test_metrics_that_the_same_nodes_lack_are_one_finding() -> None:
     two, one_more = (each for each in check_metrics(found) if each.check == "metrics.nodes")
     assert two.what == "m, n of default/demo: 2 of 3 nodes have no fresh sample: b, c"
     assert two.run == "tas trace m b"
-    assert one_more.what == "o of default/demo: 1 of 3 nodes have no fresh sample: c"
+    assert one_more.what == "o of default/demo: 1 of 3 nodes has no fresh sample: c"
 
 
 def test_a_node_that_no_policy_selects_needs_no_sample() -> None:

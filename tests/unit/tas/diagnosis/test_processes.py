@@ -50,7 +50,7 @@ def test_both_replicas_of_evaluate_and_labels_are_stopped() -> None:
 def test_one_of_two_replicas_is_a_warning_and_a_third_one_is_none() -> None:
     rest = [each for worker in ALL[1:] for each in running(worker, 2)]
     found = one(check_processes(facts(*rest, *running("evaluate", 1))), "workers.running")
-    assert (found.severity, found.what) == (Severity.WARNING, "1 of 2 processes run evaluate")
+    assert (found.severity, found.what) == (Severity.WARNING, "1 of 2 processes runs evaluate")
     updating = [*rest, *running("evaluate", 2), *running("evaluate", 1, version="2")]
     assert bad(check_processes(facts(*updating))) == {}
 

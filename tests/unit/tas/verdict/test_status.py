@@ -223,7 +223,7 @@ def test_the_message_is_that_of_ready_if_not_in_force_else_of_violating() -> Non
         assert found["message"] == message(found, kind)
     ignored = status({"deschedule": rules(), "deschedul": rules()}, states)
     assert ignored["message"].startswith("spec.strategies.deschedul = ")
-    assert status({"deschedule": rules()}, states)["message"] == "1 of 1 nodes violate: a"
+    assert status({"deschedule": rules()}, states)["message"] == "1 of 1 node violates: a"
 
 
 def test_the_number_of_nodes_is_the_largest_of_all_strategies() -> None:
@@ -503,7 +503,7 @@ def test_the_book_knows_which_unknown_nodes_get_no_pods() -> None:
 def test_last_known_values_are_in_the_message() -> None:
     states = {StrategyType.DONTSCHEDULE: NodeStates(met=["c"], unknown=["a", "b"], kept=["b"])}
     assert status({"dontschedule": rules()}, states)["message"] == (
-        "none of 3 nodes is known to violate, 2 are unknown, of which 1 get no pods because of their last known values"
+        "none of 3 nodes is known to violate, 2 are unknown, of which 1 gets no pods because of its last known values"
     )
 
 

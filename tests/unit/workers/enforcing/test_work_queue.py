@@ -331,9 +331,9 @@ async def test_only_keys_that_fail_again_are_a_concern_until_they_succeed() -> N
         queue.add("node-2")
         await eventually(lambda: queue.failing == 1)
         queue.add("node-1")
-        await eventually(lambda: list(queue.concerns("nodes")) != [])
+        await eventually(lambda: list(queue.concerns("node")) != [])
         await eventually(
-            lambda: list(queue.concerns("nodes")) == ["2 nodes cannot be written, as node-1: node-1 is forbidden"]
+            lambda: list(queue.concerns("node")) == ["2 nodes cannot be written, as node-1: node-1 is forbidden"]
         )
         refusing = False
-        await eventually(lambda: list(queue.concerns("nodes")) == [])
+        await eventually(lambda: list(queue.concerns("node")) == [])
