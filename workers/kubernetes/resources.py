@@ -55,9 +55,9 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Writes(NamedTuple):
-    """When somebody last changed the status of an object, and when anything else, as text; empty if it is not known."""
+    """By whom and when the status of an object was last changed, and when anything else, as text; empty: not known."""
 
-    status: str = ""
+    status: tuple[tuple[str, str], ...] = ()
     others: str = ""
 
 
@@ -127,13 +127,14 @@ def _metadata_fields(fields: Mapping[str, Any], name: str) -> Collection[str]:
 
 def _writes(managed: Iterable[ManagedFields]) -> Writes:
     """Facts.md n82: the times have whole seconds, and the same form, so the later text is the later time."""
-    status = others = ""
+    status: dict[str, str] = {}
+    others = ""
     for each in managed:
         if each.subresource == "status":
-            status = max(status, each.time or "")
+            status[sys.intern(each.manager)] = max(status.get(each.manager, ""), each.time or "")
         else:
             others = max(others, each.time or "")
-    return Writes(status, others)
+    return Writes(tuple(sorted(status.items())), others)
 
 
 def _setters(managed: Iterable[ManagedFields], labels: Collection[str]) -> Iterator[ManagedFields]:

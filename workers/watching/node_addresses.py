@@ -1,9 +1,9 @@
 """The addresses of nodes (facts.md n71), for their facts: series of Prometheus often name a node by its address.
 
 `watch` follows the metadata of nodes only, since every heartbeat changes the status. So the addresses come from whole
-nodes: a list at the start and again and again, and one request for each node that is new, or whose status changes as
-that of one does that restarts. Another status is found with the next list: after a minute in a small cluster, after an
-hour in one of 5,000 nodes.
+nodes: a list at the start and again and again, and one request for each node that is new, or whose status somebody
+writes when no heartbeat is due. A write that comes just then is found with the next list: after a minute in a small
+cluster, after an hour in one of 5,000 nodes.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from bus.records.nodes import NodeFacts
 from tas.values.backoff import Backoff
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import ForbiddenError, KubernetesError, NotFoundError
-from workers.kubernetes.resources import ADDRESSED_NODES, AddressedNode, Writes, version_number
+from workers.kubernetes.resources import ADDRESSED_NODES, AddressedNode, Writes, time_in, version_number
 from workers.process.logs import ThrottledLog
 
 log = structlog.get_logger("watch")
@@ -33,8 +33,13 @@ NODE_SECONDS = LIST_SECONDS / 5000
 1.4 nodes a second, or about 15 KiB."""
 
 AGAIN_SECONDS = 60.0
-"""A node is read again after two changes of its status within this time, since a heartbeat comes each five minutes
-(facts.md n80), and at most once in this time."""
+"""A node is read again at most once in this time."""
+
+HEARTBEAT_SECONDS = (295.0, 320.0)
+"""A program that writes the status so long after its last write may only have a heartbeat (facts.md n80, n95)."""
+
+REGULAR_SECONDS = 15.0
+"""And so does one that writes again after the same time as before, up to this: its heartbeats may be others."""
 
 RETRY = Backoff(first=1.0, longest=300.0)
 """The waits after a list or a request that failed."""
@@ -53,14 +58,38 @@ class _Change(NamedTuple):
     version: str
     labels: Mapping[str, str]
     writes: Writes
+    intervals: Mapping[str, float]  # by who writes the status, the seconds between two writes if no usual heartbeats
     at: float  # when the status changed
 
 
-def _is_of_status(last: _Change, facts: NodeFacts, writes: Writes) -> bool:
-    """Whether the status has changed, as far as is known: a second write within a second has the time of the first."""
-    if writes.status != last.writes.status:
-        return True
-    return writes.others == last.writes.others <= writes.status and facts.labels == last.labels
+def _is_unseen(last: _Change, facts: NodeFacts, writes: Writes) -> bool:
+    """Whether the status has changed although no time says so: a second write within a second has that of the first."""
+    newest = max((time for _, time in writes.status), default="")
+    return writes.others == last.writes.others <= newest and facts.labels == last.labels
+
+
+_USUAL: Mapping[str, float] = {}
+
+
+def _is_usual(interval: float) -> bool:
+    shortest, longest = HEARTBEAT_SECONDS
+    return shortest <= interval <= longest
+
+
+def _is_heartbeat(interval: float, before: float | None) -> bool:
+    """Whether a write of the status after so many seconds may be a heartbeat; `before` is the interval before it."""
+    return _is_usual(interval) or (before is not None and abs(interval - before) <= REGULAR_SECONDS)
+
+
+def _intervals(last: _Change, writes: Writes) -> dict[str, float]:
+    """By who has written the status since, how many seconds after the last time; infinite without one."""
+    before = dict(last.writes.status)
+    found: dict[str, float] = {}
+    for manager, text in writes.status:
+        if text != before.get(manager):
+            at, since = time_in(text), time_in(before.get(manager))
+            found[manager] = inf if at is None or since is None else (at - since).total_seconds()
+    return found
 
 
 class ChangedNodes:
@@ -82,13 +111,23 @@ class ChangedNodes:
         last = self._changes.get(uid)
         if last is not None and last.version == facts.resource_version:
             return False
-        before = -inf if last is None else last.at
-        is_status = last is not None and _is_of_status(last, facts, writes)
-        self._changes[uid] = _Change(facts.resource_version, facts.labels, writes, now if is_status else before)
-        if not is_status or now - before > AGAIN_SECONDS:
+        if last is None:
+            self._changes[uid] = _Change(facts.resource_version, facts.labels, writes, _USUAL, -inf)
             return False
-        self._due.setdefault(uid, node)
-        return True
+        intervals = _intervals(last, writes)
+        is_unseen = not intervals and _is_unseen(last, facts, writes)
+        is_status = bool(intervals) or is_unseen
+        unusual = {who: each for who, each in {**last.intervals, **intervals}.items() if not _is_usual(each)}
+        self._changes[uid] = _Change(
+            facts.resource_version, facts.labels, writes, unusual or _USUAL, now if is_status else last.at
+        )
+        if intervals:
+            is_due = any(not _is_heartbeat(each, last.intervals.get(who)) for who, each in intervals.items())
+        else:  # where no times are known, any change may be one of the status: two within a minute are no heartbeats
+            is_due = is_unseen and (bool(writes.status) or now - last.at <= AGAIN_SECONDS)
+        if is_due:
+            self._due.setdefault(uid, node)
+        return is_due
 
     def forget(self, uid: str) -> None:
         """Forgets a node that has been deleted."""
