@@ -17,6 +17,9 @@ WRITTEN_SECONDS = 5.0
 ABANDONED_SECONDS = 2.0 * TTL_SECONDS
 """A record that is older has no TTL, so it is of no process: a stranger has written it."""
 
+MOST_CLOCKS = 100
+"""A stranger may write records of any number of processes."""
+
 
 class LastAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The last answer of an extender to one verb, and how many there were since the start.
@@ -122,6 +125,17 @@ def clock_ahead(running: Running) -> float | None:
         return None
     ahead = running.process.time - running.stored
     return ahead if ahead > 0 else min(0.0, ahead + WRITTEN_SECONDS)
+
+
+def clocks_ahead(running: Iterable[Running]) -> dict[str, float]:
+    """`clock_ahead` of the processes that say their time, by name: of the `MOST_CLOCKS` whose clocks differ most."""
+    found: dict[str, float] = {}
+    for each in running:
+        ahead = clock_ahead(each)
+        if ahead is not None and abs(ahead) >= abs(found.get(each.process.name, 0.0)):
+            found[each.process.name] = ahead
+    worst = sorted(found, key=lambda name: (-abs(found[name]), name))[:MOST_CLOCKS]
+    return {name: found[name] for name in sorted(worst)}
 
 
 def alive(found: Iterable[Running], now: float) -> list[Running]:

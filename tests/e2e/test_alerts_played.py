@@ -31,6 +31,7 @@ from lab.sandbox.faults import Call
 from lab.sandbox.resources import NODES, PODS, TASPOLICIES
 from tas.policy.policy import API_VERSION
 from tas.processes.expected import Expected
+from tas.processes.process import Process
 from tas.samples.sample import Scrape as Scraped
 from tas.values.quantity import parse_quantity
 from tests.certificates import Authority
@@ -47,7 +48,9 @@ from tests.integration.cli.tas import (
     replace_file,
 )
 from tests.integration.servers import Server, answered, eventually
+from tests.integration.watched import meanwhile
 from tests.integration.workers.publishing.receiver import Receiver, answering, receiving
+from workers.process.presence import Presence
 
 from .alerts import Scrape, Story, check
 from .nats import nats_servers
@@ -60,6 +63,7 @@ NAMES = [f"node-{number}" for number in range(12)]
 MANY = NAMES[:8]
 FOREVER = 10**6
 VIEW_AGE = 'tas_view_value_age_seconds{source="custom-metrics"'
+CLOCK = "tas_process_clock_ahead_seconds"
 ASKED = 'tas_extender_last_request_timestamp_seconds{path="/scheduler", verb="filter"'
 MOMENTS: Mapping[str, tuple[str, Callable[[float], bool]]] = {
     "TasSourceDry": ("tas_source_overdue_seconds", lambda overdue: overdue > 5),
@@ -797,6 +801,13 @@ async def test_the_alerts_of_processes_fire_and_end_as_their_rows_say(
                 during.extend(await two.scrapes())
                 assert (await tas("dismiss", "extender", "--bus", server.url)).code == 0
                 await two.is_at('tas_workers_expected{worker="extender"', lambda count: count == 1)
+            async with two.story("TasClockDiffers", minutes=2) as during:
+                async with Bus.connect(server.url, name="test", streams=()) as bus:
+                    await bus.wait_connected()
+                    async with meanwhile(Presence(bus, "extender", _an_hour_ahead).run()):
+                        await two.is_at(f'{CLOCK}{{process="wrong-1"', lambda ahead: ahead > 3500)
+                        during.extend(await two.scrapes())
+                await two.is_at(CLOCK, lambda ahead: abs(ahead) < 5)
             before = await stage.scrape()
             os.kill(first.process.pid, signal.SIGKILL)
             await first.process.wait()
@@ -888,6 +899,11 @@ async def test_the_alerts_of_a_connection_to_the_bus_fire_and_end_as_their_rows_
                 await answered(lambda: bus.api("STREAM.UPDATE.KV_NODES", config))
                 await stage.is_at("tas_bus_refusing", lambda refusing: refusing == 0)
     check(prometheus_binary.with_name("promtool"), stage.stories, tmp_path)
+
+
+def _an_hour_ahead() -> Process:
+    now = time.time()
+    return Process(version="1", name="wrong-1", started=now, workers={"extender": ""}, time=now + 3600)
 
 
 async def _nobody_asks() -> int:

@@ -6,11 +6,13 @@ numbers, conditionally: they see the same.
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 
 import structlog
 from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from bus.buckets import WORKERS
 from bus.connection import Bus
@@ -19,7 +21,7 @@ from bus.interruptions import Interruptions
 from bus.kinds import EXPECTED_NUMBERS
 from bus.processes import StoredProcesses, stored_processes
 from tas.processes.expected import KEPT_SECONDS, Sustained, lacks, to_store, together
-from tas.processes.process import numbers
+from tas.processes.process import clocks_ahead, numbers
 
 log = structlog.get_logger("roster")
 
@@ -28,6 +30,25 @@ READ_SECONDS = 10.0
 
 GRACE_SECONDS = 10.0
 """For how long a worker must be seen to be lacking before it counts as lost: a process is replaced within seconds."""
+
+
+class Clocks(Collector):
+    """`tas_process_clock_ahead_seconds`: by process, how far its clock is ahead of that of the nats-server at least."""
+
+    def __init__(self, ahead: Callable[[], Mapping[str, float]]) -> None:
+        """`ahead` gives the seconds, negative if the clock is behind."""
+        self._ahead = ahead
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """The metric now."""
+        clocks = GaugeMetricFamily(
+            "tas_process_clock_ahead_seconds",
+            "By how many seconds at least a clock is ahead of that of the nats-server, or behind, by WORKERS.",
+            labels=["process"],
+        )
+        for process, seconds in self._ahead().items():
+            clocks.add_metric([process], seconds)
+        yield clocks
 
 
 class Roster:
@@ -61,6 +82,7 @@ class Roster:
         for worker in workers:
             counts.labels(worker).set_function(partial(self._count, worker))
             expected.labels(worker).set_function(partial(self._expected, worker))
+        registry.register(Clocks(lambda: {} if self._stored is None else clocks_ahead(self._stored.running)))
 
     def _count(self, worker: str) -> float:
         return float("nan") if self._stored is None else float(numbers(self._stored.running).get(worker, 0))

@@ -2,6 +2,7 @@
 
 import math
 import time
+from contextlib import AsyncExitStack
 from functools import partial
 
 import pytest
@@ -21,9 +22,10 @@ from workers.process.presence import Presence
 SOON = 0.05
 
 
-def presence(bus: Bus, worker: str) -> Presence:
+def presence(bus: Bus, worker: str, *, name: str = "h-1", ahead: float | None = None) -> Presence:
     def described() -> Process:
-        return Process(version="1", name="h-1", started=time.time(), workers={worker: ""})
+        now = None if ahead is None else time.time() + ahead
+        return Process(version="1", name=name, started=time.time(), workers={worker: ""}, time=now)
 
     return Presence(bus, worker, described, write_seconds=SOON)
 
@@ -79,3 +81,23 @@ async def test_an_expected_number_of_a_stranger_is_replaced_or_ignored(
             return (await stored(bus)).expected == {"evaluate": Expected(count=1)}
 
         await eventually(is_replaced)
+
+
+async def test_the_clock_of_each_process_is_compared_with_that_of_the_server(bus: Bus) -> None:
+    registry = CollectorRegistry()
+
+    def ahead(process: str) -> float | None:
+        return registry.get_sample_value("tas_process_clock_ahead_seconds", {"process": process})
+
+    roster = Roster(bus, registry, ["evaluate"], read_seconds=SOON)
+    clocks = {"ahead": 3600.0, "behind": -3600.0, "right": 0.0, "silent": None}
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(meanwhile(roster.run()))
+        for name, seconds in clocks.items():
+            running = presence(bus, "evaluate", name=name, ahead=seconds).run()
+            await stack.enter_async_context(meanwhile(running))
+        await eventually(lambda: None not in (ahead("ahead"), ahead("behind"), ahead("right")))
+        found = [ahead("ahead") or 0.0, ahead("right") or 0.0, ahead("behind") or 0.0]
+        # A write takes a moment, and on a busy machine more than the seconds that are taken off.
+        assert found == [pytest.approx(seconds, abs=300) for seconds in (3600, 0, -3595)]
+        assert ahead("silent") is None, "an earlier version does not say its time"

@@ -8,7 +8,7 @@ from tas.diagnosis.metrics import MetricFacts, check_metrics, health_with, late_
 from tas.diagnosis.overview import Verdict, verdict_of, worst_first
 from tas.diagnosis.processes import ProcessFacts, check_answers, check_processes
 from tas.processes.expected import Expected
-from tas.processes.process import LastAnswer, Process, Running
+from tas.processes.process import MOST_CLOCKS, LastAnswer, Process, Running, clocks_ahead
 from tas.samples.sample import Scrape
 from tas.sources.state import Health, LostNodes, SourceMetric, SourceState
 from tas.values.quantity import parse_quantity
@@ -200,6 +200,14 @@ def test_a_wrong_clock_of_a_process_is_found(ahead: float, text: str) -> None:
     assert [each.what for each in found if each.check == "workers.clocks" and each.severity is not Severity.OK] == (
         [text] if text else []
     )
+
+
+def test_the_clocks_that_differ_most_are_named_of_the_processes_that_a_stranger_invents() -> None:
+    clocks = range(MOST_CLOCKS + 5)
+    found = clocks_ahead(described("labels", f"p{each:03}", time=NOW + each)._replace(stored=NOW) for each in clocks)
+    assert found == {f"p{number:03}": number for number in range(5, MOST_CLOCKS + 5)}
+    twice = [described("labels", "a", time=NOW + ahead)._replace(stored=NOW) for ahead in (3.0, -3600.0, 9.0)]
+    assert clocks_ahead(twice) == {"a": -3595.0}, "two processes of one name"
 
 
 def test_the_clock_of_a_process_that_does_not_say_its_time_is_unknown() -> None:
