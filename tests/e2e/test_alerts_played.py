@@ -75,6 +75,7 @@ MOMENTS: Mapping[str, tuple[str, Callable[[float], bool]]] = {
     "TasMarksNotWritten": ("tas_mark_nodes_failing", lambda count: count > 0),
     "TasEvictionLabelsNotWritten": ("tas_eviction_nodes_failing", lambda count: count > 0),
     "TasSinkBehind": ("tas_notify_lag_seconds", lambda lag: lag > 0),
+    "TasApiServerSilent": ("tas_kubernetes_silent_seconds", lambda seconds: seconds > 12),
 }
 """The state of an alert that a busy machine has for seconds, in which a source or a server does not answer."""
 
@@ -655,6 +656,22 @@ async def sink_is_behind(cluster: Cluster) -> None:
         await cluster.labels_are_written()
 
 
+async def api_server_is_silent(cluster: Cluster) -> None:
+    stage = cluster.stage
+    async with stage.story("TasApiServerSilent", "TasWorkerNotReady", minutes=3) as during:
+        faults = cluster.sandbox.faults
+        released = faults.hold(times=FOREVER, which=lambda call: call.user_agent == "tas-on-nats/watch")
+        cluster.sandbox.cut_watches()
+        await stage.is_at('tas_worker_ready{worker="watch"', lambda ready: ready == 0)
+        await stage.is_at("tas_kubernetes_silent_seconds", lambda seconds: seconds > 12)
+        during.extend(await stage.scrapes())
+        status, reason = await cluster.product.health("/readyz")
+        assert (status, "no data from" in reason) == (503, True)
+        faults.clear()
+        released.set()
+        await stage.is_at('tas_worker_ready{worker="watch"', lambda ready: ready == 1)
+
+
 async def bus_is_lost(cluster: Cluster) -> None:
     stage = cluster.stage
     async with stage.story("TasBusLost", "TasViewBehind", "TasUnknownPassed", minutes=12) as during:
@@ -692,6 +709,7 @@ STORIES = (
     values_are_late,
     samples_are_not_stored,
     sink_is_behind,
+    api_server_is_silent,
     bus_is_lost,
 )
 

@@ -30,6 +30,7 @@ from workers.kubernetes.errors import (
 )
 from workers.kubernetes.metrics import RequestMetrics
 from workers.kubernetes.resources import PODS, VERSIONS, Metadata, Object, Resource
+from workers.kubernetes.silence import Silence
 from workers.process.http_body import TooLargeError, body_start, failed_request, whole_body
 from workers.process.http_protocol import BoundedConnector
 
@@ -54,8 +55,11 @@ WATCH_SECONDS = 300.0
 SILENT_SECONDS = 100.0
 """A watch without any event for this long is opened again: its connection may be dead.
 
-The API server sends a bookmark about every minute, but none while no object of the resource changes.
+If nothing comes from the API server at all, one of three watches is opened again each third of it: `Silence`.
 """
+
+LOOKS = 50
+"""So often within `SILENT_SECONDS` a watch looks whether it is its turn: each two seconds."""
 
 MAX_OBJECT_BYTES = 16 << 20
 """The largest object, or event of a watch, that is read: far above the size of any object."""
@@ -164,6 +168,7 @@ class KubernetesClient:
     Attributes:
         server: The API server's URL.
         worker: The worker's name; the user agent is `tas-on-nats/<worker>`.
+        silence: When the API server was last heard.
     """
 
     def __init__(
@@ -172,6 +177,7 @@ class KubernetesClient:
         self.server = credentials.server
         self.worker = worker
         self.metrics = metrics
+        self.silence = Silence()
         self._session = session
         self._credentials = credentials
 
@@ -315,7 +321,7 @@ class KubernetesClient:
         The watch ends after `seconds`; the caller continues from the last resource version. `on_open` is called when
         the watch is established, before any event. Use it under `aclosing`.
         Raises GoneError if that version is too old: list again. Raises SilentError if nothing arrived for
-        `silent_seconds`.
+        `silent_seconds`, or for a part of it by all watches of the client (`Silence`).
         """
         what = f"watch {resource}"
         query = {
@@ -326,9 +332,7 @@ class KubernetesClient:
             "timeoutSeconds": str(max(1, round(seconds * random.uniform(0.9, 1)))),  # noqa: S311 - spreads the ends of watches
         }
         # A watch has no total limit: it does not end by itself.
-        timeout = aiohttp.ClientTimeout(
-            total=None, connect=CONNECT_SECONDS, sock_connect=CONNECT_SECONDS, sock_read=silent_seconds
-        )
+        timeout = aiohttp.ClientTimeout(total=None, connect=CONNECT_SECONDS, sock_connect=CONNECT_SECONDS)
         decoder = msgspec.json.Decoder(resource.type)
         events = self.metrics.events.labels(self.worker, str(resource))
         async with self._response(
@@ -340,17 +344,34 @@ class KubernetesClient:
             query=query,
             accept="PartialObjectMetadata",
             timeout=timeout,
-            silent_seconds=silent_seconds,
         ) as response:
             on_open()
-            async for line in _lines(response.content, what):
-                event = _decode_with(_event_decoder, line, what)
-                if event.type == "ERROR":
-                    raise _error_event(what, event.object)
-                change = _change(event, decoder, what)
-                if change is not None:
-                    events.inc()
-                    yield change
+            with self.silence.watching() as watch:
+                async for line in _lines(self._pieces(response.content, what, watch, silent_seconds), what):
+                    event = _decode_with(_event_decoder, line, what)
+                    if event.type == "ERROR":
+                        raise _error_event(what, event.object)
+                    change = _change(event, decoder, what)
+                    if change is not None:
+                        events.inc()
+                        yield change
+
+    async def _pieces(
+        self, content: aiohttp.StreamReader, what: str, watch: object, seconds: float
+    ) -> AsyncIterator[bytes]:
+        """What comes by a watch. Raises SilentError as soon as the watch is to be opened again."""
+        while (remaining := self.silence.remaining(watch, seconds)) > 0:
+            try:
+                # Others open, are heard and end meanwhile, so the turn of this one may come sooner or later.
+                async with asyncio.timeout(min(remaining, seconds / LOOKS)):
+                    piece = await content.readany()
+            except TimeoutError:
+                continue
+            if not piece:
+                return
+            self.silence.heard(watch)
+            yield piece
+        raise SilentError(f"{what}: no data from {self.server} for {seconds:g} s, or none by any watch")
 
     async def merge_patch(
         self,
@@ -476,7 +497,6 @@ class KubernetesClient:
         query: Mapping[str, str] | None = None,
         accept: str,
         body: "_Body | None" = None,
-        silent_seconds: float = CALL_SECONDS,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """A 2xx response, to be read within the body; errors of request and body are KubernetesErrors."""
         headers = {"Accept": _accept(accept) if resource.metadata_only else "application/json"}
@@ -501,6 +521,7 @@ class KubernetesClient:
                         )
                     )
                     code = str(response.status)
+                    self.silence.heard()
                     if not 200 <= response.status < 300:
                         raise error_of(
                             what,
@@ -512,9 +533,7 @@ class KubernetesClient:
             except TooLargeError as error:
                 raise TooLargeResponseError(f"{what}: {error}", code=response.status) from error
             except TimeoutError as error:
-                is_silent = verb == "watch" and code.startswith("2")
-                kind, seconds = (SilentError, silent_seconds) if is_silent else (UnavailableError, CALL_SECONDS)
-                raise kind(f"{what}: no data from {self.server} for {seconds:g} s") from error
+                raise UnavailableError(f"{what}: no data from {self.server} for {CALL_SECONDS:g} s") from error
             except (aiohttp.ClientError, OSError) as error:
                 raise UnavailableError(line_of(f"{what}: {self.server}: {failed_request(error)}")) from error
             finally:
@@ -544,10 +563,10 @@ def _json_body(value: Mapping[str, Any], *, what: str) -> _Body:
     return _Body(msgspec.json.encode(value), what=what, read_at=None, media_type="application/json")
 
 
-async def _lines(content: aiohttp.StreamReader, what: str) -> AsyncIterator[bytes]:
+async def _lines(pieces: AsyncIterator[bytes], what: str) -> AsyncIterator[bytes]:
     """The lines of a stream, of any length up to `MAX_OBJECT_BYTES`."""
     line_start = bytearray()
-    async for piece in content.iter_any():
+    async for piece in pieces:
         first, *others = piece.split(b"\n")
         line_start += first
         for other in others:

@@ -64,7 +64,7 @@ class UnavailableError(KubernetesError):
 
 
 class SilentError(UnavailableError):
-    """A watch received nothing for its time limit: nothing has changed, or the connection is dead. Watch again."""
+    """A watch received nothing for its time limit: nothing has changed, or nobody answers. Watch again to know."""
 
 
 class ThrottledError(UnavailableError):

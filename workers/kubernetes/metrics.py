@@ -1,6 +1,6 @@
 """Metrics of requests to the API server."""
 
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 
 class RequestMetrics:
@@ -15,4 +15,10 @@ class RequestMetrics:
         )
         self.events = Counter(
             "tas_kubernetes_events", "Events that watches received.", ["worker", "resource"], registry=registry
+        )
+        self.silent = Gauge(
+            "tas_kubernetes_silent_seconds",
+            "Time since anything came from the API server to the client that watches; NaN: nothing is watched.",
+            ["worker"],
+            registry=registry,
         )

@@ -228,9 +228,10 @@ class Reflector(Generic[T]):
 
     async def _follow(self) -> None:
         try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._list_on())
-                tasks.create_task(self._watch_on())
+            with self._client.silence.followed():
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._list_on())
+                    tasks.create_task(self._watch_on())
         finally:
             self._lose_version()
 

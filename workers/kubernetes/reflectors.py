@@ -32,6 +32,7 @@ class Reflectors:
 
     def __init__(self, client: KubernetesClient) -> None:
         self.client = client
+        client.metrics.silent.labels(client.worker).set_function(lambda: client.silence.age)
         self.policies: Reflector[PolicyObject] = Reflector(client, POLICIES)
         self.nodes: Reflector[LabelledNode] = Reflector(client, LABELLED_NODES)
         self.whole_nodes: Reflector[WholeNode] = Reflector(client, WHOLE_NODES)

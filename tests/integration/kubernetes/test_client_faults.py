@@ -36,7 +36,7 @@ from workers.kubernetes.errors import (
     UnavailableError,
 )
 from workers.kubernetes.reflector import Consumer, Reflector
-from workers.kubernetes.resources import FULL_NODES, LABELLED_NODES, NODES, PODS, Object, Resource
+from workers.kubernetes.resources import FULL_NODES, LABELLED_NODES, NODES, PODS, POLICIES, Object, Resource
 from workers.process.http_protocol import MAX_INFORMATIONAL
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -344,6 +344,32 @@ async def test_a_watch_without_bookmarks_is_resumed(tmp_path: Path) -> None:
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
+
+
+async def test_a_server_that_falls_silent_is_noticed_by_the_watch_whose_turn_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not all ask then: each alone would wait three times as long, and all would ask at once."""
+    monkeypatch.setattr("workers.kubernetes.client.CALL_SECONDS", 0.2)
+    watched: list[str] = []
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        if "watch" not in request.query:
+            return web.json_response({"kind": "NodeList", "metadata": {"resourceVersion": "1"}, "items": []})
+        watched.append(request.path)
+        if len(watched) > 3:
+            await asyncio.sleep(60)
+        return await lines(then_wait=60)(request)
+
+    async with served(handler, tmp_path) as client, asyncio.TaskGroup() as tasks:
+        consumers = [Reflector(client, each, silent_seconds=6.0).consumer() for each in (NODES, PODS, POLICIES)]
+        following = [tasks.create_task(each.run()) for each in consumers]
+        await eventually(lambda: len(watched) > 5)
+        assert (len(set(watched[:3])), len(set(watched[3:6])) < 3) == (3, True), "not all at once"
+        assert any("no data" in (each.problem or "") for each in consumers)
+        assert client.silence.age >= 2.0
+        for each in following:
+            each.cancel()
 
 
 async def test_an_earlier_state_of_the_server_is_listed_again(
