@@ -10,14 +10,14 @@ import click
 import structlog
 from prometheus_client import CollectorRegistry
 
-from cli.framework_options import PIGEON_CFG, fallbacks_of_environment
-from cli.settings import Settings
 from tas.agents.builtin import BUILTIN
 from tas.agents.file import AgentConfig
 from tas.agents.hooks import AgentHooks
 from tas.extension import Hooks, NodeView
+from workers.agents.agents_file import Agents, AgentsFile, LoadedAgent, installed_agents
+from workers.agents.framework_options import PIGEON_CFG, fallbacks_of_environment
 from workers.process.errors import StartError
-from workers.serving.agents_file import Agents, AgentsFile, LoadedAgent, installed_agents
+from workers.settings import Settings
 
 log = structlog.get_logger("agents")
 

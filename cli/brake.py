@@ -14,12 +14,12 @@ from bus.trying import STALE, Tries
 from cli.options import settings_command
 from cli.output import echo
 from cli.queries.query import ask
-from cli.settings import Settings
 from tas.enforcing import breaker
 from tas.errors import InvalidInputError, shortened
 from tas.events.selection import parse_policy_name
 from tas.values.names import is_subdomain
 from tas.verdict.brake import ALL, Breaker, Pause
+from workers.settings import Settings
 
 TRIES = Tries(STALE, times=10)
 """A record is read and written again if `labels` has changed it meanwhile or the read was too slow."""

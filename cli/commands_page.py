@@ -9,7 +9,7 @@ import click
 
 from cli.options import SettingOption
 from cli.original import OriginalOption
-from cli.settings import flag
+from workers.settings import flag
 
 WIDTH = 132
 """The longest line of a page, in characters."""

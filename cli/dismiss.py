@@ -13,10 +13,10 @@ from cli.brake import user_name
 from cli.options import settings_command
 from cli.output import echo
 from cli.queries.query import ask
-from cli.settings import Settings
 from cli.workers.registry import WORKERS
 from tas.processes.expected import KEPT_SECONDS, Expected
 from tas.processes.process import numbers
+from workers.settings import Settings
 
 TRIES = Tries(STALE, times=10)
 """A number is read and written again if `watch` has changed it meanwhile or the read was too slow."""

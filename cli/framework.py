@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from cli.settings import Mistake
 from tas.errors import shortened
 from workers.process.log_form import LogLevel
+from workers.settings import Mistake
 
 PORT = "HTTP_PORT"
 """Counts for `tas run agents`."""

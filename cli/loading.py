@@ -7,10 +7,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from cli.settings import EMBEDDED, IN_CLUSTER, Mistake, Setting, Settings, SettingsError, flag, variable
 from cli.workers.registry import commands_that_take, defaults_of
 from tas.errors import shortened, without_password
-from workers.ingest.sources.spec import OF_KUBERNETES, SourceKind
+from workers.samples.source_spec import OF_KUBERNETES, SourceKind
+from workers.settings import EMBEDDED, IN_CLUSTER, Mistake, Setting, Settings, SettingsError, flag, variable
 
 
 @cache
@@ -237,7 +237,7 @@ def settings_page() -> str:
     lines = [
         "# Settings",
         "",
-        "<!-- Made from `cli/settings.py` by `tas docs`: change it there. -->",
+        "<!-- Made from `workers/settings.py` by `tas docs`: change it there. -->",
         "",
         "Each setting is a flag and an environment variable. The flag overrides the variable; an empty variable counts",
         "as absent. All settings are checked before anything starts: every mistake is printed, and the exit code is 2.",

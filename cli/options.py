@@ -15,9 +15,9 @@ from cli.framework import settings_of_environment
 from cli.loading import inputs_of, load_settings, settings_of
 from cli.original import OriginalOption, Translated, translate
 from cli.output import echo
-from cli.settings import Mistake, Setting, Settings, SettingsError, flag, variable
 from workers.process.errors import EXIT_CANNOT_START
 from workers.process.log_form import LogFormat, LogLevel
+from workers.settings import Mistake, Setting, Settings, SettingsError, flag, variable
 
 Body = Callable[..., int | None]
 

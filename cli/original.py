@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import click
 
 from cli.loading import settings_of
-from cli.settings import IN_CLUSTER, Mistake, flag
 from tas.errors import shortened
 from workers.process.log_form import LogLevel
+from workers.settings import IN_CLUSTER, Mistake, flag
 
 OF_TELEMETRY = ("run all", "run extender")
 OF_CARDS = ("run gpu",)

@@ -7,13 +7,13 @@ from pathlib import Path
 import click
 import msgspec
 
+from cli import policy_lint
 from cli.as_json import JSON_OPTION, print_json
 from cli.groups import LazyCommand, LazyGroup
 from cli.output import echo
+from cli.policy_lint import Finding, Linted, Severity, same_names
 from tas.values.nouns import counted
 from workers.process.manifests import MAX_BYTES, SUFFIXES
-from workers.watching import policy_lint
-from workers.watching.policy_lint import Finding, Linted, Severity, same_names
 
 STDIN = "-"
 

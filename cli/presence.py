@@ -6,12 +6,12 @@ from functools import partial
 
 from bus.lease import process_identity
 from bus.rights.roles import ROLES
-from cli.context import ALL_WORKERS, Context
 from cli.workers.registry import WORKERS
 from tas.processes.process import Process
+from workers.context import ALL_WORKERS, Context
 from workers.process.presence import Presence
-from workers.process.runtime import Supervisor
 from workers.process.version import product_version
+from workers.runtime import Supervisor
 
 ROSTER_WORKERS = frozenset({"watch", "policies"})
 """The workers beside which a process finds out which processes run: each installation has one of them."""

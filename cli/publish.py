@@ -15,7 +15,6 @@ from bus.subjects import samples_subject
 from cli.as_json import JSON_OPTION, print_json
 from cli.options import settings_command
 from cli.output import echo
-from cli.settings import Settings
 from tas.errors import shortened
 from tas.samples.capacity import refusal_of
 from tas.samples.sample import Scrape, kept_metrics
@@ -23,6 +22,7 @@ from tas.samples.unknown_node import is_unknown_node
 from tas.values.duration import parse_duration
 from tas.values.names import is_source_name, is_subdomain
 from tas.values.quantity import Quantity, exact_text, format_quantity, parse_quantity
+from workers.settings import Settings
 
 if TYPE_CHECKING:
     from bus.connection import Bus

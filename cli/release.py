@@ -14,9 +14,9 @@ from cli.brake import user_name
 from cli.options import settings_command
 from cli.output import echo
 from cli.queries.query import ask
-from cli.settings import Settings
 from tas.errors import shortened
 from tas.values.names import is_subdomain
+from workers.settings import Settings
 
 TRIES = Tries(STALE, times=10)
 

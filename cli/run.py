@@ -3,8 +3,8 @@
 import click
 
 from cli.options import settings_command
-from cli.settings import EMBEDDED, Settings
 from cli.workers.registry import WorkerSpec, run_by, with_commands, workers_of_all
+from workers.settings import EMBEDDED, Settings
 
 
 @click.group("run", no_args_is_help=True)

@@ -6,12 +6,12 @@ from pathlib import Path
 import click
 
 from bus.connection import Bus
-from cli.discovery import is_simulated, running_bus
 from cli.doctor.bus_facts import BusRead, no_bus, read_bus
 from cli.groups import importing
 from cli.options import settings_command
 from cli.queries.query import ask
-from cli.settings import Settings
+from workers.discovery import is_simulated, running_bus
+from workers.settings import Settings
 
 
 @settings_command(

@@ -14,17 +14,17 @@ import structlog
 
 from bus.errors import MisconfiguredError, UnavailableError
 from bus.server import EmbeddedServer
-from cli.context import ALL_WORKERS, Context
-from cli.discovery import SHARED_MEMORY, announced, temporary_directory
 from cli.loop import run_to_end
-from cli.settings import EMBEDDED_PORT, Settings, flag, variable
 from cli.workers.registry import WORKERS, run_by
 from tas.values.window import near_window
+from workers.context import ALL_WORKERS, Context
+from workers.discovery import SHARED_MEMORY, announced, temporary_directory
 from workers.process.embedded import EmbeddedBus
 from workers.process.errors import StartError, WorkerError
 from workers.process.logs import configure_logging
-from workers.process.runtime import Supervisor, Worker, beside, check_free, new_registry
 from workers.process.signals import stop_signals
+from workers.runtime import Supervisor, Worker, beside, check_free, new_registry
+from workers.settings import EMBEDDED_PORT, Settings, flag, variable
 
 log = structlog.get_logger("tas")
 

@@ -41,7 +41,7 @@ from tas.certificates.forms import (
 from tas.certificates.secret import NAMESPACE, secret_manifest
 from tas.errors import InvalidInputError
 from tas.values.names import is_dns_label
-from workers.process.tls_files import TlsError
+from workers.http.tls_files import TlsError
 
 
 @click.group("certs", no_args_is_help=True)

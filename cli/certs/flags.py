@@ -10,7 +10,7 @@ import click
 from cli.configure.files import FilesError
 from tas.certificates.findings import SOON
 from tas.errors import InvalidInputError
-from workers.process.tls_files import TlsError
+from workers.http.tls_files import TlsError
 
 
 def errors_shown(action: Callable[..., int]) -> Callable[..., int]:

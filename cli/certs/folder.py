@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cli.configure.files import Step, stored
 from tas.certificates.findings import is_key_of, signer_problem
 from tas.certificates.forms import Leaf, Purpose, new_authority, new_leaf
-from workers.process.tls_files import TlsError
-from workers.process.x509 import certificates_in, key_in
+from workers.http.tls_files import TlsError
+from workers.http.x509 import certificates_in, key_in
 
 AUTHORITIES = "ca.crt"
 LEAVES = {"tls": Purpose.SERVER, "client": Purpose.CLIENT}

@@ -16,7 +16,7 @@ from tas.certificates.findings import authority_findings, issuer_of, leaf_findin
 from tas.certificates.forms import alternative_names
 from tas.errors import line_of
 from tas.values.nouns import counted
-from workers.process.tls_files import TlsError
+from workers.http.tls_files import TlsError
 
 EXIT_FINDINGS = 3
 

@@ -8,8 +8,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.hashes import SHA256
 
 from tas.certificates.findings import SOON, date_problem, expires_soon, is_authority, name_of
-from workers.process.tls_files import TlsError, TlsFiles
-from workers.process.x509 import certificates_of
+from workers.http.tls_files import TlsError, TlsFiles
+from workers.http.x509 import certificates_of
 
 _PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----")
 

@@ -10,8 +10,8 @@ from cli.as_json import print_json
 from cli.configure.files import FilesError, NotRestoredError
 from tas.errors import InvalidInputError
 from tas.values.duration import DurationError
+from workers.http.tls_files import TlsError
 from workers.process.manifests import ManifestError
-from workers.process.tls_files import TlsError
 
 EXIT_DIFFERENCES = 3
 

@@ -19,8 +19,8 @@ from tas.configuring.plan import Options, Plan, check_paths, configuration, curr
 from tas.configuring.static_pod import Scheduler
 from tas.configuring.versions import minor_of_version
 from tas.errors import InvalidInputError
+from workers.http.tls_files import TlsFiles
 from workers.process.manifests import ManifestError, read_yaml, read_yaml_tree
-from workers.process.tls_files import TlsFiles
 
 CONFIG_NAME = "scheduler-config.yaml"
 POLICY_CONFIG_NAME = "scheduler-extender-policy.yaml"

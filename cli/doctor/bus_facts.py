@@ -18,7 +18,6 @@ from bus.processes import StoredProcesses, stored_processes
 from bus.trying import Tries, is_late
 from cli.doctor.probes import probed
 from cli.queries.query import readable, stored_nodes, stored_sources
-from cli.settings import flag
 from tas.diagnosis.bus import BusFacts
 from tas.diagnosis.clocks import Offset, time_there
 from tas.diagnosis.finding import Missing, some
@@ -32,6 +31,7 @@ from tas.sources.state import SourceState
 from tas.values.backoff import Backoff
 from tas.verdict.brake import UNREADABLE_BREAKER, UNREADABLE_PAUSE, Breaker, Pause
 from tas.verdict.refused import RefusedLabel
+from workers.settings import flag
 
 TRIES = Tries(is_late, wait=Backoff(first=0.1, longest=0.1))
 """Within the time of a probe."""

@@ -11,7 +11,6 @@ from cli.configure.schedulers import NAMESPACE as KUBE_SYSTEM
 from cli.configure.schedulers import SCHEDULERS, scheduler_states
 from cli.doctor.cluster_read import ADMINISTRATOR, ClusterRead, Pods, unread
 from cli.doctor.requests import offset_of, requested
-from cli.settings import flag
 from tas.configuring.control_planes import SchedulerState
 from tas.configuring.static_pod import Scheduler
 from tas.configuring.versions import minor_of_version
@@ -44,6 +43,7 @@ from workers.kubernetes.resources import (
     PlacementPod,
     PlacementSpec,
 )
+from workers.settings import flag
 
 T = TypeVar("T")
 

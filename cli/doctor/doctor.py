@@ -8,18 +8,18 @@ import msgspec
 
 from bus.connection import Bus
 from cli.as_json import JSON_OPTION, print_json
-from cli.discovery import is_simulated, running_bus
 from cli.doctor.bus_facts import BusRead, no_bus, read_bus
 from cli.doctor.options import MANIFEST, Options
 from cli.doctor.output import print_findings
 from cli.groups import importing
 from cli.options import settings_command
 from cli.queries.query import ask
-from cli.settings import Settings
 from tas.diagnosis.checks import CHECKS
 from tas.diagnosis.finding import exit_code
 from tas.diagnosis.rights import NAMESPACE
 from tas.errors import shortened, without_password
+from workers.discovery import is_simulated, running_bus
+from workers.settings import Settings
 
 
 class CannotRunError(click.ClickException):

@@ -14,7 +14,6 @@ from cli.doctor.extender_probe import ExtenderRead, read_extender
 from cli.doctor.monitors import monitored
 from cli.doctor.options import Options
 from cli.doctor.scheduler_files import SchedulerFiles, read_scheduler
-from cli.settings import Settings, flag
 from tas.diagnosis.clocks import ClockFacts, time_there
 from tas.diagnosis.descheduler import DeschedulerFacts
 from tas.diagnosis.diagnosis import ClusterFacts, Facts, diagnose
@@ -25,6 +24,7 @@ from tas.diagnosis.service import NoService, ServiceName
 from tas.diagnosis.url import Url, url_of
 from tas.diagnosis.workloads import requests_resource
 from tas.policy.policy import PolicyKey
+from workers.settings import Settings, flag
 
 NO_KUBECONFIG = Missing(f"{flag('kubeconfig')} is not given", f"give {flag('kubeconfig')} FILE")
 

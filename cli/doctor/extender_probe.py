@@ -21,8 +21,8 @@ from tas.diagnosis.finding import Missing
 from tas.diagnosis.service import NoService, ServiceName, from_elsewhere, service_of
 from tas.diagnosis.url import Url
 from tas.extender.verbs import Answer
-from workers.process.address import Address
-from workers.process.http_body import MAX_OWN_BYTES, body_start, failed_request, whole_body
+from workers.http.address import Address
+from workers.http.body import MAX_OWN_BYTES, body_start, failed_request, whole_body
 
 HEALTH_MEND = "give --extender-health HOST:PORT, the --health-listen of the extender"
 PROXY_HEADERS = ("Via", "X-Cache", "X-Forwarded-For")

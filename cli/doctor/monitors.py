@@ -16,7 +16,7 @@ from tas.diagnosis.bus import MONITOR_MEND, BusFacts, oldest, version_of
 from tas.diagnosis.finding import Missing
 from tas.errors import without_password
 from tas.values.nouns import counted
-from workers.process.http_body import whole_body
+from workers.http.body import whole_body
 
 MONITOR_PORT = 8222
 MAX_MONITOR_BYTES = 1 << 20

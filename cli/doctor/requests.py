@@ -9,8 +9,8 @@ import aiohttp
 from cli.doctor.probes import PROBE_SECONDS, probed
 from tas.diagnosis.clocks import Offset
 from tas.diagnosis.finding import Missing
+from workers.http.body import TooLargeError, failed_request
 from workers.kubernetes.errors import KubernetesError
-from workers.process.http_body import TooLargeError, failed_request
 
 T = TypeVar("T")
 

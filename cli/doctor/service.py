@@ -4,12 +4,12 @@ from pathlib import Path
 
 from cli.doctor.cluster_read import ADMINISTRATOR
 from cli.doctor.requests import requested
-from cli.settings import flag
 from tas.diagnosis.finding import Missing
 from tas.diagnosis.service import NoService, ServiceFacts, ServiceName, reached_at
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import ConfigurationError, ForbiddenError, NotFoundError
 from workers.kubernetes.resources import ENDPOINT_SLICES, SERVICE_OF_SLICE, SERVICES
+from workers.settings import flag
 
 
 async def find_service(kubeconfig: Path | None, name: ServiceName, port: int) -> str | NoService | Missing:

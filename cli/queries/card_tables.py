@@ -5,12 +5,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from cli.output import echo, echo_line
 from cli.queries.query import age_text
 from cli.queries.tables import cell_of, new_table, print_table
-from cli.settings import flag
 from tas.gpu.explanation import UNKNOWN_HOLD, AmountUse, CardExplanation, CardPod, CardsExplanation, PodCards
 from tas.gpu.hold import Phase
 from tas.gpu.names import ALLOW, RESOURCE_PREFIX
 from tas.values.nouns import counted
 from tas.values.quantity import NANO, Quantity, short_text
+from workers.settings import flag
 
 BAR = 10
 """The characters of a bar."""

@@ -11,10 +11,10 @@ from cli.as_json import JSON_OPTION, print_json
 from cli.options import settings_command
 from cli.queries.card_tables import print_cards
 from cli.queries.query import ask, readable
-from cli.settings import Settings
 from tas.gpu.explanation import NodeDevices, explain_cards
 from tas.gpu.inventory import Inventory
 from tas.gpu.policy_facts import NO_FACTS
+from workers.settings import Settings
 
 EMPTY = "no GPU cards: no node offers gpu.intel.com resources, or no worker reads them (tas run inventory)"
 

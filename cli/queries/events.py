@@ -16,13 +16,13 @@ from cli.as_json import JSON_OPTION
 from cli.options import settings_command
 from cli.output import echo, json_lines_of
 from cli.queries.query import ask
-from cli.settings import Settings
 from tas.errors import InvalidInputError, line_of, shortened
 from tas.events import cloudevents
 from tas.events.data import Unknown
 from tas.events.event import TYPE_PREFIX, Event, lost_event
 from tas.events.selection import Selection, parse_policy_name
 from tas.values.duration import DurationError, parse_duration
+from workers.settings import Settings
 
 SINCE_SECONDS = 3600.0
 """The default of `--since`, without `--follow`."""

@@ -19,7 +19,6 @@ from cli.queries.card_tables import print_cards
 from cli.queries.cards import devices_of_node
 from cli.queries.explain_tables import print_node, print_policy
 from cli.queries.query import ask, readable, stored_nodes, stored_sources
-from cli.settings import Settings
 from tas.enforcing.breaker import names_on
 from tas.errors import shortened
 from tas.explain.allocation import explain_allocation
@@ -33,6 +32,7 @@ from tas.verdict.status import labels_to_set, waiting_problem
 from tas.view.view import View
 from workers.following.node_samples import NodeSamplesReads
 from workers.following.placed_pods import place
+from workers.settings import Settings
 
 COMMANDS = {
     "node": LazyCommand("cli.queries.explain", "Each rule for the node NAME."),

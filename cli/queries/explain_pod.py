@@ -20,7 +20,6 @@ from cli.queries.cards import devices_of_nodes
 from cli.queries.explain import pair, view_of
 from cli.queries.explain_tables import print_answers, print_pod
 from cli.queries.query import ask
-from cli.settings import Settings, flag, variable
 from tas.enforcing.pod import PodKey
 from tas.errors import shortened
 from tas.explain.pods import PodExplanation, explain_pod
@@ -30,8 +29,9 @@ from tas.extender.verbs import Answer
 from tas.gpu.explanation import explain_claim, explain_held
 from tas.policy.policy import POD_LABEL
 from tas.values.names import is_label_value
-from workers.process.address import Address
-from workers.process.http_body import MAX_OWN_BYTES, TooLargeError, failed_request, whole_body
+from workers.http.address import Address
+from workers.http.body import MAX_OWN_BYTES, TooLargeError, failed_request, whole_body
+from workers.settings import Settings, flag, variable
 
 if TYPE_CHECKING:
     from cli.queries.pod_manifest import DescribedPod

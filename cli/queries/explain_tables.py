@@ -10,7 +10,6 @@ from rich.text import Text
 from cli.output import echo, echo_line
 from cli.queries.query import age_text, value_text
 from cli.queries.tables import new_table, print_table
-from cli.settings import flag
 from tas.explain.explain import (
     NodeExplanation,
     PolicyExplanation,
@@ -24,6 +23,7 @@ from tas.policy.policy import StrategyType
 from tas.policy.rules import State
 from tas.values.duration import format_duration
 from tas.values.nouns import counted
+from workers.settings import flag
 
 SHOWN = 30
 """How many nodes or answers a table has; JSON has all of them."""

@@ -38,7 +38,6 @@ from cli.queries.query import (
     value_text,
 )
 from cli.queries.tables import cell_of, new_table, print_table
-from cli.settings import Settings
 from tas.policy.directory import FileProblem, FileProblems
 from tas.policy.manifest import policy_spec
 from tas.policy.policy import PolicyKey, Problem, StrategyType
@@ -53,6 +52,7 @@ from tas.verdict.ownership import LABEL_STRATEGIES, Claim, claim_of, owner_of
 from tas.verdict.refused import RefusedLabel, refused_problems
 from tas.verdict.status import UNSET_SECONDS, any_source_limits, unset_labels, waiting_problem
 from tas.verdict.verdict import DesiredKind, DesiredLabel, NodeVerdict, PolicyVerdict
+from workers.settings import Settings
 
 PUBLISHES = "publishes"
 """In place of the state of a source that is none of `collect`."""

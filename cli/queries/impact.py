@@ -13,9 +13,9 @@ from cli.as_json import print_json
 from cli.options import settings_command
 from cli.output import echo
 from cli.policy import content
+from cli.policy_lint import Severity, lint
 from cli.queries.explain import view_of
 from cli.queries.query import ask, readable
-from cli.settings import Settings
 from tas.errors import InvalidInputError
 from tas.explain.impact import Impact, Known, PodOfPolicy, impacts_of
 from tas.policy.manifest import is_another_kind, parse_manifest
@@ -23,7 +23,7 @@ from tas.policy.policy import Policy, PolicyKey
 from tas.values.nouns import counted
 from tas.verdict.brake import UNREADABLE_BREAKER
 from workers.process.manifests import ManifestError, objects, read_yaml_lines
-from workers.watching.policy_lint import Severity, lint
+from workers.settings import Settings
 
 NO_TRIP, TRIPS, WRONG, UNKNOWN = 0, 1, 2, 3
 """The exit codes."""

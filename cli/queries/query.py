@@ -23,18 +23,18 @@ from bus.kinds import LEASE_RECORDS, NODE_FACTS, NODE_SAMPLES, NODE_TABLES, SOUR
 from bus.record_kind import Entry, RecordKind, read_entries
 from bus.records.nodes import NodeFacts, StoredSamples
 from bus.rights.access import Access, is_refused
-from cli.discovery import bus_access, bus_url
 from cli.loop import run_to_end
 from cli.output import echo_line
-from cli.settings import Settings, flag, variable
 from tas.errors import InvalidInputError
 from tas.samples.sample import NodeSamples
 from tas.samples.table import Table, TableKey, samples_of_nodes
 from tas.sources.state import SourceState
 from tas.values.quantity import parse_quantity, short_text
+from workers.discovery import bus_access, bus_url
 from workers.process.errors import WorkerError
 from workers.process.log_form import LogFormat, LogLevel
 from workers.process.logs import configure_logging
+from workers.settings import Settings, flag, variable
 
 K = TypeVar("K")
 V = TypeVar("V")

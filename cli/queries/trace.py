@@ -25,7 +25,6 @@ from cli.options import settings_command
 from cli.output import echo, echo_line
 from cli.queries.query import age_text, ask, readable, stored_sources
 from cli.queries.tables import cell_of, new_table, print_table
-from cli.settings import Settings
 from tas.errors import InvalidInputError, shortened
 from tas.explain.trace import Evidence, PolicyVersion, StageResult, Trace
 from tas.explain.trace import trace as follow
@@ -33,6 +32,7 @@ from tas.samples.sample import NodeSamples, Scrape
 from tas.samples.table import combined_samples
 from tas.values.names import is_metric_name, is_subdomain
 from workers.following.node_samples import NodeSamplesReads
+from workers.settings import Settings
 
 LOOKS = 6
 """How often is looked at most, where a value stops."""

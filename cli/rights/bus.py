@@ -3,13 +3,13 @@
 import click
 
 from bus.errors import AccessError
-from cli.discovery import bus_access, bus_url
 from cli.groups import LazyCommand, LazyGroup
 from cli.options import settings_command
 from cli.output import echo
-from cli.settings import Settings
 from tas.errors import without_password
+from workers.discovery import bus_access, bus_url
 from workers.process.errors import StartError
+from workers.settings import Settings
 
 COMMANDS = {
     "check": LazyCommand(

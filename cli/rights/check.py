@@ -17,7 +17,6 @@ from bus.rights.roles import PUBLISHERS, Permissions, permissions_of, tags_of
 from bus.subjects import OWN_RIGHTS
 from bus.subjects import name as node_name
 from cli.configure.files import FilesError, stored
-from cli.discovery import bus_access, bus_url
 from cli.doctor.bus_facts import inspected
 from cli.doctor.output import print_findings
 from cli.loop import run_to_end
@@ -26,14 +25,15 @@ from cli.output import echo
 from cli.rights.connecting import asked, connected
 from cli.rights.folder import AUTH, OperatorFolder, User
 from cli.rights.servers import absent_of, look, problem_of, servers_of, with_servers
-from cli.settings import Settings
 from tas.diagnosis.bus import check_bus
 from tas.diagnosis.finding import Missing, exit_code
 from tas.errors import InvalidInputError
 from tas.values.nouns import counted
+from workers.discovery import bus_access, bus_url
 from workers.process.errors import StartError
 from workers.process.log_form import LogFormat, LogLevel
 from workers.process.logs import configure_logging
+from workers.settings import Settings
 
 AT_ONCE = 4
 """So many users are tried at the same time."""

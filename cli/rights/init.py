@@ -17,7 +17,7 @@ from cli.rights.folder import AUTH, CLUSTER, NewUser, OperatorFolder, User, exis
 from tas.certificates.secret import NAMESPACE
 from tas.errors import InvalidInputError
 from tas.values.names import is_dns_label, is_source_name, is_subdomain
-from workers.ingest.sources.spec import SourceKind
+from workers.samples.source_spec import SourceKind
 
 NEW_USERS = (*(role for role, each in ROLES.items() if each.workers), "reader", "operator")
 """The roles that have one user `tas-ROLE` from the beginning."""

@@ -16,19 +16,19 @@ from bus.errors import BusError, RefusedError
 from bus.mending import Consumer, change, changes_of, consumers_of, remove, remove_leases, resize
 from bus.rights.access import Access
 from cli.configure.files import FilesError
-from cli.discovery import bus_access, bus_url
 from cli.loop import run_to_end
 from cli.options import settings_command
 from cli.output import echo
 from cli.rights.connecting import asked
 from cli.rights.folder import OperatorFolder, existing
-from cli.settings import Settings
 from tas.diagnosis.finding import some
 from tas.errors import printable
 from tas.values.nouns import counted
+from workers.discovery import bus_access, bus_url
 from workers.process.errors import StartError
 from workers.process.log_form import LogFormat, LogLevel
 from workers.process.logs import configure_logging
+from workers.settings import Settings
 
 MENDER = "tas-mend"
 """The user that mends. Its credentials are deleted at once."""

@@ -7,17 +7,17 @@ import click
 
 from bus.errors import BusError
 from cli.configure.files import FilesError, Step, stored
-from cli.discovery import bus_access, bus_url
 from cli.loop import run_to_end
 from cli.options import settings_command
 from cli.output import echo
 from cli.rights.folder import AUTH, OperatorFolder, existing, write
 from cli.rights.mend import as_mender, remove_left
-from cli.settings import Settings
 from tas.errors import InvalidInputError
+from workers.discovery import bus_access, bus_url
 from workers.process.errors import StartError
 from workers.process.log_form import LogFormat, LogLevel
 from workers.process.logs import configure_logging
+from workers.settings import Settings
 
 
 @settings_command(

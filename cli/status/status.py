@@ -10,10 +10,10 @@ from cli.as_json import JSON_OPTION, print_json
 from cli.doctor.bus_facts import BusRead, metric_facts, no_bus, policy_facts, process_facts, read_bus
 from cli.options import settings_command
 from cli.queries.query import ask
-from cli.settings import Settings
 from cli.status.screen import print_overview
 from tas.diagnosis.finding import Missing
 from tas.diagnosis.overview import Overview, overview
+from workers.settings import Settings
 
 FROM_BUS = Missing("tas status reads only the bus", "tas doctor asks the API server as well")
 

@@ -8,7 +8,7 @@ import aiohttp
 import msgspec
 
 from bus.records.codec import UNREADABLE
-from workers.process.http_body import MAX_OWN_BYTES, TooLargeError, failed_request, whole_body
+from workers.http.body import MAX_OWN_BYTES, TooLargeError, failed_request, whole_body
 
 INTERVAL_SECONDS = 1.0
 

@@ -11,7 +11,6 @@ from bus.record_kind import Entry
 from bus.records.pods import PodRecord
 from bus.watch import Watch
 from cli.console import new_console
-from cli.settings import Settings
 from cli.top.cards import Cards
 from cli.top.live import LiveView, cluster_rows
 from tas.enforcing.pod import PodKey
@@ -20,6 +19,7 @@ from workers.following.freezes import Freezes
 from workers.process.log_form import LogFormat, LogLevel
 from workers.process.logs import configure_logging
 from workers.process.signals import stop_signals
+from workers.settings import Settings
 
 
 async def show_running(bus: Bus, url: str, settings: Settings, *, pattern: str) -> int:

@@ -5,7 +5,7 @@ import click
 from cli.groups import importing
 from cli.options import settings_command
 from cli.queries.query import ask
-from cli.settings import Settings
+from workers.settings import Settings
 
 
 @settings_command(

@@ -3,21 +3,21 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cli.context import Context
-    from workers.process.runtime import Worker
+    from workers.context import Context
+    from workers.runtime import Worker
 
 
 async def evaluate(context: "Context") -> "Worker":
     """Evaluates every policy for every node."""
-    from workers.enforcing.evaluate import Evaluate
+    from workers.evaluate.worker import Evaluate
 
     return Evaluate(await context.bus(), await context.view(), registry=context.registry)
 
 
 async def labels(context: "Context") -> "Worker":
     """Writes the desired labels to the nodes."""
-    from workers.enforcing.brake import BrakeSettings
-    from workers.enforcing.labels import Labels
+    from workers.labels.brake import BrakeSettings
+    from workers.labels.worker import Labels
 
     settings = context.settings
     bus = await context.bus()
@@ -42,7 +42,7 @@ async def labels(context: "Context") -> "Worker":
 
 async def marks(context: "Context") -> "Worker":
     """Writes taints and node conditions."""
-    from workers.enforcing.marks import Marks
+    from workers.marks.worker import Marks
 
     bus = await context.bus()
     client = await context.connect_kubernetes("marks")
@@ -58,7 +58,7 @@ async def marks(context: "Context") -> "Worker":
 async def resources(context: "Context") -> "Worker":
     """Adds the resource `telemetry/scheduling` to each node."""
     from tas.events.event import source_of
-    from workers.enforcing.resources import Resources
+    from workers.resources.worker import Resources
 
     bus = await context.bus()
     client = await context.connect_kubernetes("resources")
@@ -74,7 +74,7 @@ async def resources(context: "Context") -> "Worker":
 
 async def evictions(context: "Context") -> "Worker":
     """Labels the pods that are to leave a GPU card."""
-    from workers.enforcing.evictions import Evictions
+    from workers.evictions.worker import Evictions
 
     bus = await context.bus()
     return Evictions(bus, await context.connect_kubernetes("evictions"), registry=context.registry)

@@ -3,21 +3,21 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cli.context import Context
-    from cli.settings import Settings
-    from workers.process.runtime import Worker
+    from workers.context import Context
+    from workers.runtime import Worker
+    from workers.settings import Settings
 
 
 async def materialize(context: "Context") -> "Worker":
     """Stores the newest samples of each node."""
-    from workers.ingest.materialize import Materialize
+    from workers.materialize.worker import Materialize
 
     return Materialize(await context.bus(), registry=context.registry)
 
 
 async def windows(context: "Context") -> "Worker":
     """Computes statistics over time, with numpy."""
-    from workers.ingest.windows import Windows
+    from workers.windows.worker import Windows
 
     return Windows(
         await context.bus(),
@@ -31,16 +31,16 @@ async def windows(context: "Context") -> "Worker":
 
 def has_sources(settings: "Settings") -> bool:
     """Whether the settings have a source."""
-    from cli.sources import sources_of
+    from workers.collect.configured import sources_of
 
     return bool(sources_of(settings))
 
 
 async def collect(context: "Context") -> "Worker":
     """Polls sources, each with its own connections."""
-    from cli.sources import Sources
-    from workers.ingest.collect import Collect
-    from workers.ingest.known_nodes import KnownNodes
+    from workers.collect.configured import Sources
+    from workers.collect.known_nodes import KnownNodes
+    from workers.collect.worker import Collect
 
     bus = await context.bus()
     nodes = KnownNodes(bus)
@@ -67,7 +67,7 @@ async def collect(context: "Context") -> "Worker":
 
 async def machine(context: "Context") -> "Worker":
     """Publishes the telemetry of this machine."""
-    from workers.ingest.machine import Machine
+    from workers.machine.worker import Machine
 
     return Machine(
         await context.bus(),

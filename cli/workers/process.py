@@ -3,12 +3,12 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cli.context import Context
-    from workers.process.runtime import Worker
+    from workers.context import Context
+    from workers.runtime import Worker
 
 
 async def keeper(context: "Context") -> "Worker":
     """Creates the streams and buckets of a closed bus."""
-    from workers.process.keeper import Keeper
+    from workers.keeper.worker import Keeper
 
     return Keeper(await context.bus())

@@ -3,14 +3,14 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cli.context import Context
-    from workers.process.runtime import Worker
+    from workers.context import Context
+    from workers.runtime import Worker
 
 
 async def events(context: "Context") -> "Worker":
     """Publishes what happens as public events."""
     from tas.events.event import source_of
-    from workers.publishing.events import EventPublisher
+    from workers.events.worker import EventPublisher
 
     bus = await context.bus()
     return EventPublisher(bus, registry=context.registry, source=source_of(context.settings.cluster_name or ""))
@@ -18,9 +18,9 @@ async def events(context: "Context") -> "Worker":
 
 async def notify(context: "Context") -> "Worker":
     """Takes events to sinks."""
-    from cli.sinks import sinks_file
-    from workers.publishing.notify import Notify
-    from workers.publishing.sinks.base import SinkMetrics
+    from workers.notify.configured import sinks_file
+    from workers.notify.sinks.base import SinkMetrics
+    from workers.notify.worker import Notify
 
     bus = await context.bus()
     metrics = SinkMetrics(context.registry)

@@ -10,13 +10,13 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cli.settings import IN_CLUSTER, Settings
 from cli.workers import enforcing, ingest, process, publishing, serving, watching
 from tas.gpu.hold import RESERVED_SECONDS
+from workers.settings import IN_CLUSTER, Settings
 
 if TYPE_CHECKING:
-    from cli.context import Context
-    from workers.process.runtime import Worker
+    from workers.context import Context
+    from workers.runtime import Worker
 
 OF_EACH = (
     "bus",

@@ -3,23 +3,23 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cli.context import Context
-    from cli.settings import Settings
-    from workers.process.limits import Limits
-    from workers.process.runtime import Worker
+    from workers.context import Context
+    from workers.http.limits import Limits
+    from workers.runtime import Worker
+    from workers.settings import Settings
 
 
 def _limits(settings: "Settings") -> "Limits":
-    from workers.process.limits import Limits
+    from workers.http.limits import Limits
 
     return Limits(connections=settings.max_connections, idle_seconds=settings.idle_timeout)
 
 
 async def extender(context: "Context") -> "Worker":
     """Answers by telemetry, and by installed extensions."""
-    from cli.settings import FailedNodes, UnknownPolicy
-    from workers.serving.extender import ExtenderWorker
-    from workers.serving.extensions import installed
+    from workers.extender.worker import ExtenderWorker
+    from workers.scheduler.extensions import installed
+    from workers.settings import FailedNodes, UnknownPolicy
 
     settings = context.settings
     return ExtenderWorker(
@@ -43,7 +43,7 @@ async def extender(context: "Context") -> "Worker":
 
 async def gpu(context: "Context") -> "Worker":
     """Gives GPU cards to pods."""
-    from workers.serving.gpu import GpuExtender
+    from workers.gpu.worker import GpuExtender
 
     settings = context.settings
     bus = await context.bus()
@@ -65,7 +65,7 @@ async def gpu(context: "Context") -> "Worker":
 async def agents(context: "Context") -> "Worker":
     """Answers by agents, with numpy."""
     from cli.agents import agents_file, hooks_of
-    from workers.serving.agents import AgentsWorker
+    from workers.agents.worker import AgentsWorker
 
     settings = context.settings
     bus = await context.bus()

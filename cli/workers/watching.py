@@ -4,15 +4,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cli.context import Context
-    from workers.process.runtime import Worker
-    from workers.watching.inventory import MakePart
+    from workers.context import Context
+    from workers.inventory.worker import MakePart
+    from workers.runtime import Worker
 
 
 async def policies(context: "Context") -> "Worker":
     """Stores the policies of a directory."""
+    from workers.policies.worker import PolicyDirectory
     from workers.process.errors import StartError
-    from workers.watching.policies import PolicyDirectory
 
     bus = await context.bus()
     if context.settings.policies is None:
@@ -22,7 +22,7 @@ async def policies(context: "Context") -> "Worker":
 
 async def watch(context: "Context") -> "Worker":
     """Stores the policies, nodes and pods of a cluster."""
-    from workers.watching.watch import WatchWorker
+    from workers.watch.worker import WatchWorker
 
     bus = await context.bus()
     client = await context.connect_kubernetes("watch")
@@ -31,7 +31,7 @@ async def watch(context: "Context") -> "Worker":
 
 async def status(context: "Context") -> "Worker":
     """Writes the status of TASPolicies."""
-    from workers.watching.status import PolicyStatus
+    from workers.status.worker import PolicyStatus
 
     bus = await context.bus()
     client = await context.connect_kubernetes("status")
@@ -49,10 +49,10 @@ async def status(context: "Context") -> "Worker":
 async def inventory(context: "Context") -> "Worker":
     """Stores the GPU cards of nodes, and what agents need to know of pods and nodes."""
     from tas.allocation.node_annotations import WRITTEN
-    from workers.enforcing.annotations import AnnotationWriter
-    from workers.ingest.annotations import Annotations
+    from workers.inventory.annotation_samples import Annotations
+    from workers.inventory.annotation_writer import AnnotationWriter
+    from workers.inventory.worker import Inventory
     from workers.kubernetes.resources import GPU_NODES, annotated_nodes
-    from workers.watching.inventory import Inventory
 
     bus = await context.bus()
     client = await context.connect_kubernetes("inventory")

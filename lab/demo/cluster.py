@@ -19,7 +19,6 @@ from bus.connection import Bus
 from bus.errors import BusError
 from bus.kinds import NODE_FACTS, synced_of
 from bus.records.codec import UNREADABLE
-from cli.settings import flag
 from lab.demo.narration import Observed
 from lab.demo.stage import HOSTNAME, SOURCE, Node, Stage
 from lab.demo.stories import Story
@@ -28,12 +27,13 @@ from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey
 from tas.values.nouns import counted
 from tas.verdict.status import metrics_of
+from workers.extender.worker import PREFIX
+from workers.http.address import Address
+from workers.http.body import MAX_OWN_BYTES, TooLargeError, failed_request, whole_body
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import KubernetesError, NotFoundError
 from workers.kubernetes.resources import FULL_NODES, NAMESPACES, PODS, POLICIES, NodeObject, PolicyObject
-from workers.process.address import Address
-from workers.process.http_body import MAX_OWN_BYTES, TooLargeError, failed_request, whole_body
-from workers.serving.extender import PREFIX
+from workers.settings import flag
 
 REQUEST_SECONDS = 5.0
 MAX_CHECKED_PODS = 50

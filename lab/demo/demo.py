@@ -18,10 +18,8 @@ from rich.console import Console
 
 from bus.connection import Bus
 from cli.console import new_console
-from cli.context import kubeconfig_problem
 from cli.options import settings_command
 from cli.queries.query import ask
-from cli.settings import EMBEDDED, Settings
 from cli.wiring import process, run_process
 from cli.workers.registry import workers_of_all
 from lab.demo.cluster import ClusterChecks, UnfitError, probe
@@ -31,12 +29,14 @@ from lab.demo.stories import STORIES, Story
 from lab.sandbox import Sandbox, extender_entry
 from tas.errors import shortened
 from tas.values.duration import DurationError, parse_duration
+from workers.context import kubeconfig_problem
+from workers.extender.worker import PREFIX
+from workers.http.address import Address
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import ConfigurationError
-from workers.process.address import Address
 from workers.process.errors import EXIT_FAILED
 from workers.process.signals import stop_signals
-from workers.serving.extender import PREFIX
+from workers.settings import EMBEDDED, Settings
 
 WITHIN_SECONDS = 20.0
 """How long each expected state may take. Most take milliseconds; a wake is repeated after some seconds."""

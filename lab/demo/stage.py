@@ -22,10 +22,10 @@ from tas.gpu.names import CONTAINER_CARDS, card_name
 from tas.policy.policy import API_VERSION, LABEL_PREFIX, POD_LABEL
 from tas.samples.sample import Scrape
 from tas.values.quantity import parse_quantity
+from workers.http.body import MAX_OWN_BYTES, TooLargeError, body_start, failed_request, whole_body
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import ConflictError, ForbiddenError, KubernetesError, NotFoundError
 from workers.kubernetes.resources import FULL_NODES, NAMESPACES, NODES, PODS, POLICIES, PodObject, PodSpec
-from workers.process.http_body import MAX_OWN_BYTES, TooLargeError, body_start, failed_request, whole_body
 
 SOURCE = "demo"
 """The source of the demo's samples; the demo's policies read only this source."""

@@ -13,9 +13,9 @@ from lab.simulate.model.series import METRICS, is_simulated
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import Policy, PolicyKey
 from tas.verdict.status import metrics_of
+from workers.agents.agents_file import LoadedAgent
+from workers.policies.files import parse_file
 from workers.process.manifests import SUFFIXES
-from workers.serving.agents_file import LoadedAgent
-from workers.watching.policy_files import parse_file
 
 DEFAULT = "default"
 """The name of the default scores alone."""

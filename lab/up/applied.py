@@ -27,10 +27,10 @@ from tas.policy.directory import (
 )
 from tas.policy.manifest import policy_spec
 from tas.policy.policy import PolicyKey
+from workers.following.policy_log import PolicyLog
 from workers.following.synced import write_file_problems
-from workers.process.runtime import json_response
-from workers.watching.policy_files import DirectoryReader
-from workers.watching.policy_log import PolicyLog
+from workers.policies.files import DirectoryReader
+from workers.runtime import json_response
 
 log = structlog.get_logger("applied")
 

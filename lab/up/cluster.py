@@ -10,12 +10,12 @@ from pathlib import Path
 import click
 
 from cli.options import settings_command
-from cli.settings import Settings
 from cli.wiring import process, run_process
 from lab.sandbox import Sandbox, extender_entry
 from lab.up.applied import AppliedPolicies
 from lab.up.simulated import SIMULATED_NODES, SimulatedNodes, SimulatedPods
 from workers.following.followed_view import FollowedView
+from workers.settings import Settings
 
 
 @settings_command(

@@ -11,9 +11,7 @@ from pathlib import Path
 
 from bus.records.codec import encode
 from cli.console import SafeConsole
-from cli.discovery import running_bus
 from cli.options import settings_command
-from cli.settings import EMBEDDED, Settings
 from cli.top.cards import Cards
 from cli.top.live import LiveView, cluster_rows
 from cli.wiring import check_addresses, process, run_process
@@ -24,8 +22,10 @@ from lab.sandbox.resources import NODES, PODS
 from lab.up.applied import AppliedPolicies, StoredProblems
 from lab.up.simulated import SIMULATED_NODES, SimulatedNodes, SimulatedPods
 from tas.policy.policy import POD_LABEL
+from workers.discovery import running_bus
+from workers.extender.worker import PREFIX
 from workers.following.freezes import Freezes
-from workers.serving.extender import PREFIX
+from workers.settings import EMBEDDED, Settings
 
 
 @settings_command("up")

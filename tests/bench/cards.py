@@ -22,7 +22,7 @@ from tests.bench.client import Client
 from tests.bench.measure import Timed, interleaved
 from tests.bench.rows import Budget, Of, Results, Row, Size, quantile_rows, row
 from tests.bench.stand import FILTER, PRIORITIZE, Server, Stand, product
-from tests.integration.extender.gpu import NAMESPACE, Gpus, add_records, complete
+from tests.integration.workers.gpu.gpu import NAMESPACE, Gpus, add_records, complete
 from tests.unit.tas.gpu import notation
 
 NAME = "cards"

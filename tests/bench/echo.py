@@ -9,7 +9,7 @@ import sys
 import uvloop
 from aiohttp import web
 
-from workers.process.address import Address
+from workers.http.address import Address
 
 MAX_BODY_BYTES = 1 << 30
 

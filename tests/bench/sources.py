@@ -19,12 +19,12 @@ from tests.bench.rows import Results, Row, Size, row
 from tests.bench.stand import START_SECONDS, Stand, module
 from tests.bench.telemetry import VERSION
 from tests.e2e.processes import free_ports
-from workers.ingest.sample_publisher import MAX_CONCURRENT, SamplePublisher
-from workers.ingest.sources.base import Source
-from workers.ingest.sources.config import ConfigFile
-from workers.ingest.sources.custom_metrics import CustomMetrics
-from workers.ingest.sources.prometheus import Prometheus
+from workers.collect.sources.base import Source
+from workers.collect.sources.config import ConfigFile
+from workers.collect.sources.custom_metrics import CustomMetrics
+from workers.collect.sources.prometheus import Prometheus
 from workers.kubernetes.client import KubernetesClient
+from workers.samples.publisher import MAX_CONCURRENT, SamplePublisher
 
 NAME = "sources"
 NODES = 15_000

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from tas.sources.custom_metrics import GROUP
 from tests.bench import cluster
-from workers.process.address import Address
+from workers.http.address import Address
 
 VERSION = "v1beta1"
 

@@ -13,9 +13,9 @@ from bus.buckets import ALL
 from bus.rights.roles import ROLES
 from cli.loading import every_setting
 from cli.run import run
-from cli.settings import variable
 from cli.workers.registry import with_commands
 from tests.installed import ROOT
+from workers.settings import variable
 
 DEPLOY = ROOT / "deploy"
 WORKLOADS = ("Deployment", "StatefulSet")

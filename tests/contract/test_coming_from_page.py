@@ -10,10 +10,10 @@ from cli import cli
 from cli.configure.flags import translated
 from cli.loading import every_setting
 from cli.original import FLAGS, SAME, OriginalFlag
-from cli.settings import flag
 from tas.extender.verbs import Answer
 from tas.verdict.status import CONDITIONS
 from tests.contract.test_operations_page import ROOT, log_events
+from workers.settings import flag
 
 PAGE = (ROOT / "docs" / "reference" / "coming-from.md").read_text()
 TEXTS = "".join(

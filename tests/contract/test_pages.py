@@ -22,9 +22,9 @@ from bus.buckets import ALL
 from cli import COMMANDS, cli
 from cli.loading import every_setting
 from cli.policy import check
-from cli.settings import flag, variable
+from cli.policy_lint import lint
 from workers.process.manifests import read_yaml
-from workers.watching.policy_lint import lint
+from workers.settings import flag, variable
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -49,7 +49,7 @@ from tests.integration.cli.tas import (
 )
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.watched import meanwhile
-from tests.integration.workers.publishing.receiver import Receiver, answering, receiving
+from tests.integration.workers.notify.receiver import Receiver, answering, receiving
 from workers.process.presence import Presence
 
 from .alerts import Scrape, Story, check

@@ -15,10 +15,10 @@ from tas.allocation.node_annotations import WRITTEN
 from tas.enforcing.managers import ANNOTATIONS_MANAGER
 from tests.integration.servers import answered, eventually
 from tests.integration.workers.running import running
-from workers.enforcing.annotations import AnnotationWriter
+from workers.inventory.annotation_writer import AnnotationWriter
+from workers.inventory.worker import Inventory
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.resources import annotated_nodes
-from workers.watching.inventory import Inventory
 
 from .cluster import Cluster
 

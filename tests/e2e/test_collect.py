@@ -16,8 +16,8 @@ from tests.integration.workers.collecting import World, collecting
 from tests.kubernetes.admin import Admin
 from tests.kubernetes.collect_scenarios import NODE, CollectScenarios, metrics_world
 from tests.kubernetes.fixtures import admin, client
-from workers.ingest.sources.custom_metrics import CustomMetrics
-from workers.ingest.sources.metrics_server import MetricsServer
+from workers.collect.sources.custom_metrics import CustomMetrics
+from workers.collect.sources.metrics_server import MetricsServer
 from workers.kubernetes.client import KubernetesClient
 
 __all__ = ["admin", "bus", "client", "metrics_world", "server"]

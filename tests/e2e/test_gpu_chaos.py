@@ -23,9 +23,9 @@ from tas.gpu.adoption import adopt
 from tas.gpu.assigning import fits
 from tas.gpu.claim import Claim, DevicePod, Options, read_claim
 from tas.gpu.hold import EMPTY
-from tests.integration.extender.test_gpu import NODE, SHAPES, judge, started_in_order
 from tests.integration.replicas import Replica, replica, tas
 from tests.integration.servers import Server, eventually
+from tests.integration.workers.gpu.test_gpu import NODE, SHAPES, judge, started_in_order
 from tests.unit.tas.gpu import notation
 from workers.kubernetes.resources import GpuPod
 

@@ -20,14 +20,14 @@ from tests.e2e.cluster import Cluster
 from tests.e2e.processes import until
 from tests.e2e.test_rights import account, is_allowed
 from tests.integration.servers import eventually
-from tests.integration.workers.publishing.test_notify import World
+from tests.integration.workers.notify.test_notify import World
 from tests.integration.workers.running import put
 from tests.kubernetes.admin import Admin
 from tests.kubernetes.watch_scenarios import strategies
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import ForbiddenError
 from workers.kubernetes.resources import NODES
-from workers.publishing.sinks.kubernetes_events import KubernetesEventsSink
+from workers.notify.sinks.kubernetes_events import KubernetesEventsSink
 
 RIGHTS = Path(__file__).parents[2] / "deploy" / "rbac" / "notify.yaml"
 

@@ -16,14 +16,14 @@ from tas.sources.result import RefusalReason, SourceResult
 from tas.values.quantity import format_quantity
 from tests.integration.servers import eventually
 from tests.sources.answers import EXPOSITION, GOLDEN, QUERIES, with_fixed_times
-from workers.ingest.sources.base import SourceError
-from workers.ingest.sources.config import ConfigFile
-from workers.ingest.sources.prometheus import Prometheus
-from workers.ingest.sources.remote_write import PATH, RemoteWrite
-from workers.ingest.sources.tokens import TokenFile
-from workers.process.address import Address
-from workers.process.certificates import Certificates
-from workers.process.tls_files import TlsFiles
+from workers.collect.sources.base import SourceError
+from workers.collect.sources.config import ConfigFile
+from workers.collect.sources.prometheus import Prometheus
+from workers.collect.sources.remote_write import PATH, RemoteWrite
+from workers.collect.sources.tokens import TokenFile
+from workers.http.address import Address
+from workers.http.certificates import Certificates
+from workers.http.tls_files import TlsFiles
 
 from .golden import RECORD
 from .processes import free_ports

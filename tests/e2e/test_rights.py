@@ -22,7 +22,7 @@ from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import ForbiddenError
 from workers.kubernetes.reflectors import Reflectors
 from workers.kubernetes.resources import FULL_NODES, NODES, PODS, POLICIES
-from workers.watching.watch import WatchWorker
+from workers.watch.worker import WatchWorker
 
 from .cluster import Cluster
 from .processes import until

@@ -53,6 +53,7 @@ from bus.subjects import (
     parse_window_key,
 )
 from cli.configure.cluster_dns import MAX_ANSWER as MAX_DNS_ANSWER
+from cli.policy_lint import lint
 from tas.allocation.pod import pod_totals
 from tas.configuring.dns import DnsError
 from tas.configuring.dns import addresses as dns_addresses
@@ -80,7 +81,10 @@ from tas.sources.series import Mappings
 from tas.sources.write_request import WriteError, decode_write_request
 from tas.values.duration import DurationError, parse_duration
 from tas.values.quantity import QuantityError, parse_quantity
-from workers.ingest.sources import custom_metrics, metrics_server, prometheus, remote_write
+from workers.collect.sources import custom_metrics, metrics_server, prometheus, remote_write
+from workers.extender.instant_query import MAX_BODY_BYTES as MAX_QUERY_BYTES
+from workers.extender.instant_query import parse_parameters
+from workers.inventory.cards import node_inventory
 from workers.kubernetes import client as kubernetes
 from workers.kubernetes.credentials import Credentials
 from workers.kubernetes.errors import ConfigurationError, UnavailableError, error_of
@@ -93,15 +97,11 @@ from workers.kubernetes.resources import (
     ObservedPod,
     Resource,
 )
+from workers.policies.files import parse_file
 from workers.process.manifests import MAX_BYTES as MAX_MANIFEST_BYTES
 from workers.process.manifests import ManifestError, read_yaml
-from workers.serving.extender_http import MAX_BODY_BYTES
-from workers.serving.instant_query import MAX_BODY_BYTES as MAX_QUERY_BYTES
-from workers.serving.instant_query import parse_parameters
-from workers.watching.cards import node_inventory
-from workers.watching.policy_files import parse_file
-from workers.watching.policy_lint import lint
-from workers.watching.watch import node_facts, pod_record, policy_record
+from workers.scheduler.http import MAX_BODY_BYTES
+from workers.watch.worker import node_facts, pod_record, policy_record
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "contract" / "golden"
@@ -222,7 +222,7 @@ def _event_of(resource: Resource[Any], record: Callable[[Any], object]) -> Calla
 def _decode_observed_pod(pod: ObservedPod) -> object:
     """What `inventory` and `gpu` read of a pod."""
     claim = read_claim(pod.as_device_pod(), Options(allowlist=True, denylist=True))
-    with suppress(InvalidInputError):  # as in `workers.watching.pods_on_nodes`
+    with suppress(InvalidInputError):  # as in `workers.inventory.pods_on_nodes`
         return claim, pod.runs(), pod_totals(pod.as_pod_resources())
     return claim, pod.runs()
 

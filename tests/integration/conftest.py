@@ -62,4 +62,4 @@ def tas(tmp_path: Path) -> Tas:
 @pytest.fixture
 def quick_status(monkeypatch: pytest.MonkeyPatch) -> None:
     """The status of a policy is patched at most every 2 s, not every 5 s: so tests wait less."""
-    monkeypatch.setattr("workers.watching.status.PATCH_SECONDS", 2.0)
+    monkeypatch.setattr("workers.status.worker.PATCH_SECONDS", 2.0)

@@ -30,12 +30,12 @@ from tas.gpu.assigning import fits
 from tas.gpu.claim import Claim, ContainerRequest, DevicePod, Options, read_claim
 from tas.gpu.hold import EMPTY, Hold, Phase
 from tests.integration.bus.limits import long_limits
-from tests.integration.extender.gpu import NAMESPACE, Gpus, gpus
-from tests.integration.extender.test_gpu import NODE, SHAPES, judge, of_binding, started_in_order
 from tests.integration.replicas import Replica, replica, tas
 from tests.integration.servers import Server, answered, eventually
+from tests.integration.workers.gpu.gpu import NAMESPACE, Gpus, gpus
+from tests.integration.workers.gpu.test_gpu import NODE, SHAPES, judge, of_binding, started_in_order
+from tests.integration.workers.inventory.test_inventory import add_hold, add_node, has, held, pods_of
 from tests.integration.workers.running import put
-from tests.integration.workers.watching.test_inventory import add_hold, add_node, has, held, pods_of
 from tests.unit.tas.gpu import notation
 
 __all__ = ["long_limits"]

@@ -9,8 +9,8 @@ import pytest
 from bus.connection import Bus
 from lab.sandbox.metrics import Metrics
 from tests.integration.workers.collecting import World, collecting
-from workers.ingest.sources.custom_metrics import CustomMetrics
-from workers.ingest.sources.metrics_server import MetricsServer
+from workers.collect.sources.custom_metrics import CustomMetrics
+from workers.collect.sources.metrics_server import MetricsServer
 from workers.kubernetes.client import KubernetesClient
 
 NODE = "node-1"

@@ -27,19 +27,19 @@ from tests.integration.workers.running import running, samples_on
 from tests.kubernetes.admin import Admin
 from tests.kubernetes.status_scenarios import wait_for_status
 from tests.kubernetes.world import STALE_SECONDS, World, deschedule, labeling, rule
-from workers.enforcing.brake import BrakeSettings
-from workers.enforcing.evaluate import Evaluate
-from workers.enforcing.labels import Labels
+from workers.evaluate.worker import Evaluate
 from workers.following.followed_view import FollowedView
-from workers.ingest.materialize import Materialize
 from workers.kubernetes.client import Change, ChangeType, KubernetesClient, Listing
 from workers.kubernetes.reflector import Reflector
 from workers.kubernetes.reflectors import Reflectors
 from workers.kubernetes.resources import NODES as NODE_OBJECTS
 from workers.kubernetes.resources import Object
-from workers.process.runtime import Worker
-from workers.watching.status import PolicyStatus
-from workers.watching.watch import WatchWorker
+from workers.labels.brake import BrakeSettings
+from workers.labels.worker import Labels
+from workers.materialize.worker import Materialize
+from workers.runtime import Worker
+from workers.status.worker import PolicyStatus
+from workers.watch.worker import WatchWorker
 
 __all__ = ["Enforced", "Refusing", "enforced", "quick_refusals"]
 
@@ -260,5 +260,5 @@ async def enforced(kubeconfig: Path, server: Server, bus: Bus) -> AsyncIterator[
 @pytest.fixture
 def quick_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     """A refused label is tried again after 1 s, not 10 minutes; its record is written every 1 s at most, not 5 s."""
-    monkeypatch.setattr("workers.enforcing.labels.RESYNC_SECONDS", 1.0)
-    monkeypatch.setattr("workers.enforcing.refusal_records.WRITE_SECONDS", 1.0)
+    monkeypatch.setattr("workers.labels.worker.RESYNC_SECONDS", 1.0)
+    monkeypatch.setattr("workers.reconcile.refusal_records.WRITE_SECONDS", 1.0)

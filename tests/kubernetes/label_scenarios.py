@@ -21,10 +21,10 @@ from tas.verdict.verdict import DesiredKind, DesiredLabel, LabelVerdict, PolicyV
 from tests.integration.servers import Server, eventually
 from tests.kubernetes.label_fixtures import Running, labels_running
 from tests.kubernetes.world import HOSTNAME, STALE_SECONDS, World, deschedule, labeling, rule
-from workers.enforcing.node_patches import send_patch
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import InvalidError, RejectedError
 from workers.kubernetes.resources import LABELLED_NODES
+from workers.reconcile.node_patches import send_patch
 
 VIOLATING = "violating"
 PREFIX = "telemetry.aware.scheduling."

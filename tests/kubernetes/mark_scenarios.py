@@ -20,9 +20,9 @@ from tas.verdict.brake import Breaker, Pause, Trip
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.running import running
 from tests.kubernetes.world import STALE_SECONDS, World, deschedule, rule
-from workers.enforcing.marks import Marks
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.reflectors import Reflectors
+from workers.marks.worker import Marks
 
 __all__ = ["MarkScenarios", "marks"]
 

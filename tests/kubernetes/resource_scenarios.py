@@ -17,9 +17,9 @@ from tas.events.data import ResourcePatched
 from tests.integration.servers import Server, eventually
 from tests.integration.workers.running import running
 from tests.kubernetes.world import World
-from workers.enforcing.resources import PATCH_SECONDS, Resources
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.reflectors import Reflectors
+from workers.resources.worker import PATCH_SECONDS, Resources
 
 __all__ = ["ResourceScenarios", "resources"]
 

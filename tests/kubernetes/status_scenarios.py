@@ -24,8 +24,8 @@ from tests.integration.workers.running import running
 from tests.kubernetes.world import STALE_SECONDS, World, deschedule, labeling, rule
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.reflectors import Reflectors
-from workers.watching import status as module
-from workers.watching.status import PolicyStatus
+from workers.status import worker as module
+from workers.status.worker import PolicyStatus
 
 __all__ = ["Checking", "StatusScenarios", "status", "wait_for_status"]
 

@@ -25,7 +25,7 @@ from tests.integration.workers.running import running, synced_on
 from tests.kubernetes.admin import Admin
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.reflectors import Reflectors
-from workers.watching.watch import WatchWorker
+from workers.watch.worker import WatchWorker
 
 REFUSED = "0/1 nodes are available: 1 Node violates one: health_metric Equals 1."
 

@@ -16,6 +16,8 @@ from aiohttp.connector import NEEDS_CLEANUP_CLOSED
 
 from tas.enforcing.removal import READ_AGE_SECONDS
 from tas.errors import line_of, shortened
+from workers.http.body import TooLargeError, body_start, failed_request, whole_body
+from workers.http.protocol import BoundedConnector
 from workers.kubernetes.credentials import Credentials
 from workers.kubernetes.errors import (
     ExpiredError,
@@ -31,8 +33,6 @@ from workers.kubernetes.errors import (
 from workers.kubernetes.metrics import RequestMetrics
 from workers.kubernetes.resources import PODS, VERSIONS, Metadata, Object, Resource
 from workers.kubernetes.silence import Silence
-from workers.process.http_body import TooLargeError, body_start, failed_request, whole_body
-from workers.process.http_protocol import BoundedConnector
 
 CALL_SECONDS = 10.0
 """Time limit of a request; of a list, of each page."""

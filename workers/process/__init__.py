@@ -1,1 +1,1 @@
-"""What every process has: its lifetime, logs, health port, and HTTP servers with TLS."""
+"""What every process has: logs, errors, files that it follows, its record on the bus."""

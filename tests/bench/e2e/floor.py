@@ -18,9 +18,9 @@ import uvloop
 from aiohttp import web
 
 from tests.bench.stand import FILTER, PRIORITIZE
-from workers.process.address import Address
-from workers.process.tls import load_credentials
-from workers.process.tls_files import TlsFiles
+from workers.http.address import Address
+from workers.http.tls import load_credentials
+from workers.http.tls_files import TlsFiles
 
 MAX_BODY_BYTES = 1 << 30
 REASON = "Node violates policy-00: node_metric_00 > 95"

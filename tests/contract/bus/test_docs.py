@@ -32,7 +32,7 @@ from tas.samples.capacity import NODE_LIMIT, SOURCE_LIMIT
 from tas.samples.parts import MAX_PARTS, MAX_ROWS
 from tas.values.quantity import parse_quantity
 from tests.integration.servers import eventually
-from workers.ingest.stored_tables import MAX_SOURCES
+from workers.materialize.stored_tables import MAX_SOURCES
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "contract" / "golden" / "bus"

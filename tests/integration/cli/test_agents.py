@@ -18,8 +18,8 @@ from tas.values.quantity import Quantity, parse_quantity
 from tests.e2e.processes import free_ports
 from tests.installed import write_package
 from tests.integration.cli.tas import FREE, Tas
-from tests.integration.extender.test_agents import complete
 from tests.integration.servers import Server, eventually
+from tests.integration.workers.agents.test_agents import complete
 from tests.integration.workers.running import put
 
 HOW_TO = Path(__file__).parents[3] / "docs" / "how-to"

@@ -25,10 +25,10 @@ from tests.certificates import Authority, Pair
 from tests.e2e.processes import free_ports
 from tests.integration.cli.tas import Tas
 from tests.integration.servers import Server
-from workers.process.address import Address
-from workers.process.runtime import version_route
-from workers.process.tls import load_credentials
-from workers.process.tls_files import TlsFiles
+from workers.http.address import Address
+from workers.http.tls import load_credentials
+from workers.http.tls_files import TlsFiles
+from workers.runtime import version_route
 
 DAY = dt.timedelta(days=1)
 

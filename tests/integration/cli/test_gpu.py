@@ -7,8 +7,8 @@ import aiohttp
 from bus.connection import Bus
 from tests.e2e.processes import free_ports
 from tests.integration.cli.tas import Tas
-from tests.integration.extender.gpu import gpus
 from tests.integration.servers import Server
+from tests.integration.workers.gpu.gpu import gpus
 
 
 async def test_it_serves_the_paths_of_the_original_at_its_port_and_binds(

@@ -6,7 +6,7 @@ import orjson
 
 from tests.integration.cli.tas import FREE, HEALTH, Tas, demo_policy, policy_folder
 from tests.integration.servers import eventually
-from tests.integration.workers.publishing.receiver import Receiver, receiving
+from tests.integration.workers.notify.receiver import Receiver, receiving
 
 POLICY = demo_policy("""\
     dontschedule:

@@ -23,7 +23,7 @@ from tests.integration.removal.cases import Case
 from tests.integration.removal.model import PREFIX, VIOLATING, Key, Spec, is_silent, selects
 from tests.integration.removal.observed import Observed, Written
 from tests.integration.removal.spans import Span, intersection
-from workers.enforcing.brake import BrakeSettings
+from workers.labels.brake import BrakeSettings
 
 DEFAULT_NODES = 1
 NO_RATE = BrakeSettings(flap_budget=0, label_rate=None, label_rate_all=None)

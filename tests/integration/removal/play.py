@@ -25,7 +25,7 @@ from tests.integration.removal.workers import KINDS, STALE_AFTER, One, Process, 
 from tests.integration.replicas import Replica, replica, tas
 from tests.integration.servers import Server, eventually
 from tests.integration.watched import meanwhile
-from workers.enforcing.brake import BrakeSettings
+from workers.labels.brake import BrakeSettings
 
 HISTORY_SECONDS = 6.0
 PROCESS_HISTORY_SECONDS = 14.0

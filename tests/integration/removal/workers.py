@@ -21,15 +21,15 @@ from tests.integration.replicas import Replica
 from tests.integration.servers import eventually
 from tests.integration.workers.halting_labels import LINES, SIGNALS
 from tests.integration.workers.whole_process import NAMES, NumberedContext, settings_of_all
-from workers.enforcing.brake import BrakeSettings
-from workers.enforcing.evaluate import Evaluate
-from workers.enforcing.labels import Labels
+from workers.evaluate.worker import Evaluate
 from workers.following.followed_view import FollowedView
-from workers.ingest.materialize import Materialize
 from workers.kubernetes.client import WRITE_SECONDS, KubernetesClient
 from workers.kubernetes.reflectors import Reflectors
-from workers.process.runtime import Worker
-from workers.watching.watch import WatchWorker
+from workers.labels.brake import BrakeSettings
+from workers.labels.worker import Labels
+from workers.materialize.worker import Materialize
+from workers.runtime import Worker
+from workers.watch.worker import WatchWorker
 
 HALT_SECONDS = 3.0
 """How long a replica may take to reach the line where it stops itself."""

@@ -27,9 +27,9 @@ from tas.sources.tables import Publish
 from tas.values.quantity import NANO
 from tests.integration.servers import answered, eventually
 from tests.integration.workers.running import entry_on, epoch_on, put, running
-from workers.ingest.collect import Collect, SourceMetrics
-from workers.ingest.sources.base import Listener, Source
-from workers.ingest.sources.spec import SourceKind, SourceSpec
+from workers.collect.sources.base import Listener, Source
+from workers.collect.worker import Collect, SourceMetrics
+from workers.samples.source_spec import SourceKind, SourceSpec
 
 
 async def polled(holds: Callable[[], Awaitable[bool]]) -> None:

@@ -14,12 +14,12 @@ from collections.abc import Awaitable, Callable
 
 from bus.buckets import NODES, Bucket
 from bus.connection import Bus
-from workers.ingest.materialize import Materialize
-from workers.process.address import Address
+from workers.http.address import Address
+from workers.materialize.worker import Materialize
 from workers.process.log_form import LogFormat, LogLevel
 from workers.process.logs import configure_logging
-from workers.process.runtime import Supervisor, new_registry
 from workers.process.signals import stop_signals
+from workers.runtime import Supervisor, new_registry
 
 LINES = ("before", "after")
 

@@ -13,13 +13,13 @@ from pathlib import Path
 
 from bus.buckets import HOLDS, SYNCED, Bucket
 from bus.connection import Bus
+from workers.http.address import Address
+from workers.inventory.worker import Inventory
 from workers.kubernetes.client import KubernetesClient
-from workers.process.address import Address
 from workers.process.log_form import LogFormat, LogLevel
 from workers.process.logs import configure_logging
-from workers.process.runtime import Supervisor, new_registry
 from workers.process.signals import stop_signals
-from workers.watching.inventory import Inventory
+from workers.runtime import Supervisor, new_registry
 
 
 class InterruptedBus(Bus):

@@ -23,16 +23,16 @@ from pathlib import Path
 import workers.kubernetes.client
 from bus.buckets import NODES, Bucket
 from bus.connection import Bus, RawEntry
-from cli.settings import Settings
 from tas.enforcing.limits import DefaultLimit
 from tests.integration.workers.whole_process import NAMES, NumberedContext, settings_of_all
 from tests.kubernetes.world import STALE_SECONDS
-from workers.enforcing.brake import BrakeSettings
-from workers.enforcing.labels import Labels
+from workers.labels.brake import BrakeSettings
+from workers.labels.worker import Labels
 from workers.process.log_form import LogFormat, LogLevel
 from workers.process.logs import configure_logging
-from workers.process.runtime import Supervisor, new_registry
 from workers.process.signals import stop_signals
+from workers.runtime import Supervisor, new_registry
+from workers.settings import Settings
 
 LINES = ("read", "send")
 SIGNALS = {"read": signal.SIGUSR1, "send": signal.SIGUSR2, None: signal.SIGALRM}

@@ -6,15 +6,15 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from cli.context import ALL_WORKERS, Context
 from cli.loading import load_settings
-from cli.settings import Settings
 from cli.workers.registry import WORKERS
 from tas.enforcing.label_rate import Rate
 from tas.enforcing.limits import DefaultLimit
-from workers.enforcing.brake import BrakeSettings
+from workers.context import ALL_WORKERS, Context
 from workers.kubernetes.client import KubernetesClient
-from workers.process.runtime import Worker
+from workers.labels.brake import BrakeSettings
+from workers.runtime import Worker
+from workers.settings import Settings
 
 NAMES = ("materialize", "watch", "evaluate", "status", "extender", "labels")
 """Of `tas run all`: what a label needs; status, which joins the watches later; extender, which reads the view, too."""

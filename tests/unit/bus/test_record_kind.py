@@ -21,7 +21,7 @@ from tas.samples.parts import Part
 from tas.samples.table import Column, Reading, Table, TableKey
 from tas.values.quantity import Quantity
 from tas.verdict.verdict import NodeVerdict, PolicyVerdict, StrategyVerdict
-from workers.process.runtime import invalid_entries
+from workers.runtime import invalid_entries
 
 FACTS = NodeFacts(uid="u", labels={"zone": "a"})
 TABLE = Table("machine", ("a",), {"load1": Column((Quantity(1),), Reading(1.0, 2.0, 3))})

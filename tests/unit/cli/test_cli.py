@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 
 from cli import cli, main
 from cli.loading import every_setting
-from cli.settings import variable
 from cli.workers.registry import WORKERS, with_commands
+from workers.settings import variable
 
 
 def tas(*arguments: str) -> Result:

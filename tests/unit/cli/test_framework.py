@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from cli.framework import LEVELS, settings_of_environment
-from cli.framework_options import VARIABLES, fallbacks_of_environment
 from tas.agents.builtin import BUILTIN
+from workers.agents.framework_options import VARIABLES, fallbacks_of_environment
 
 
 def test_the_port_is_a_setting_of_agents_and_the_level_of_all_that_answer_a_scheduler() -> None:

@@ -11,10 +11,10 @@ from click.testing import CliRunner, Result
 
 from cli.loading import every_setting
 from cli.options import settings_command
-from cli.settings import Settings, variable
 from cli.workers.registry import workers_of_all
-from workers.process.address import Address
+from workers.http.address import Address
 from workers.process.log_form import LogLevel
+from workers.settings import Settings, variable
 
 
 @pytest.fixture

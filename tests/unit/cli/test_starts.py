@@ -25,14 +25,14 @@ OURS = frozenset({"bus", "cli", "lab", "tas", "workers"})
 
 TERMINAL = frozenset({"click", "workers.process"})
 RECORDS = frozenset({"msgspec", "typing_extensions"})
-SETTINGS = TERMINAL | RECORDS | {"workers.ingest"}
-BUS = SETTINGS | {"asyncio", "nats", "structlog", "uvloop"}
+SETTINGS = TERMINAL | RECORDS | {"workers.http", "workers.samples", "workers.settings"}
+BUS = SETTINGS | {"asyncio", "nats", "structlog", "uvloop", "workers.discovery"}
 TABLES = BUS | {"rich"}
 EXPLAIN = TABLES | {"orjson", "workers.following"}
 HTTP = frozenset(
     {"aiohappyeyeballs", "aiohttp", "aiosignal", "attr", "frozenlist", "idna", "multidict", "propcache", "yarl"}
 )
-WORKER = BUS | HTTP | {"prometheus_client"}
+WORKER = BUS | HTTP | {"prometheus_client", "workers.context", "workers.runtime"}
 CLUSTER = WORKER | {"six", "urllib3", "workers.kubernetes", "yaml"}
 
 
@@ -54,14 +54,14 @@ STARTS = {
     "files": Start(TERMINAL, 25),
     "runbook TasWorkerMissing": Start(TERMINAL, 26),
     "docs --help": Start(SETTINGS, 110),
-    "policy lint --json deploy/policies/demo-policy.yaml": Start(TERMINAL | RECORDS | {"workers.watching", "yaml"}, 75),
+    "policy lint --json deploy/policies/demo-policy.yaml": Start(TERMINAL | RECORDS | {"yaml"}, 75),
     "run --help": Start(SETTINGS, 90),
     "run all --help": Start(SETTINGS, 90),
     "run extender --help": Start(SETTINGS, 90),
     "run labels --help": Start(SETTINGS, 90),
-    "bus --help": Start(SETTINGS, 96),
-    "bus url": Start(SETTINGS, 95),
-    "bus init --help": Start(SETTINGS | {"cryptography"}, 169),
+    "bus --help": Start(SETTINGS | {"workers.discovery"}, 96),
+    "bus url": Start(SETTINGS | {"workers.discovery"}, 95),
+    "bus init --help": Start(SETTINGS | {"cryptography", "workers.discovery"}, 169),
     "bus check --help": Start(BUS | {"cryptography"}, 276),
     "publish --help": Start(SETTINGS, 106),
     "publish node-1 a=1": Start(BUS, 237),
@@ -76,8 +76,8 @@ STARTS = {
     "dismiss labels": Start(BUS, 236),
     "support --help": Start(BUS, 251),
     "doctor --help": Start(BUS, 255),
-    "certs --help": Start(TERMINAL | RECORDS | {"cryptography"}, 100),
-    "configure --help": Start(TERMINAL | RECORDS | {"cryptography", "yaml"}, 167),
+    "certs --help": Start(TERMINAL | RECORDS | {"cryptography", "workers.http"}, 100),
+    "configure --help": Start(TERMINAL | RECORDS | {"cryptography", "workers.http", "yaml"}, 167),
     "top --help": Start(BUS, 232),
 }
 
@@ -92,32 +92,44 @@ Only with certificates, files of a scheduler or a kubeconfig more is imported, a
 """
 
 WORKERS = {
-    "materialize": Start(WORKER | {"workers.following"}, 377),
+    "materialize": Start(WORKER | {"workers.following", "workers.materialize"}, 377),
     "policies --policies DIR": Start(
-        WORKER | {"anyio", "watchfiles", "workers.following", "workers.watching", "yaml"}, 430
+        WORKER | {"anyio", "watchfiles", "workers.following", "workers.policies", "yaml"}, 430
     ),
-    "evaluate": Start(WORKER | {"workers.enforcing", "workers.following"}, 396),
-    "events": Start(WORKER | {"workers.following", "workers.publishing"}, 380),
-    "keeper": Start(WORKER, 360),
-    "machine --node node-1": Start(WORKER | {"psutil"}, 332),
-    "windows": Start(WORKER | {"fastdigest", "numpy", "workers.following"}, 481),
-    "extender --listen 127.0.0.1:0": Start(WORKER | {"orjson", "workers.following", "workers.serving"}, 412),
+    "evaluate": Start(WORKER | {"workers.evaluate", "workers.following", "workers.reconcile"}, 396),
+    "events": Start(WORKER | {"workers.events", "workers.following"}, 380),
+    "keeper": Start(WORKER | {"workers.keeper"}, 360),
+    "machine --node node-1": Start(WORKER | {"psutil", "workers.machine"}, 332),
+    "windows": Start(WORKER | {"fastdigest", "numpy", "workers.collect", "workers.following", "workers.windows"}, 483),
+    "extender --listen 127.0.0.1:0": Start(
+        WORKER | {"orjson", "workers.extender", "workers.following", "workers.scheduler"}, 412
+    ),
     "agents --listen 127.0.0.1:0": Start(
-        WORKER | {"numpy", "orjson", "workers.following", "workers.serving", "yaml"}, 545
+        WORKER | {"numpy", "orjson", "workers.agents", "workers.following", "workers.scheduler", "yaml"}, 545
     ),
-    "collect --source prometheus=http://127.0.0.1:1": Start(WORKER | {"workers.following", "yaml"}, 418),
-    "collect --source metrics-server --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.following"}, 465),
-    "notify --sinks DIR/sinks": Start(WORKER | {"workers.publishing", "yaml"}, 410),
-    "watch --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.following", "workers.watching"}, 456),
-    "labels --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing", "workers.following"}, 466),
-    "marks --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing", "workers.following"}, 459),
-    "resources --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing"}, 450),
+    "collect --source prometheus=http://127.0.0.1:1": Start(
+        WORKER | {"workers.collect", "workers.following", "yaml"}, 418
+    ),
+    "collect --source metrics-server --kubeconfig DIR/kubeconfig": Start(
+        CLUSTER | {"workers.collect", "workers.following"}, 465
+    ),
+    "notify --sinks DIR/sinks": Start(WORKER | {"workers.notify", "yaml"}, 410),
+    "watch --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.following", "workers.status", "workers.watch"}, 456),
+    "labels --kubeconfig DIR/kubeconfig": Start(
+        CLUSTER | {"workers.following", "workers.labels", "workers.reconcile"}, 466
+    ),
+    "marks --kubeconfig DIR/kubeconfig": Start(
+        CLUSTER | {"workers.following", "workers.marks", "workers.reconcile"}, 459
+    ),
+    "resources --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.reconcile", "workers.resources"}, 450),
     "inventory --kubeconfig DIR/kubeconfig": Start(
-        CLUSTER | {"workers.enforcing", "workers.following", "workers.watching"}, 484
+        CLUSTER | {"workers.collect", "workers.following", "workers.inventory"}, 484
     ),
-    "evictions --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.enforcing", "workers.following"}, 451),
+    "evictions --kubeconfig DIR/kubeconfig": Start(
+        CLUSTER | {"workers.evictions", "workers.following", "workers.reconcile"}, 451
+    ),
     "gpu --kubeconfig DIR/kubeconfig --listen 127.0.0.1:0": Start(
-        CLUSTER | {"orjson", "workers.following", "workers.serving"}, 477
+        CLUSTER | {"orjson", "workers.following", "workers.gpu", "workers.scheduler"}, 477
     ),
 }
 """Each worker with the flags that it demands, until it works without the bus that it waits for."""
@@ -255,7 +267,7 @@ def base_of(start: Start) -> str:
     """What a command with these packages imports first."""
     if "nats" in start.packages:
         return "bus.connection"
-    return "cli.settings" if start.packages >= SETTINGS else "cli"
+    return "workers.settings" if start.packages >= SETTINGS else "cli"
 
 
 @pytest.mark.parametrize("base", sorted({base_of(start) for start in STARTS.values()}))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from workers.serving.interrupting import InterruptedCallError
+from workers.agents.interrupting import InterruptedCallError
 
 
 def is_interrupted(line: int, call: Callable[[], object], *, within: type) -> bool:

@@ -41,7 +41,7 @@ from tas.view.view import View
 from tests.conftest import EXAMPLES
 from tests.unit.tas.agents.interrupting import is_interrupted
 from tests.unit.tas.view.test_view import scrape
-from workers.serving.interrupting import InterruptedCallError
+from workers.agents.interrupting import InterruptedCallError
 
 NODES = ("a", "b", "c")
 METRICS = ("free", "used")

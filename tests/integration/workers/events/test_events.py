@@ -1,0 +1,277 @@
+"""The publisher with a real bus: each transition once and in order, whatever is killed, paused, wiped or discarded."""
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from bus.buckets import EVENTS, VERDICT_LOG, VERDICTS
+from bus.connection import Bus
+from bus.events import read_position
+from tas.events.data import Gap
+from tas.events.event import source_of
+from tas.policy.rules import State
+from tas.verdict.brake import ALL
+from tests.integration.replicas import Replica, replica, tas
+from tests.integration.servers import Server, answered, eventually
+from tests.integration.workers.event_world import KEY, World
+from tests.integration.workers.running import running
+from workers.events import announcer
+from workers.events.worker import EventPublisher
+
+pytestmark = pytest.mark.usefixtures("long_limits")
+
+VIOLATED, MET, UNKNOWN = State.VIOLATED, State.MET, State.UNKNOWN
+
+
+@pytest.fixture
+def world(bus: Bus) -> World:
+    return World(bus)
+
+
+@pytest.fixture(autouse=True)
+def _position_is_stored_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(announcer, "POSITION_SECONDS", 0.2)
+
+
+@asynccontextmanager
+async def publishing(bus: Bus) -> AsyncIterator[CollectorRegistry]:
+    registry = CollectorRegistry()
+    worker = EventPublisher(bus, registry=registry, source=source_of("prod"))
+    async with running(worker):
+        await eventually(lambda: worker.unready() is None)
+        await position_stored(bus, 0)  # before, only the last verdicts count
+        yield registry
+
+
+def value(registry: CollectorRegistry, name: str) -> float:
+    found = registry.get_sample_value(name)
+    assert found is not None, name
+    return found
+
+
+async def prepared(world: World) -> None:
+    """A policy and lists of a cluster: nodes whose facts the test does not write are of unknown age."""
+    await world.policy()
+    await world.synced()
+
+
+async def last_sequence(bus: Bus, *, messages: int = 0) -> int:
+    """The last sequence of the log, when the log has so many messages."""
+
+    async def is_copied() -> bool:
+        state = (await bus.api(f"STREAM.INFO.{VERDICT_LOG.stream}"))["state"]
+        return bool(state["messages"] >= messages)
+
+    await eventually(is_copied)
+    return (await bus.epoch(VERDICT_LOG)).last_sequence
+
+
+async def position_stored(bus: Bus, sequence: int) -> None:
+    async def is_stored() -> bool:
+        position, _ = await read_position(bus)
+        return position is not None and position.sequence >= sequence
+
+    await eventually(is_stored)
+
+
+async def test_transitions_are_published_and_nothing_else(bus: Bus, world: World) -> None:
+    await world.facts("node-1")
+    await world.facts("node-2", created=2e9)
+    await world.policy()
+    await world.synced()
+    await world.verdict_by_hand("node-9")
+    await world.verdict("node-1", UNKNOWN)
+    async with publishing(bus):
+        await world.verdict("node-1", VIOLATED, VIOLATED, UNKNOWN, VIOLATED, MET)
+        await world.verdict("node-2", VIOLATED, MET, UNKNOWN)
+        await world.until(
+            "violation.started node-1 resync",
+            "violation.ended node-1",
+            "violation.started node-2",
+            "violation.ended node-2",
+        )
+        await world.until("metric.stale node-1", "metric.fresh node-1", "metric.stale node-2", channel="metric")
+        assert await world.types("policy") == ["policy.accepted p resync"]
+        # The bucket of each of these records has only the newest revision: so each change is waited for.
+        by_hand: dict[str, Any] = {"no name": "violating"}
+        await world.facts("node-1", p="violating", zone="a", **by_hand)
+        await world.source(dry=False)
+        await world.source(dry=True)
+        await world.policy(generation=2, operator="Nonsense")
+        for policy in (KEY.name, ALL):
+            await world.breaker(policy, tripped=True)
+        await world.pause("ops@host")
+        await world.until("label.applied node-1", channel="label")
+        await world.until("source.dry prometheus", channel="source")
+        await world.until("policy.accepted p resync", "policy.refused p", channel="policy")
+        await world.until("breaker.tripped p", "breaker.tripped _all", channel="breaker")
+        await world.until("labels.paused pause", channel="pause")
+        await world.facts("node-1", p="violating", zone="b")
+        await world.facts("node-1", zone="b")
+        await world.source(dry=True)
+        await world.source(dry=False)
+        await world.policy(generation=3)
+        for policy in (KEY.name, ALL):
+            await world.breaker(policy, tripped=False)
+        await world.pause(None)
+        await world.until("label.applied node-1", "label.removed node-1", channel="label")
+        await world.until("source.dry prometheus", "source.back prometheus", channel="source")
+        await world.until("policy.accepted p resync", "policy.refused p", "policy.accepted p", channel="policy")
+        await world.until(
+            "breaker.tripped p", "breaker.reset p", "breaker.tripped _all", "breaker.reset _all", channel="breaker"
+        )
+        await world.until("labels.paused pause", "labels.resumed pause", channel="pause")
+        assert await world.types("bus") == ["bus.epochchanged bus"]
+    events = await world.events()
+    assert len({event.id for event in events}) == len(events)
+    assert {event.source for event in events} == {"/telemetry-aware-scheduling/prod"}
+
+
+async def test_what_happened_while_no_replica_ran_is_published_later_and_nothing_twice(
+    bus: Bus, world: World, server: Server
+) -> None:
+    await prepared(world)
+    await world.verdict("node-1", MET)
+    async with publishing(bus):
+        await world.verdict("node-1", VIOLATED)
+        await world.until("violation.started node-1")
+        await position_stored(bus, await last_sequence(bus))
+    await world.verdict("node-1", MET, VIOLATED, MET, VIOLATED)
+    expected = ("violation.started node-1", "violation.ended node-1") * 2 + ("violation.started node-1",)
+    async with publishing(bus) as registry:
+        await world.until(*expected)
+        assert value(registry, "tas_events_gaps_total") == 0
+        # A position that was never stored: everything is compared again.
+        await server.restart()
+        await bus.wait_connected()
+        await world.verdict("node-1", MET)
+        await world.until(*expected, "violation.ended node-1")
+    async with publishing(bus):
+        await world.verdict("node-2", MET, VIOLATED)
+        await world.until(*expected, "violation.ended node-1", "violation.started node-2")
+    ids = [event.id for event in await world.events()]
+    assert len(ids) == len(set(ids))
+
+
+async def test_after_a_wipe_what_only_restates_is_marked(bus: Bus, world: World, server: Server) -> None:
+    await world.facts("node-1", p="violating")
+    await prepared(world)
+    await world.verdict("node-1", MET)
+    async with publishing(bus):
+        await world.verdict("node-1", VIOLATED)
+        await world.until("violation.started node-1")
+        old = {event.id for event in await world.events()}
+        await server.restart(wiped=True)
+        await bus.wait_connected()
+        await answered(partial(bus.epoch, VERDICTS))
+        world.forget()
+        await world.facts("node-1", p="violating")
+        await prepared(world)
+        await world.facts("new", created=time.time() + 3600)
+        await world.verdict("node-1", UNKNOWN, VIOLATED)
+        await world.until("violation.started node-1 resync")
+        await world.verdict("node-1", MET, VIOLATED)
+        await world.verdict("new", VIOLATED)
+        await world.until(
+            "violation.started node-1 resync",
+            "violation.ended node-1",
+            "violation.started node-1",
+            "violation.started new",
+        )
+        assert await world.types("label") == ["label.applied node-1 resync"]
+        assert await world.types("bus") == ["bus.epochchanged bus"]
+        assert not old & {event.id for event in await world.events()}
+
+
+async def test_lost_verdicts_are_marked_before_what_follows(bus: Bus, world: World) -> None:
+    await prepared(world)
+    await world.verdict("node-1", MET)
+    async with publishing(bus):
+        await world.verdict("node-1", VIOLATED)
+        await world.until("violation.started node-1")
+        await position_stored(bus, await last_sequence(bus))
+    await world.verdict("node-1", MET)
+    await world.verdict("node-2", MET, VIOLATED, MET, VIOLATED)
+    lost = await last_sequence(bus, messages=7)
+    await bus.api(f"STREAM.PURGE.{VERDICT_LOG.stream}", {"seq": lost + 1})
+    await world.verdict("node-3", VIOLATED)
+    async with publishing(bus) as registry:
+        await world.until("violation.started node-1", "violation.ended node-1", *STARTED_LATER)
+        assert value(registry, "tas_events_gaps_total") == 1
+    (gap,) = [event for event in await world.events() if isinstance(event.data, Gap)]
+    assert isinstance(gap.data, Gap)
+    assert (gap.data.stream, gap.data.last) == (VERDICT_LOG.name, lost)
+    channels = [event.data.CHANNEL for event in await world.events() if event.data.CHANNEL in ("violation", "gap")]
+    assert channels == ["violation", "gap", "violation", "violation", "violation"]
+
+
+STARTED_LATER = ("violation.started node-2", "violation.started node-3 resync")
+
+
+async def test_a_burst_of_transitions_costs_one_message_each(
+    bus: Bus, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(announcer, "MAX_QUEUED", 512)  # the log waits on the bus
+    nodes = [f"node-{number}" for number in range(400)]
+    await prepared(world)
+    async with publishing(bus):
+        for state in (MET, VIOLATED, MET, VIOLATED, MET, MET):
+            await world.verdicts(nodes, state)
+
+        async def published() -> bool:
+            state = (await bus.api(f"STREAM.INFO.{EVENTS.stream}", {"subjects_filter": "tas.events.violation.>"}))[
+                "state"
+            ]
+            return bool(sum(state.get("subjects", {}).values()) == 4 * len(nodes))
+
+        await eventually(published)
+        state = (await bus.api(f"STREAM.INFO.{EVENTS.stream}"))["state"]
+    assert state["messages"] < 4 * len(nodes) + 100
+    assert state["bytes"] < 1000 * state["messages"]
+    events: dict[str, list[str]] = {}
+    for event in await world.events():
+        if event.data.CHANNEL == "violation":
+            events.setdefault(event.subject, []).append(event.data.TYPE)
+    assert all(types == ["violation.started.v1", "violation.ended.v1"] * 2 for types in events.values())
+
+
+async def test_replicas_that_are_paused_and_killed_publish_each_transition_once(
+    bus: Bus, world: World, server: Server, tmp_path: Path
+) -> None:
+    await prepared(world)
+    await world.verdict("node-1", MET)
+    command = tas("events", bus=server.url)
+    with replica("first", command, folder=tmp_path) as first, replica("second", command, folder=tmp_path) as second:
+        await first.ready()
+        await second.ready()
+        published = ["violation.started node-1"]
+        await world.verdict("node-1", VIOLATED)
+        await world.until(*published)
+        (holder,) = [each for each in (first, second) if holds(each)]
+        other = second if holder is first else first
+        # It has received the change that it publishes when it goes on, and the other has published it.
+        holder.pause()
+        await world.verdict("node-1", MET, VIOLATED)
+        published += ["violation.ended node-1", "violation.started node-1"]
+        await world.until(*published)
+        assert holds(other)
+        holder.resume()
+        await world.verdict("node-1", MET)
+        await world.until(*(published := [*published, "violation.ended node-1"]))
+        other.kill()
+        await world.verdict("node-1", VIOLATED, MET)
+        published += ["violation.started node-1", "violation.ended node-1"]
+        await world.until(*published)
+        holder.must_run()
+    ids = [event.id for event in await world.events()]
+    assert len(ids) == len(set(ids))
+
+
+def holds(replica: Replica) -> bool:
+    return any(event["event"] == "lease_acquired" for event in replica.events())

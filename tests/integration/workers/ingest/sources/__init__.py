@@ -1,1 +1,0 @@
-"""Each kind of source over real sockets."""

@@ -1,0 +1,1 @@
+"""The worker that answers kube-scheduler by agents, and lets them learn."""

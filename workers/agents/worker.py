@@ -1,0 +1,248 @@
+"""The process that serves agents: each below its own path, and below the paths of the original framework.
+
+`/<name>/filter` and `/<name>/prioritize` are also answered at `/scheduler/predicates/<name>` and
+`/scheduler/priorities/<name>`. A fault of an agent affects its path alone.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AsyncExitStack
+from functools import partial
+
+import structlog
+from aiohttp import web
+from prometheus_client import CollectorRegistry, Gauge
+
+from bus.connection import Bus
+from tas.agents.file import AgentVerb
+from tas.agents.hooks import NO_OPINION
+from tas.errors import shortened
+from tas.extender.hooks import hook_verbs
+from tas.extender.node_view import NodeView
+from tas.extender.verbs import Answer, Record
+from tas.extension import Hooks
+from tas.processes.process import LastAnswer
+from workers.agents.agents_file import Agents, AgentsSource, LoadedAgent
+from workers.agents.interrupting import Interrupter
+from workers.agents.learner import hand_over
+from workers.agents.learning import Learning
+from workers.following.allocations import FollowedAllocations
+from workers.following.followed_view import FollowedView
+from workers.http.address import Address
+from workers.http.certificates import Certificates
+from workers.http.connections import ConnectionMetrics
+from workers.http.limits import Limits
+from workers.process.logs import ThrottledLog
+from workers.process.version import product_version
+from workers.runtime import first_ready, json_response, listening
+from workers.scheduler.extensions import Extension
+from workers.scheduler.http import MAX_BODY_BYTES, AnswerRing, Route, build_app
+from workers.scheduler.metrics import ExtenderMetrics
+from workers.scheduler.mounted import MountedExtension
+from workers.scheduler.request_log import with_request_lines
+
+log = structlog.get_logger("agents")
+
+PREFIX = "/scheduler"
+"""The path prefix of the original framework."""
+
+PATHS = {AgentVerb.FILTER: f"{PREFIX}/predicates", AgentVerb.PRIORITIZE: f"{PREFIX}/priorities"}
+"""The paths of the original framework, before the name of the agent."""
+
+BIND_REFUSAL = "agents bind no pods: leave bindVerb of the extender empty, then kube-scheduler binds them itself"
+
+_BIND = hook_verbs(Hooks(bind=lambda *_: BIND_REFUSAL))["bind"]
+
+HooksOf = Callable[[LoadedAgent, NodeView], Hooks]
+"""Makes the hooks of an agent, which read nodes from the view."""
+
+
+class AgentsWorker:
+    """Serves filter and prioritize of the agents that the source names."""
+
+    name = "agents"
+
+    def __init__(
+        self,
+        bus: Bus,
+        followed: FollowedView,
+        source: AgentsSource,
+        agents: Agents,
+        *,
+        hooks_of: HooksOf,
+        listen: Address,
+        registry: CollectorRegistry,
+        max_body_bytes: int = MAX_BODY_BYTES,
+        share_listen: bool = False,
+        limits: Limits | None = None,
+        certificates: Certificates | None = None,
+    ) -> None:
+        """`agents` are those that `source` has loaded. With `certificates` it serves HTTPS to admitted clients only."""
+        self._source = source
+        self._hooks_of = hooks_of
+        self._listen = listen
+        self._limits = limits or Limits()
+        self._certificates = certificates
+        self._share_listen = share_listen
+        self._max_body_bytes = max_body_bytes
+        self._connections = ConnectionMetrics(registry)
+        self._metrics = ExtenderMetrics(registry)
+        self.answers = AnswerRing()
+        self._throttled = ThrottledLog(log)
+        self._followed = followed
+        self._nodes = NodeView(self._followed.view)
+        self._nodes.allocations()  # a later file may have the first agent that reads them
+        assert self._nodes.followed_allocations is not None
+        self._allocations = FollowedAllocations(bus, self._nodes.followed_allocations)
+        self._was_ready = False
+        self._interrupter = Interrupter()
+        self._learning = Learning(bus, registry, self._interrupter)
+        self._mounted: dict[str, tuple[LoadedAgent, MountedExtension]] = {}
+        self._routes: dict[str, Route] = {}
+        self._mount(agents)
+        Gauge("tas_agents", "Agents that are served.", registry=registry).set_function(lambda: len(self._mounted))
+
+    def unready(self) -> str | None:
+        """Why requests are refused with 503; once None, it stays None."""
+        if self._followed.completed.is_set() and self._was_ready:
+            return None
+        reason = self._followed.unready() or self._allocations.unready() or self._learning.unready()
+        self._was_ready = reason is None
+        return reason
+
+    async def run(self) -> None:
+        """Serves until cancelled, then finishes current requests."""
+        app = build_app(
+            {PREFIX: {"bind": refuse_bind}},
+            unready=self.unready,
+            max_body_bytes=self._max_body_bytes,
+            on_answer=with_request_lines("agents", self._answered),
+            metrics=self._metrics,
+            routes=[web.get("/version", _version)],
+            changing=self._routes,
+        )
+        async with AsyncExitStack() as stack:
+            tasks = await stack.enter_async_context(asyncio.TaskGroup())
+            stack.enter_context(self._interrupter.watching())
+            tasks.create_task(self._followed.run())
+            tasks.create_task(self._allocations.run())
+            tasks.create_task(self._learning.run())
+            tasks.create_task(self._follow_file())
+            if self._share_listen:
+                await first_ready(self.unready)
+            address = await stack.enter_async_context(
+                listening(
+                    app,
+                    self._listen,
+                    purpose="agents",
+                    setting="--listen, TAS_LISTEN, HTTP_PORT",
+                    limits=self._limits,
+                    certificates=self._certificates,
+                    metrics=self._connections,
+                    shared=self._share_listen,
+                )
+            )
+            scheme = "http" if self._certificates is None else "https"
+            log.info("extender_listening", url=f"{scheme}://{address}{PREFIX}")
+            await asyncio.Event().wait()
+
+    def health_routes(self) -> Iterable[web.RouteDef]:
+        """Routes for the last answers and the agents."""
+        return [web.get("/answers", self._answers), web.get("/agents", self._list_agents)]
+
+    async def _follow_file(self) -> None:
+        while True:
+            self._mount(await self._source.changed())
+
+    def _mount(self, agents: Agents) -> None:
+        """Serves these agents instead of those before.
+
+        An agent that stays keeps the calls that have not ended, and one with new options what it has learned.
+        """
+        handed_over = [
+            name
+            for name, loaded in agents.items()
+            if (known := self._mounted.get(name)) is not None and known[0] is not loaded and hand_over(known[0], loaded)
+        ]
+        self._mounted = {
+            name: known
+            if (known := self._mounted.get(name)) is not None and known[0] is loaded
+            else (loaded, self._mount_one(loaded))
+            for name, loaded in agents.items()
+        }
+        self._learning.set(agents, handed_over)
+        routes = {}
+        for name, (loaded, mounted) in self._mounted.items():
+            served = {str(verb): mounted.verbs[verb] for verb in AgentVerb if verb in loaded.config.verbs}
+            self._metrics.mount(f"/{name}", served)
+            for verb, handler in served.items():
+                route = Route(f"/{name}", verb, handler)
+                routes[f"/{name}/{verb}"] = routes[f"{PATHS[AgentVerb(verb)]}/{name}"] = route
+        self._routes.clear()
+        self._routes.update(routes)
+        log.info("agents_served", agents=sorted(self._mounted))
+
+    def _mount_one(self, loaded: LoadedAgent) -> MountedExtension:
+        config, target = loaded.config, loaded.target
+        try:
+            hooks = self._hooks_of(loaded, self._nodes)
+        except Exception as error:  # any error: the other agents are served
+            log.exception("agent_not_served", agent=config.name, target=target)
+            problem = f"it cannot be served: {type(error).__name__}: {shortened(str(error))}"
+            broken = Extension(name=config.name, package=loaded.package, target=target, problem=problem)
+            return MountedExtension(broken, self._nodes, limit=config.timeout)
+        bounded = partial(self._interrupter.bounded, seconds=config.timeout)
+        hooks = Hooks(
+            filter=None if hooks.filter is None else bounded(hooks.filter),
+            score=None if hooks.score is None else bounded(hooks.score),
+        )
+        extension = Extension(name=config.name, package=loaded.package, target=target, hooks=hooks)
+        return MountedExtension(extension, self._nodes, limit=config.timeout)
+
+    def _answered(self, answer: Answer) -> None:
+        self.answers.add(answer)
+        if 0 < answer.candidates == answer.unknown + answer.unknown_rejected:
+            missing = next((each for each in answer.values if each.rule == NO_OPINION and each.value), None)
+            if missing is not None:  # else it has not learned anything of such a pod, or its formula does not apply
+                self._throttled.warning(
+                    "agent_without_opinion",
+                    answer.path,
+                    agent=answer.path.strip("/"),
+                    verb=answer.verb,
+                    nodes=answer.candidates,
+                    example=f"node {missing.node}: {missing.value}",
+                )
+
+    def last_answers(self) -> Mapping[str, LastAnswer]:
+        """The last answer by verb."""
+        return self.answers.last
+
+    async def _answers(self, _request: web.Request) -> web.Response:
+        return web.Response(body=self.answers.to_json(), content_type="application/json")
+
+    async def _list_agents(self, _request: web.Request) -> web.Response:
+        return json_response([_described(loaded) for loaded, _ in self._mounted.values()])
+
+
+def refuse_bind(body: bytes, now: float) -> tuple[bytes, Record]:
+    """Answers the verb bind, as the original framework does: it always refuses."""
+    return _BIND.respond(_BIND.decode(body), BIND_REFUSAL, now)
+
+
+async def _version(_request: web.Request) -> web.Response:
+    """Plain text, as the original framework answers its probes."""
+    return web.Response(text=product_version())
+
+
+def _described(loaded: LoadedAgent) -> Mapping[str, object]:
+    config = loaded.config
+    return {
+        "name": config.name,
+        "agent": config.kind,
+        "verbs": sorted(config.verbs),
+        "target": loaded.target,
+        "package": loaded.package,
+        "weight": config.weight,
+        "ignorable": config.ignorable,
+        "timeout": config.timeout,
+    }

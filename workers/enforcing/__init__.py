@@ -1,1 +1,0 @@
-"""Verdicts, and what they change on nodes: `evaluate`, `labels`, `resources`."""

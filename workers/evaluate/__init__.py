@@ -1,0 +1,1 @@
+"""The worker that evaluates every policy for every node, and stores the verdicts."""

@@ -1,0 +1,1 @@
+"""The worker that publishes what happens as public events."""

@@ -1,0 +1,381 @@
+"""One session of the publisher: from what was announced last to a loss of the bus, the lease or the epoch.
+
+This module reads the bus, and says which records change together. `announcer` publishes, in order.
+`tas.events.transitions` decides what is published.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from datetime import datetime
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+import structlog
+
+from bus.buckets import NODES, POLICIES, VERDICT_LOG, VERDICTS
+from bus.connection import Bus
+from bus.connection import Epoch as StreamEpoch
+from bus.errors import UnavailableError
+from bus.events import (
+    AnnouncedUpTo,
+    last_events,
+    read_position,
+)
+from bus.kinds import BREAKER_RECORDS, NODE_FACTS, PAUSE_RECORDS, POLICY_RECORDS, SOURCE_STATES
+from bus.record_kind import Entry, Handler
+from bus.records.nodes import NodeFacts
+from bus.records.policies import PolicyRecord
+from bus.stream_reader import Lost, Start, StreamReader
+from bus.verdict_log import LoggedVerdict, last_verdicts, logged_verdicts
+from bus.watch import Watch
+from tas.events.announcements import Announcements
+from tas.events.data import Gap, ViolationStarted
+from tas.events.event import Event
+from tas.events.transitions import (
+    Epoch,
+    KnownPolicy,
+    Publication,
+    Revision,
+    of_breaker,
+    of_epoch,
+    of_gap,
+    of_labels,
+    of_pause,
+    of_policy,
+    of_source,
+    of_verdict,
+)
+from tas.policy.policy import PolicyKey
+from tas.sources.state import SourceState
+from tas.verdict.brake import Breaker, Pause
+from tas.verdict.verdict import NodeVerdict
+from workers.events.announcer import Announcer
+from workers.events.metrics import Metrics
+from workers.following.synced import SyncedWatch
+
+log = structlog.get_logger("events")
+
+EPOCH_CHECK_SECONDS = 2.0
+"""How often the epochs of the streams are compared with those of the session."""
+
+
+class _KnownNode(NamedTuple):
+    """What a verdict does not say of its node."""
+
+    uid: str
+    created: float | None
+
+
+class _Streams(NamedTuple):
+    """The epochs of the verdicts and of their log."""
+
+    verdicts: StreamEpoch
+    log: StreamEpoch
+
+    @classmethod
+    async def of(cls, bus: Bus) -> "_Streams":
+        """The current epochs. Raises BusError."""
+        return cls(*await asyncio.gather(bus.epoch(VERDICTS), bus.epoch(VERDICT_LOG)))
+
+    @property
+    def created(self) -> tuple[str, str]:
+        """The times of creation, as the server reports them."""
+        return self.verdicts.created, self.log.created
+
+
+class Session:
+    """A session. `run` ends with a BusError when the next session must begin."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        metrics: Metrics,
+        streams: _Streams,
+        announced: Announcements,
+        position: tuple[AnnouncedUpTo | None, int],
+        *,
+        source: str,
+    ) -> None:
+        self._bus = bus
+        self._metrics = metrics
+        self._streams = streams
+        self._announced = announced
+        self._position, position_sequence = position
+        self._began = _seconds(streams.verdicts.created)
+        is_known = self._position is not None and self._position.epoch == streams.verdicts.created
+        self._announcer = Announcer(
+            bus,
+            metrics,
+            announced=announced,
+            epoch=Epoch(str(int(self._began * 1e6)), self._began, is_known),
+            streams=streams.created,
+            position_sequence=position_sequence,
+            source=source,
+            read_unknown=self._read_unknown,
+        )
+        self._lists_known = asyncio.Event()
+        self._is_reading = False
+        self._policies: dict[PolicyKey, KnownPolicy] = {}
+        self._nodes: dict[str, _KnownNode] = {}
+        self._synced_nodes = SyncedWatch(
+            bus, bucket=NODES, on_epoch=lambda _: None, on_complete=lambda _: self._note_lists()
+        )
+        self._synced_policies = SyncedWatch(
+            bus, bucket=POLICIES, on_epoch=lambda _: None, on_complete=lambda _: self._note_lists()
+        )
+        self._watches = (
+            self._watch_of(NODE_FACTS.to(self._take_facts), on_epoch=self._nodes.clear),
+            self._watch_of(POLICY_RECORDS.to(self._take_policy), on_epoch=self._policies.clear),
+            self._watch_of(SOURCE_STATES.to(self._take_source)),
+            self._watch_of(BREAKER_RECORDS.to(self._take_breaker), PAUSE_RECORDS.to(self._take_pause)),
+        )
+
+    @classmethod
+    async def begin(cls, bus: Bus, metrics: Metrics, *, source: str) -> "Session":
+        """A session that knows what was announced. Raises BusError."""
+        streams = await _Streams.of(bus)
+        position = await read_position(bus)
+        announced = Announcements()
+        for message in await last_events(bus):
+            announced.add(message.event, message.sequence)
+        return cls(bus, metrics, streams, announced, position, source=source)
+
+    @property
+    def behind(self) -> int:
+        """Changes that are read and not announced yet."""
+        return len(self._announcer)
+
+    def unready(self) -> str | None:
+        """Why transitions may not be published yet."""
+        reasons = [reason for each in (self._synced_nodes, self._synced_policies) if (reason := each.unready())]
+        if not reasons and not self._is_reading:
+            reasons.append(f"{VERDICT_LOG.name}: not read yet")
+        return "; ".join(reasons) or None
+
+    async def run(self) -> None:
+        """Publishes until cancelled, or until the bus, the lease or the epoch is lost. Raises BusError."""
+        await self._announcer.announce_first(of_epoch, Revision(0, self._began))
+        async with asyncio.TaskGroup() as tasks:
+            for work in (
+                self._synced_nodes.run(),
+                self._synced_policies.run(),
+                *(watch.run() for watch in self._watches),
+                self._follow_log(),
+                self._announcer.run(),
+                self._check_epoch(),
+            ):
+                tasks.create_task(work)
+
+    # What the bus says
+
+    def _watch_of(self, *handlers: Handler[Any, Any], on_epoch: Callable[[], None] = lambda: None) -> Watch:
+        return Watch(self._bus, *handlers, on_epoch=lambda _: on_epoch(), on_batch=self._note_lists)
+
+    def _note_lists(self) -> None:
+        """Notes whether all lists are complete; then deleted nodes have no label any more."""
+        if not all(watch.status.caught_up for watch in self._watches):
+            return
+        if self._synced_nodes.unready() is None and self._synced_policies.unready() is None:
+            if not self._lists_known.is_set() and self._is_cluster:
+                self._announcer.add_missing("label", self._announced.nodes("label") - self._nodes.keys())
+            self._lists_known.set()
+
+    @property
+    def _is_cluster(self) -> bool:
+        """Whether the list of nodes is complete, and comes from a Kubernetes API."""
+        synced = self._synced_nodes.synced
+        return synced is not None and synced.cluster
+
+    def _take_facts(self, entry: Entry[str, NodeFacts]) -> None:
+        facts, node = entry.readable(), entry.key
+        if facts is None and entry.present:
+            return
+        if facts is None:
+            self._nodes.pop(node, None)
+        else:
+            self._nodes[node] = _known_node(facts)
+        event = partial(
+            of_labels,
+            node=node,
+            labels=None if facts is None else facts.labels,
+            node_uid="" if facts is None else facts.uid,
+            node_created=None if facts is None else self._nodes[node].created,
+            is_complete=facts is None or not facts.labels_left_out,
+        )
+        self._announcer.add(("node", node), event, Revision(entry.revision, entry.created))
+
+    def _take_policy(self, entry: Entry[PolicyKey, PolicyRecord]) -> None:
+        record, key = entry.readable(), entry.key
+        if record is None:
+            if not entry.present:
+                self._policies.pop(key, None)
+            return
+        self._policies[key] = _known_policy(record)
+        event = partial(
+            of_policy,
+            key=key,
+            uid=record.uid,
+            generation=record.generation,
+            problems=record.problems,
+            created=record.created,
+        )
+        self._announcer.add(("policy", key.namespace, key.name), event, Revision(entry.revision, entry.created))
+
+    def _take_source(self, entry: Entry[str, SourceState]) -> None:
+        state = entry.readable()
+        if state is not None or not entry.present:
+            event = partial(of_source, source=entry.key, state=state)
+            self._announcer.add(("source", entry.key), event, Revision(entry.revision, entry.created))
+
+    def _take_breaker(self, entry: Entry[str, Breaker]) -> None:
+        breaker = entry.readable()
+        if breaker is not None or not entry.present:
+            event = partial(of_breaker, name=entry.key, breaker=breaker)
+            self._announcer.add(("breaker", entry.key), event, Revision(entry.revision, entry.created))
+
+    def _take_pause(self, entry: Entry[str, Pause]) -> None:
+        pause = entry.readable()
+        if pause is not None or not entry.present:
+            event = partial(of_pause, pause=pause)
+            self._announcer.add(("pause",), event, Revision(entry.revision, entry.created))
+
+    def _take_verdict(self, entry: Entry[str, NodeVerdict], logged: LoggedVerdict | None = None) -> None:
+        node, found = entry.key, _Decoded(entry)
+
+        def event(of: Publication) -> Event | None:
+            if found.is_invalid:
+                return None
+            known = self._nodes.get(node)
+            created = None if known is None else known.created
+            return of_verdict(of, node, found.verdict, node_created=created, policies=self._policies)
+
+        self._announcer.add(("node", node), event, Revision(entry.revision, entry.created), logged)
+
+    async def _follow_log(self) -> None:
+        """Reads every revision of the verdicts. Raises BusError."""
+        await self._lists_known.wait()
+        position = self._position
+        last: int | None = None
+        if position is not None and (position.epoch, position.log) == self._streams.created:
+            after, last = position.sequence, position.revision or None
+        else:
+            if position is not None and position.epoch == self._streams.verdicts.created:
+                # The log alone was replaced.
+                await self._note_gap(Lost(VERDICT_LOG.name, position.sequence + 1, self._streams.log.last_sequence))
+            after = await self._take_all_verdicts()
+        reader = StreamReader(self._bus, VERDICT_LOG, Start(after=after))
+        async with aclosing(reader.batches()) as batches:
+            async for batch in batches:
+                if batch.lost is not None:
+                    await self._note_gap(batch.lost)
+                    await self._take_all_verdicts()
+                    last = None
+                for logged in logged_verdicts(self._bus, batch.messages):
+                    if last is not None and logged.revision > last + 1:
+                        await self._note_gap(Lost(VERDICTS.stream, last + 1, logged.revision - 1))
+                        await self._take_all_verdicts()
+                    last = logged.revision
+                    if logged.entry is not None:
+                        self._take_verdict(logged.entry, logged)
+                if not batch.messages:
+                    await self._announcer.flush()
+                    self._is_reading = True
+                await self._announcer.wait_for_room()
+
+    async def _take_all_verdicts(self) -> int:
+        """Compares the stored verdicts, and returns after which sequence of the log to continue. Raises BusError."""
+        after = (await self._bus.epoch(VERDICT_LOG)).last_sequence
+        found: set[str] = set()
+        async with aclosing(last_verdicts(self._bus)) as parts:
+            async for entries in parts:
+                for entry in entries:
+                    found.add(entry.key)
+                    self._take_verdict(entry)
+                await self._announcer.wait_for_room()
+        if self._is_cluster:
+            self._announcer.add_missing("violation", self._announced.nodes("violation") - self._nodes.keys() - found)
+        await self._announcer.flush()
+        self._announcer.note_position(LoggedVerdict(None, 0, after))  # the last revision may be a tombstone: no entry
+        return after
+
+    async def _note_gap(self, lost: Lost) -> None:
+        """Announces that changes were lost, before anything that follows. Raises BusError."""
+        await self._compare_epochs()
+        log.warning("events_gap", stream=lost.stream, first=lost.first, last=lost.last)
+        self._metrics.gaps.inc()
+        await self._announcer.flush()
+        data = Gap(stream=lost.stream, first=lost.first, last=lost.last)
+        self._announcer.add(("gap",), partial(of_gap, data=data), Revision(lost.last, time.time()))
+        await self._announcer.flush()
+
+    async def _check_epoch(self) -> None:
+        while True:
+            await asyncio.sleep(EPOCH_CHECK_SECONDS)
+            await self._compare_epochs()
+
+    async def _compare_epochs(self) -> None:
+        """Raises UnavailableError if the verdicts or their log were replaced."""
+        if (await _Streams.of(self._bus)).created != self._streams.created:
+            raise UnavailableError("the bus has a new epoch")
+
+    async def _read_unknown(self, due: Sequence[Event]) -> bool:
+        """Reads nodes and policies that only a verdict has mentioned yet; returns whether there were any.
+
+        A violation of a new node or policy is no resync, but the verdict may arrive before them. Raises BusError.
+        """
+        found = False
+        for event in due:
+            data = event.data
+            if not event.resync or not isinstance(data, ViolationStarted):
+                continue
+            node, key = self._nodes.get(data.node), PolicyKey(data.namespace, data.policy)
+            if self._is_cluster and (node is None or node.uid != data.node_uid):
+                facts = (await NODE_FACTS.get(self._bus, data.node)).readable()
+                self._nodes[data.node] = _KnownNode(
+                    data.node_uid, None if facts is None else _known_node(facts).created
+                )
+                found = True
+            policy = self._policies.get(key)
+            if policy is None or policy.uid != data.policy_uid:
+                record = (await POLICY_RECORDS.get(self._bus, key)).readable()
+                known = KnownPolicy() if record is None else _known_policy(record)
+                self._policies[key] = known._replace(uid=data.policy_uid)
+                found = True
+        return found
+
+
+class _Decoded:
+    """The record of an entry, decoded once and only when it is needed."""
+
+    def __init__(self, entry: Entry[str, NodeVerdict]) -> None:
+        self._entry = entry
+        self._read = False
+        self._verdict: NodeVerdict | None = None
+
+    @property
+    def verdict(self) -> NodeVerdict | None:
+        """The verdict; None if it is deleted or invalid."""
+        if not self._read:
+            self._read, self._verdict = True, self._entry.readable()
+        return self._verdict
+
+    @property
+    def is_invalid(self) -> bool:
+        """Whether the entry cannot be read."""
+        return self.verdict is None and self._entry.present
+
+
+def _known_node(facts: NodeFacts) -> _KnownNode:
+    return _KnownNode(facts.uid, facts.created_at)
+
+
+def _known_policy(record: PolicyRecord) -> KnownPolicy:
+    policy = record.policy
+    return KnownPolicy(record.created, dry_run=policy.suspend or policy.dry_run, uid=record.uid)
+
+
+def _seconds(created: str) -> float:
+    return msgspec.convert(created, datetime).timestamp()

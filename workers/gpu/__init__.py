@@ -1,0 +1,1 @@
+"""The worker that gives GPU cards to pods."""

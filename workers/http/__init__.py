@@ -1,0 +1,1 @@
+"""HTTP of all processes: servers and clients, with limits and TLS."""

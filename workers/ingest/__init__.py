@@ -1,1 +1,0 @@
-"""Ingestion of samples: sources, `collect`, the machine's own samples, and `materialize`, which writes NODES."""

@@ -1,0 +1,1 @@
+"""The worker that creates the streams and buckets of a closed bus."""

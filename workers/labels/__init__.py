@@ -1,0 +1,1 @@
+"""The worker that writes desired labels to nodes, with its brake."""

@@ -1,0 +1,1 @@
+"""The worker that publishes the telemetry of its machine."""

@@ -1,0 +1,1 @@
+"""The worker that writes taints and node conditions."""

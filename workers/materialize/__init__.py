@@ -1,0 +1,1 @@
+"""The worker that stores the newest samples of each node."""

@@ -1,0 +1,1 @@
+"""The worker that takes events to where people look."""

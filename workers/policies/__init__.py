@@ -1,0 +1,1 @@
+"""The worker that stores the policies of a directory."""

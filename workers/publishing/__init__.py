@@ -1,1 +1,0 @@
-"""What leaves the product: events for programs and people."""

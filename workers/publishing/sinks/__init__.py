@@ -1,1 +1,0 @@
-"""The sinks of `notify`, one module for each kind."""

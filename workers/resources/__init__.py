@@ -1,0 +1,1 @@
+"""The worker that adds the resource `telemetry/scheduling` to nodes."""

@@ -1,0 +1,1 @@
+"""What workers share that are a source of samples: which metrics are wanted, publishing, states."""

@@ -1,0 +1,1 @@
+"""What workers share that answer kube-scheduler: requests, extensions, metrics, log."""

@@ -1,1 +1,0 @@
-"""The scheduler extender over HTTP, with extensions beside it."""

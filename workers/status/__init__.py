@@ -1,0 +1,1 @@
+"""The worker that writes the status of TASPolicies."""

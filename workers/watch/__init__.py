@@ -1,0 +1,1 @@
+"""The worker that stores the policies, nodes and pods of a cluster."""

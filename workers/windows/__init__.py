@@ -1,0 +1,1 @@
+"""The worker that computes statistics over time."""
