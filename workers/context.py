@@ -23,7 +23,6 @@ from workers.runtime import invalid_entries
 from workers.settings import Settings, flag, variable
 
 if TYPE_CHECKING:  # each is loaded by who needs it
-    from workers.collect.worker import SourceMetrics
     from workers.following.followed_view import FollowedView
     from workers.following.roster import Roster
     from workers.http.certificates import Certificates, TlsMetrics
@@ -31,6 +30,7 @@ if TYPE_CHECKING:  # each is loaded by who needs it
     from workers.kubernetes.errors import ConfigurationError
     from workers.kubernetes.metrics import RequestMetrics
     from workers.kubernetes.reflectors import Reflectors
+    from workers.samples.metrics import SourceMetrics
 
 ALL_WORKERS = "all"
 """The name of a process that runs the workers of several commands."""
@@ -181,7 +181,7 @@ class Context:
     @cached_property
     def source_metrics(self) -> "SourceMetrics":
         """The metrics of sources: `windows` is one beside those of `collect`."""
-        from workers.collect.worker import SourceMetrics
+        from workers.samples.metrics import SourceMetrics
 
         return SourceMetrics(self.registry)
 

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry
 
 from tas.sources.nodes import NodeNames
-from workers.collect.sources.base import Listener, Source
+from workers.collect.sources.base import Source
 from workers.collect.sources.config import ConfigFile
 from workers.collect.sources.tokens import TokenFile
 from workers.http.address import Address
 from workers.http.certificates import Certificates, TlsMetrics
 from workers.http.tls_files import TlsError, TlsFiles
 from workers.process.errors import StartError
+from workers.samples.source import Listener
 from workers.samples.source_spec import SourceKind, SourceSpec
 from workers.settings import Settings
 

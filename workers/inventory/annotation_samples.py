@@ -19,11 +19,12 @@ from tas.samples.freshness import DEFAULT_STALE_AFTER
 from tas.sources.annotations import SOURCE, Annotation, annotation_samples
 from tas.sources.result import ResultBuilder, SourceResult
 from tas.sources.tables import Publish
-from workers.collect.worker import ReceivingSource, SourceMetrics
 from workers.kubernetes.client import Change, ChangeType
 from workers.kubernetes.followers import Gathered
 from workers.kubernetes.resources import AnnotatedMetadata, GpuNode
+from workers.samples.metrics import SourceMetrics
 from workers.samples.publisher import REPEAT_SECONDS
+from workers.samples.source import ReceivingSource
 
 GATHER_SECONDS = 0.1
 """How long changes are gathered: an annotator writes all nodes one after another."""

@@ -38,9 +38,10 @@ from tas.windows.admission import MAX_NAMES, Admission, Names
 from tas.windows.key import SeriesKey, series_key
 from tas.windows.past import has_read_as_far, pause_after
 from tas.windows.table import WindowTable
-from workers.collect.worker import ReceivingSource, SourceMetrics
 from workers.following.synced import SyncedWatch
 from workers.process.logs import ThrottledLog
+from workers.samples.metrics import SourceMetrics
+from workers.samples.source import ReceivingSource
 from workers.samples.wanted_metrics import WINDOWS, WantedMetrics
 
 log = structlog.get_logger("windows")

@@ -27,8 +27,10 @@ from tas.sources.tables import Publish
 from tas.values.quantity import NANO
 from tests.integration.servers import answered, eventually
 from tests.integration.workers.running import entry_on, epoch_on, put, running
-from workers.collect.sources.base import Listener, Source
-from workers.collect.worker import Collect, SourceMetrics
+from workers.collect.sources.base import Source
+from workers.collect.worker import Collect
+from workers.samples.metrics import SourceMetrics
+from workers.samples.source import Listener
 from workers.samples.source_spec import SourceKind, SourceSpec
 
 

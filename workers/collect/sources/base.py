@@ -1,4 +1,4 @@
-"""The interfaces that a source implements: collect polls a `Source` every period, and a `Listener` receives values.
+"""The interface of a source that `collect` polls every period.
 
 A source knows no bus, lease or policy. A `Source` gets the names of the metrics that policies use, and returns a
 `tas.sources.result.SourceResult`. `collect` decides when to poll, sets the time limit, publishes the samples and writes
@@ -6,10 +6,10 @@ the state.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager, nullcontext
 from itertools import count
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar
 
 from tas.sources.result import SourceResult
 
@@ -98,26 +98,5 @@ class Source(Protocol):
 
         If only some metrics fail, they are in `missing`. May be cancelled at any point at the time limit. Raises
         SourceError if no value could be read. Any other error is a bug, logged as such, and the poll is retried.
-        """
-        ...
-
-
-@runtime_checkable
-class Listener(Protocol):
-    """A source that writes to `collect`. Every replica listens, and publishes what it receives."""
-
-    @property
-    def name(self) -> str:
-        """As for a `Source`."""
-        ...
-
-    async def listen(
-        self, metrics: Callable[[], frozenset[str]], publish: Callable[[SourceResult], Awaitable[None]]
-    ) -> None:
-        """Listens until cancelled, and publishes received values.
-
-        `metrics()` returns the metrics that policies use now: others need not be published. `publish` returns when all
-        samples are published, and raises bus.errors.BusError otherwise: then the sender must send again. An invalid
-        request is passed to `publish` as a result with refusals only. Raises StartError if it cannot listen.
         """
         ...

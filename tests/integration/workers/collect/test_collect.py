@@ -27,9 +27,11 @@ from tests.integration.servers import Server, answered, eventually
 from tests.integration.tables import Nodes, put_tables
 from tests.integration.workers.collecting import World, collecting, polled
 from tests.integration.workers.running import entry_on, epoch_on, put, running
-from workers.collect.sources.base import Listener, Source, SourceError
-from workers.collect.worker import Collect, SourceMetrics
+from workers.collect.sources.base import Source, SourceError
+from workers.collect.worker import Collect
+from workers.samples.metrics import SourceMetrics
 from workers.samples.publisher import REPEAT_SECONDS
+from workers.samples.source import Listener
 from workers.samples.source_spec import SourceKind, SourceSpec
 
 LAST_SUCCESS = "tas_source_last_success_timestamp_seconds"
@@ -626,11 +628,11 @@ async def test_a_listening_replica_that_received_nothing_leaves_the_state_of_ano
 ) -> None:
     await world.use("load")
     first, second = Written(), Written()
-    monkeypatch.setattr("workers.collect.worker.process_identity", lambda: "first")
+    monkeypatch.setattr("workers.samples.source.process_identity", lambda: "first")
     async with collecting(bus, first, kind=SourceKind.REMOTE_WRITE):
         await first.write("node-1", "load", "3")
         await world.misses("written", "load", "")
-        monkeypatch.setattr("workers.collect.worker.process_identity", lambda: "second")
+        monkeypatch.setattr("workers.samples.source.process_identity", lambda: "second")
         idle = Collect(
             bus,
             {of_kind(second): second},

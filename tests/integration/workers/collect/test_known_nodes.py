@@ -33,8 +33,9 @@ from workers.collect.known_nodes import KnownNodes
 from workers.collect.sources.config import ConfigFile
 from workers.collect.sources.prometheus import Prometheus
 from workers.collect.sources.remote_write import RemoteWrite
-from workers.collect.worker import Collect, SourceMetrics
+from workers.collect.worker import Collect
 from workers.http.address import Address
+from workers.samples.metrics import SourceMetrics
 from workers.samples.source_spec import SourceKind, SourceSpec
 
 HEADERS = {"Content-Encoding": "snappy", "Content-Type": "application/x-protobuf"}

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 import tas.windows.past
-import workers.collect.worker
+import workers.samples.source
 import workers.windows.worker
 from bus.buckets import NODES, SAMPLES, SYNCED, TABLES, WINDOWS, Stream
 from bus.connection import Bus
@@ -43,8 +43,9 @@ from tests.integration.bus.limits import long_limits
 from tests.integration.servers import answered, eventually
 from tests.integration.workers.collecting import World, polled
 from tests.integration.workers.running import epoch_on, put, running
-from workers.collect.worker import ReceivingSource, SourceMetrics
 from workers.materialize.worker import Materialize
+from workers.samples.metrics import SourceMetrics
+from workers.samples.source import ReceivingSource
 from workers.samples.wanted_metrics import WantedMetrics
 from workers.windows.worker import READ, Windows
 
@@ -684,7 +685,7 @@ async def test_a_window_that_is_not_covered_yet_is_no_missing_metric(
 
     monkeypatch.setattr(ReceivingSource, "_log_missing", log_missing)
     monkeypatch.setattr(workers.windows.worker, "CHECK_SECONDS", 0.05)
-    monkeypatch.setattr(workers.collect.worker, "STATE_CHECK_SECONDS", 0.05)
+    monkeypatch.setattr(workers.samples.source, "STATE_CHECK_SECONDS", 0.05)
     world, registry = World(bus), CollectorRegistry()
     windows = Windows(bus, default_stale_after=60, registry=registry, metrics=SourceMetrics(registry))
     shown = partial(registry.get_sample_value, "tas_source_metrics_missing", {"source": SOURCE})
