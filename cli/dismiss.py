@@ -7,15 +7,15 @@ import click
 
 from bus.connection import Bus
 from bus.kinds import EXPECTED_NUMBERS
-from bus.processes import stored_processes
 from bus.trying import STALE, Tries
 from cli.brake import user_name
 from cli.options import settings_command
 from cli.output import echo
 from cli.queries.query import ask
-from cli.workers.registry import WORKERS
 from tas.processes.expected import KEPT_SECONDS, Expected
 from tas.processes.process import numbers
+from workers.following.processes import stored_processes
+from workers.registry import WORKERS
 from workers.settings import Settings
 
 TRIES = Tries(STALE, times=10)

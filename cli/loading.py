@@ -1,38 +1,43 @@
 """Which settings a command takes, and the settings of a command from what a user wrote."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from cli.workers.registry import commands_that_take, defaults_of
 from tas.errors import shortened, without_password
+from workers.registry import default_of, with_commands
+from workers.registry import takes as worker_takes
 from workers.samples.source_spec import OF_KUBERNETES, SourceKind
 from workers.settings import EMBEDDED, IN_CLUSTER, Mistake, Setting, Settings, SettingsError, flag, variable
 
 
 @cache
-def _settings() -> Mapping[str, Setting]:
-    """Every setting, with the commands and the defaults of workers."""
-    return {each.name: _with_workers(each.name, each.metadata["setting"]) for each in fields(Settings)}
+def _settings(*commands: str) -> Mapping[str, Setting]:
+    """Every setting by its name, in the order of the documentation, with what the workers of these commands say."""
+    return {each.name: _with_workers(each.name, each.metadata["setting"], commands) for each in fields(Settings)}
 
 
-def _with_workers(name: str, setting: Setting) -> Setting:
-    commands = {*setting.commands, *commands_that_take(name)}
-    own = {command: text for command, text in defaults_of(name).items() if text != setting.default}
-    return replace(setting, commands=tuple(sorted(commands)), default_of={**setting.default_of, **own})
+def _with_workers(name: str, setting: Setting, commands: Iterable[str]) -> Setting:
+    takers = {*setting.commands, *(command for command in commands if worker_takes(command, name))}
+    own = {
+        command: text
+        for command in sorted(commands)
+        if (text := default_of(command, name)) not in (None, setting.default)
+    }
+    return replace(setting, commands=tuple(sorted(takers)), default_of={**setting.default_of, **own})
 
 
 def every_setting() -> Iterator[tuple[str, Setting]]:
-    """Each setting by its name, in the order of the documentation."""
-    return iter(_settings().items())
+    """Each setting by its name, with all its commands."""
+    return iter(_settings("run all", *(f"run {spec.name}" for spec in with_commands())).items())
 
 
 def settings_of(command: str) -> Iterator[tuple[str, Setting]]:
     """The settings that a command uses, by their names."""
-    return ((name, setting) for name, setting in every_setting() if takes(command, name))
+    return ((name, setting) for name, setting in _settings(command).items() if command in setting.commands)
 
 
 def inputs_of(given: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
@@ -45,7 +50,7 @@ def inputs_of(given: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 def takes(command: str, name: str) -> bool:
     """Whether a command uses the setting `name`."""
-    return command in _settings()[name].commands
+    return command in _settings(command)[name].commands
 
 
 def load_settings(command: str, given: Mapping[str, str]) -> Settings:
@@ -55,7 +60,7 @@ def load_settings(command: str, given: Mapping[str, str]) -> Settings:
     """
     mistakes: list[Mistake] = []
     values: dict[str, Any] = {}
-    for name, setting in every_setting():
+    for name, setting in _settings(command).items():
         text = given.get(name, setting.default_for(command))
         try:
             values[name] = None if text is None else setting.parse(text)

@@ -5,12 +5,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 
 from bus.lease import process_identity
-from bus.rights.roles import ROLES
-from cli.workers.registry import WORKERS
 from tas.processes.process import Process
-from workers.context import ALL_WORKERS, Context
+from workers.context import Context
 from workers.process.presence import Presence
 from workers.process.version import product_version
+from workers.registry import workers_of
 from workers.runtime import Supervisor
 
 ROSTER_WORKERS = frozenset({"watch", "policies"})
@@ -18,14 +17,13 @@ ROSTER_WORKERS = frozenset({"watch", "policies"})
 
 
 async def parts_beside(context: Context, supervisor: Supervisor) -> list[Coroutine[None, None, None]]:
-    """The record of this process on the bus, and perhaps who reads those of all; nothing without a worker of a role."""
-    role = context.name if context.name == ALL_WORKERS else WORKERS[context.name].role or context.name
-    own = ROLES[role].workers if role in ROLES else ()
+    """The record of this process on the bus, and perhaps who reads those of all; nothing without workers."""
+    own = workers_of(context.name)
     shown = [name for name in context.workers if name in own]
     if not shown:
         return []
     describe = _describer(context, supervisor, shown)
-    parts = [Presence(await context.bus(), role, describe).run()]
+    parts = [Presence(await context.bus(), context.name, describe).run()]
     if ROSTER_WORKERS.intersection(shown):
         parts.append((await context.roster()).run())
     return parts

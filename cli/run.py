@@ -3,11 +3,27 @@
 import click
 
 from cli.options import settings_command
-from cli.workers.registry import WorkerSpec, run_by, with_commands, workers_of_all
+from workers.registry import ALL_WORKERS, WORKERS, run_by, with_commands, workers_of_all
 from workers.settings import EMBEDDED, Settings
+from workers.spec import WorkerSpec
 
 
-@click.group("run", no_args_is_help=True)
+class _Group(click.Group):
+    """Imports the folder of a worker only for its command, and for the list of all."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Every name, in the order of the help."""
+        return sorted([ALL_WORKERS, *self.commands, *(spec.name for spec in with_commands())])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command `cmd_name`; None if there is no such command."""
+        if cmd_name == ALL_WORKERS:
+            return run_all()
+        spec = WORKERS.get(cmd_name)
+        return super().get_command(ctx, cmd_name) if spec is None or spec.port is None else _command_of(spec)
+
+
+@click.group("run", cls=_Group, no_args_is_help=True)
 def run() -> None:
     """Run a worker, or all of them, until SIGTERM or Ctrl-C.
 
@@ -34,20 +50,24 @@ def bus(settings: Settings) -> int:
     return run_workers(settings, (), starts_bus=True)
 
 
-@settings_command("all", settings_as="run all")
-def run_all(settings: Settings) -> int:
-    """Run all workers in one process.
+def run_all() -> click.Command:
+    """The command `all`, which needs to know all workers."""
 
-    The bus is embedded unless --bus is given.
+    @settings_command("all", settings_as="run all")
+    def command(settings: Settings) -> int:
+        """Run all workers in one process.
 
-    With --policies: materialize, windows, policies, evaluate, extender and events. With --kubeconfig: materialize,
-    windows, watch, evaluate, extender, labels, marks, events and collect; with --node-resource also resources. With
-    --source also collect, with --sinks also notify, with --bus-credentials also keeper.
-    """
-    from cli.wiring import run_workers
+        The bus is embedded unless --bus is given.
 
-    return run_workers(settings, workers_of_all(settings), starts_bus=settings.bus == EMBEDDED)
+        With --policies: materialize, windows, policies, evaluate, extender and events. With --kubeconfig: materialize,
+        windows, watch, evaluate, extender, labels, marks, events and collect; with --node-resource also resources. With
+        --source also collect, with --sinks also notify, with --bus-credentials also keeper.
+        """
+        from cli.wiring import run_workers
+
+        return run_workers(settings, workers_of_all(settings), starts_bus=settings.bus == EMBEDDED)
+
+    return command
 
 
-for _command in (run_all, bus, *map(_command_of, with_commands())):
-    run.add_command(_command)
+run.add_command(bus)

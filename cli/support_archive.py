@@ -28,12 +28,12 @@ from cli.doctor.probes import REQUEST_SECONDS
 from cli.doctor.requests import requested
 from cli.output import echo
 from cli.status.status import overview_of
-from cli.workers.registry import with_commands
 from tas.diagnosis.finding import Missing
 from tas.diagnosis.redaction import Redactor
 from tas.policy.manifest import policy_spec
 from workers.http.body import whole_body
 from workers.process.version import product_version
+from workers.registry import with_commands
 from workers.settings import Settings, flag
 
 MAX_FILE_BYTES = 2 << 20

@@ -15,14 +15,14 @@ import structlog
 from bus.errors import MisconfiguredError, UnavailableError
 from bus.server import EmbeddedServer
 from cli.loop import run_to_end
-from cli.workers.registry import WORKERS, run_by
 from tas.values.window import near_window
-from workers.context import ALL_WORKERS, Context
+from workers.context import Context
 from workers.discovery import SHARED_MEMORY, announced, temporary_directory
 from workers.process.embedded import EmbeddedBus
 from workers.process.errors import StartError, WorkerError
 from workers.process.logs import configure_logging
 from workers.process.signals import stop_signals
+from workers.registry import ALL_WORKERS, ON_EACH_NODE, WORKERS, run_by
 from workers.runtime import Supervisor, Worker, beside, check_free, new_registry
 from workers.settings import EMBEDDED_PORT, Settings, flag, variable
 
@@ -36,8 +36,7 @@ class Process:
     """One process: workers are added, then all of them run. What they have in common is in `context`."""
 
     def __init__(self, settings: Settings, stack: AsyncExitStack) -> None:
-        counted = [spec.name for spec in WORKERS.values() if spec.in_cluster or spec.in_all is not None]
-        self.context = Context(settings, stack, new_registry(), counted=counted)
+        self.context = Context(settings, stack, new_registry())
         self._workers: list[Worker] = []
 
     async def start_bus(self, *, announce: bool = True, simulated: bool = False) -> None:
@@ -74,7 +73,7 @@ class Process:
 
     async def _parts_beside(self, supervisor: Supervisor) -> list[Coroutine[None, None, None]]:
         """What nothing depends on; a program that runs on each node, and says nothing of itself, does not load it."""
-        if set(self.context.workers) <= {"machine"}:
+        if ON_EACH_NODE.issuperset(self.context.workers):
             return []
         from cli.presence import parts_beside
 

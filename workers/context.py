@@ -13,12 +13,12 @@ from bus.buckets import ALL
 from bus.connection import Bus
 from bus.errors import MisconfiguredError
 from bus.rights.access import Access
-from bus.rights.roles import streams_of
 from tas.errors import shortened
 from tas.processes.process import most_behind
 from workers.discovery import bus_access, bus_url
 from workers.process.bus_metrics import BusMetrics
 from workers.process.errors import StartError
+from workers.registry import ALL_WORKERS, needed_by, workers_of
 from workers.runtime import invalid_entries
 from workers.settings import Settings, flag, variable
 
@@ -26,14 +26,12 @@ if TYPE_CHECKING:  # each is loaded by who needs it
     from workers.following.followed_view import FollowedView
     from workers.following.roster import Roster
     from workers.http.certificates import Certificates, TlsMetrics
+    from workers.http.limits import Limits
     from workers.kubernetes.client import KubernetesClient
     from workers.kubernetes.errors import ConfigurationError
     from workers.kubernetes.metrics import RequestMetrics
     from workers.kubernetes.reflectors import Reflectors
     from workers.samples.metrics import SourceMetrics
-
-ALL_WORKERS = "all"
-"""The name of a process that runs the workers of several commands."""
 
 
 class Context:
@@ -47,21 +45,15 @@ class Context:
         stack: Closes at the end what is made for the process.
         url: The address of the bus.
         token: The file with the token of the embedded server that this process runs.
-
-    Args:
-        counted: The names of the workers whose processes are counted in metrics, wherever they run.
     """
 
-    def __init__(
-        self, settings: Settings, stack: AsyncExitStack, registry: CollectorRegistry, *, counted: Sequence[str]
-    ) -> None:
+    def __init__(self, settings: Settings, stack: AsyncExitStack, registry: CollectorRegistry) -> None:
         self.settings = settings
         self.registry = registry
         self.stack = stack
         self.token: Path | None = None
         self.name = ALL_WORKERS
         self.workers: Sequence[str] = ()
-        self._counted = counted
         self._bus: Bus | None = None
         self._view: FollowedView | None = None
         self._roster: Roster | None = None
@@ -109,7 +101,7 @@ class Context:
         from workers.following.roster import Roster
 
         if self._roster is None:
-            self._roster = Roster(await self.bus(), self.registry, self._counted)
+            self._roster = Roster(await self.bus(), self.registry, workers_of(ALL_WORKERS))
         return self._roster
 
     async def connect(self, name: str, *, workers: Sequence[str] = ()) -> Bus:
@@ -124,7 +116,7 @@ class Context:
                     on_invalid=self._invalid,
                     access=access,
                     # On a closed bus a worker may not even look at the streams of others.
-                    streams=ALL if access.credentials is None else streams_of(*(workers or (name,))),
+                    streams=needed_by(workers) if workers and access.credentials is not None else ALL,
                 )
             )
         except MisconfiguredError as error:
@@ -156,6 +148,12 @@ class Context:
         if self._reflectors is None:
             self._reflectors = Reflectors(client)
         return self._reflectors
+
+    def limits(self) -> "Limits":
+        """Those of connections to a server that answers kube-scheduler."""
+        from workers.http.limits import Limits
+
+        return Limits(connections=self.settings.max_connections, idle_seconds=self.settings.idle_timeout)
 
     def certificates(self) -> "Certificates | None":
         """The files of HTTPS, or None for plain HTTP. Raises StartError."""

@@ -81,7 +81,7 @@ class Setting:
     with the reason. A `repeated` flag may be given several times, which is the same as its values separated by commas.
 
     In `Settings` a field names only those `commands` and their defaults that run no single worker: `every_setting` adds
-    those of the workers that take the setting by `cli/workers/registry.py` (`cli/loading.py`).
+    those of the workers that take the setting by `workers/registry.py` (`cli/loading.py`).
     """
 
     group: str

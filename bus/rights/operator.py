@@ -14,7 +14,7 @@ from bus.buckets import LEASES
 from bus.rights.credentials import credentials_text
 from bus.rights.jwt import Scope, account_jwt, claims_of, is_same_but_for_time, operator_jwt, user_jwt
 from bus.rights.nkeys import Nkey, NkeyKind
-from bus.rights.roles import INBOX, PUBLISHERS, ROLES, Permissions, published
+from bus.rights.roles import INBOX, PUBLISHERS, Permissions, Role, published
 
 NAME = "tas"
 """The name of the operator and of the account with the streams."""
@@ -54,18 +54,24 @@ class Keys:
     roles: Mapping[str, Nkey]
 
     @classmethod
-    def new(cls) -> "Keys":
+    def new(cls, roles: Iterable[str]) -> "Keys":
         """Random keys."""
         return cls(
             operator=Nkey.new(NkeyKind.OPERATOR),
             system=Nkey.new(NkeyKind.ACCOUNT),
             account=Nkey.new(NkeyKind.ACCOUNT),
             publishers=Nkey.new(NkeyKind.ACCOUNT),
-            roles={role: Nkey.new(NkeyKind.ACCOUNT) for role in ROLES},
+            roles={role: Nkey.new(NkeyKind.ACCOUNT) for role in roles},
         )
 
     def server_configuration(
-        self, *, revoked: Mapping[str, int], now: float, before: str = "", earlier: bool = False
+        self,
+        roles: Mapping[str, Role],
+        *,
+        revoked: Mapping[str, int],
+        now: float,
+        before: str = "",
+        earlier: bool = False,
     ) -> str:
         """What a server must know of the operator: no part of this is secret.
 
@@ -76,15 +82,15 @@ class Keys:
         """
         known = dict(_LINE.findall(before))
 
-        def scopes(roles: Iterable[str]) -> list[Scope]:
+        def scopes(names: Iterable[str]) -> list[Scope]:
             return [
                 Scope(
-                    key=self.roles[role].public,
-                    role=role,
-                    permissions=(ROLES[role].earlier if earlier else ROLES[role].rights).permissions,
-                    limits=ROLES[role].limits,
+                    key=self.roles[name].public,
+                    role=name,
+                    permissions=(roles[name].earlier if earlier else roles[name].rights).permissions,
+                    limits=roles[name].limits,
                 )
-                for role in roles
+                for name in names
             ]
 
         operator = operator_jwt(self.operator, name=NAME, system_account=self.system.public, signing_keys=(), now=now)

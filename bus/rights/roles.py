@@ -1,12 +1,13 @@
 """Who may do what on a closed bus: for each role what it writes, and which streams it reads.
 
-Plain data. A *role* is a kind of user: a worker, the program on a node, a subscription, a person. From what it reads
-and writes follow its subjects, among them those of the JetStream API. A subject may have a template, which the server
-replaces: `{{name()}}` is the name of the user, `{{tag(x)}}` each of its tags `x:VALUE`.
+Plain data. A *role* is a kind of user: a process, the program on a node, a subscription, a person. What a worker needs
+is in its folder, and `workers.roles` makes the roles of processes from that. From what a role reads and writes follow
+its subjects, among them those of the JetStream API. A subject may have a template, which the server replaces:
+`{{name()}}` is the name of the user, `{{tag(x)}}` each of its tags `x:VALUE`.
 
 Only the keeper creates streams, and nobody changes or deletes one. A user that reads streams has a few names for
-consumers: what one user may create has an end, and takes no place of others. The durable consumers of `materialize`
-have a known name, and are denied to all others.
+consumers: what one user may create has an end, and takes no place of others. The durable consumers of SAMPLES and
+TABLES have known names, and are denied to all others.
 
 A server writes its answer to whatever reply subject a request has, also into a bucket. So programs that only publish
 samples are users of another account, which has no stream: `PUBLISHERS`.
@@ -20,36 +21,23 @@ from operator import or_
 from typing import TypeVar
 
 from bus.buckets import (
-    AGENTS,
     ALL,
-    ANNOUNCED,
     BREAKERS,
     DEAD_LETTERS,
     EVENTS,
     HEADER_BYTES,
-    HOLDS,
     LEASES,
     NODES,
-    OUTCOMES,
-    OUTSTANDING_KEY,
-    PODS,
-    POLICIES,
-    REFUSALS,
     SAMPLES,
     SAMPLES_CONSUMER,
     SOURCES,
-    SYNCED,
     TABLES,
     TABLES_CONSUMER,
-    VERDICT_LOG,
-    VERDICTS,
-    WINDOWS,
     Bucket,
     Stream,
 )
 from bus.buckets import WORKERS as WORKERS_BUCKET
 from bus.subjects import API, EARLIER, EXPECTED, OWN_RIGHTS, PUBLISHERS_API, dead_letters_subject
-from bus.subjects import EVENTS as EVENTS_SUBJECT
 from bus.subjects import SAMPLES as SAMPLES_SUBJECT
 from bus.subjects import TABLES as TABLES_SUBJECT
 
@@ -127,6 +115,7 @@ class Rights:
         apart: Whether its users are in an account without streams, and ask the other one by `PUBLISHERS_API`.
         consumers: The names that it may give to consumers of what it reads; one token each, `*` for any, as processes
             of an earlier version needed.
+        optional: What a worker does without if it may not read it, as on a closed bus that an earlier version set up.
     """
 
     reads: tuple[Stream | Bucket, ...] = ()
@@ -136,6 +125,7 @@ class Rights:
     creates: bool = False
     apart: bool = False
     consumers: tuple[str, ...] = ANY
+    optional: tuple[Bucket, ...] = ()
 
     def __or__(self, other: "Rights") -> "Rights":
         return Rights(
@@ -244,16 +234,17 @@ def _joined(first: Iterable[T], second: Iterable[T] = ()) -> tuple[T, ...]:
     return tuple(dict.fromkeys((*first, *second)))
 
 
-def _lease(key: str) -> Rights:
+def lease(key: str) -> Rights:
+    """Holds a lease of this key."""
     return Rights(reads=(LEASES,), writes=(LEASES.subject(key),))
 
 
-def _source(name: str) -> Rights:
+def source(name: str) -> Rights:
     """Publishes samples of all nodes as one source, and reports on it."""
     return Rights(reads=(SOURCES,), writes=(*_samples_of(name), SOURCES.subject(name)))
 
 
-def _expects() -> Rights:
+def expects() -> Rights:
     """Knows which processes run, and stores how many should."""
     return Rights(reads=(WORKERS_BUCKET,), writes=(WORKERS_BUCKET.subject(f"{EXPECTED}.*"),))
 
@@ -262,67 +253,6 @@ def _samples_of(source: str) -> tuple[str, ...]:
     """The subjects of a source that knows many nodes."""
     return f"{SAMPLES_SUBJECT}.*.{source}", f"{TABLES_SUBJECT}.{source}.*"
 
-
-WORKERS: Mapping[str, Rights] = {
-    "materialize": Rights(
-        reads=(SAMPLES, TABLES, NODES),
-        writes=(NODES.subject("*.metrics"), NODES.subject("_table.*.*")),
-        durables=((SAMPLES, SAMPLES_CONSUMER), (TABLES, TABLES_CONSUMER)),
-    ),
-    "windows": Rights(reads=(SAMPLES, TABLES, NODES, POLICIES, WINDOWS), writes=(WINDOWS.subject(">"),))
-    | _source("windows")
-    | _lease("windows"),
-    "watch": Rights(
-        reads=(NODES, POLICIES, PODS),
-        writes=(NODES.subject("*.facts"), NODES.subject(SYNCED), POLICIES.subject(">"), PODS.subject(">")),
-        purges=(NODES, POLICIES, PODS),
-    )
-    | _expects(),
-    "status": Rights(reads=(NODES, POLICIES, VERDICTS, REFUSALS, BREAKERS, WORKERS_BUCKET)) | _lease("status"),
-    "policies": Rights(reads=(NODES, POLICIES), writes=(POLICIES.subject(">"), NODES.subject(SYNCED))) | _expects(),
-    "evaluate": Rights(
-        reads=(NODES, POLICIES, VERDICTS, BREAKERS, SOURCES),
-        writes=(VERDICTS.subject("*"), BREAKERS.subject(OUTSTANDING_KEY)),
-        purges=(VERDICTS,),
-    ),
-    "extender": Rights(reads=(NODES, POLICIES, PODS, HOLDS)),
-    "labels": Rights(
-        reads=(NODES, POLICIES, PODS, VERDICTS, BREAKERS, REFUSALS),
-        writes=(REFUSALS.subject("*"), BREAKERS.subject("*")),
-    )
-    | _lease("labels"),
-    "marks": Rights(reads=(NODES, POLICIES, VERDICTS, BREAKERS, REFUSALS), writes=(REFUSALS.subject("*.marks"),))
-    | _lease("marks"),
-    "resources": Rights(reads=(EVENTS, ANNOUNCED), writes=(f"{EVENTS_SUBJECT}.resource.>",)) | _lease("resources"),
-    "collect": Rights(reads=(NODES, POLICIES)) | _source(SOURCE) | _lease(f"collect.{SOURCE}"),
-    "events": Rights(
-        reads=(VERDICT_LOG, VERDICTS, NODES, POLICIES, BREAKERS, SOURCES, EVENTS, ANNOUNCED), writes=EVENTS.subjects
-    )
-    | _lease("events"),
-    "notify": Rights(reads=(EVENTS, ANNOUNCED, POLICIES), writes=DEAD_LETTERS.subjects, durables=((EVENTS, "*"),))
-    | _lease("notify.*"),
-    "inventory": Rights(
-        reads=(NODES, POLICIES, HOLDS, OUTCOMES),
-        writes=(
-            NODES.subject("*.inventory"),
-            NODES.subject("*.allocation"),
-            HOLDS.subject("*"),
-            *OUTCOMES.subjects,
-        ),
-        purges=(NODES, HOLDS),
-    )
-    | _source("annotations")
-    | _lease("inventory"),
-    "gpu": Rights(reads=(NODES, HOLDS), writes=(HOLDS.subject("*"),)),
-    "evictions": Rights(reads=(NODES, HOLDS)) | _lease("evictions"),
-    "agents": Rights(reads=(NODES, POLICIES, PODS, HOLDS, OUTCOMES, AGENTS), writes=(AGENTS.subject("*"),)),
-    "machine": Rights(writes=(f"{SAMPLES_SUBJECT}.{NAME}.{SOURCE}",)),
-    "keeper": Rights(creates=True),
-}
-"""What each worker may do."""
-
-OPTIONAL: Mapping[str, tuple[Bucket, ...]] = {"evaluate": (SOURCES,)}
-"""What a worker does without if it may not read it, as on a closed bus that was set up by an earlier version."""
 
 _NAMED = (NAME, CONSUMER)
 
@@ -342,21 +272,17 @@ _PROCESS_LIMITS = Limits(subscriptions=1000)
 sink."""
 
 
-def _process(role: str, *workers: str) -> Role:
-    """A process that runs workers. It stores that it runs below its role, where no other role may write."""
-    own = Rights(writes=(WORKERS_BUCKET.subject(f"{role}.*"),))
-    rights = reduce(or_, (WORKERS[each] for each in workers), own)
+def of_process(role: str, workers: Mapping[str, Rights]) -> Role:
+    """The role of a process with these workers. It stores that it runs below its role, where no other may write."""
+    rights = reduce(or_, workers.values(), Rights(writes=(WORKERS_BUCKET.subject(f"{role}.*"),)))
     named = replace(rights, consumers=_NAMED)
-    return Role(who=f"tas run {role}", rights=named, limits=_PROCESS_LIMITS, workers=workers)
+    return Role(who=f"tas run {role}", rights=named, limits=_PROCESS_LIMITS, workers=tuple(workers))
 
 
-ROLES: Mapping[str, Role] = {
-    **{name: _process(name, name) for name in WORKERS if name not in ("machine", "status", "watch")},
-    "watch": _process("watch", "watch", "status"),
-    "all": _process("all", *(name for name in WORKERS if name != "machine")),
+OTHERS: Mapping[str, Role] = {
     "node": Role(
         who="a program on a node, or tas run machine there",
-        rights=replace(WORKERS["machine"], apart=True),
+        rights=Rights(writes=(f"{SAMPLES_SUBJECT}.{NAME}.{SOURCE}",), apart=True),
         limits=_PUBLISHER_LIMITS,
     ),
     "publisher": Role(
@@ -377,24 +303,24 @@ ROLES: Mapping[str, Role] = {
     "operator": Role(
         who="a person who acts: a reader with tas pause, resume, reset, release, dismiss and publish",
         rights=_READER
-        | _expects()
+        | expects()
         | Rights(writes=(BREAKERS.subject("*"), NODES.subject("*.released"), *SAMPLES.subjects)),
         limits=Limits(subscriptions=_PERSON_SUBSCRIPTIONS),
     ),
 }
-"""Every role by its name, which is the role of its signing key."""
+"""The roles of people and of other programs, by their names."""
 
 
-PUBLISHERS = tuple(role for role, each in ROLES.items() if each.rights.apart)
+PUBLISHERS = tuple(role for role, each in OTHERS.items() if each.rights.apart)
 """The roles whose users are in an account without streams, so that no answer to them reaches a stream."""
 
 
-def permissions_of(role: str, name: str, tags: Sequence[str], *, earlier: bool = False) -> Permissions:
+def permissions_of(role: Role, name: str, tags: Sequence[str], *, earlier: bool = False) -> Permissions:
     """What a server allows a user of a role: the permissions without templates. `tags` are texts such as `source:a`.
 
     With `earlier`, if the server also takes the credentials of an earlier version.
     """
-    own = (ROLES[role].earlier if earlier else ROLES[role].rights).permissions
+    own = (role.earlier if earlier else role.rights).permissions
     values = {
         template: [value for tag in tags for key, _, value in (tag.partition(":"),) if key == kind]
         for template, kind in ((SOURCE, "source"), (CONSUMER, "consumer"))
@@ -413,20 +339,20 @@ def permissions_of(role: str, name: str, tags: Sequence[str], *, earlier: bool =
     return Permissions(publish=expanded(own.publish), subscribe=expanded(own.subscribe), denied=expanded(own.denied))
 
 
-def tags_of(role: str, name: str, *, sources: Iterable[str] = ()) -> tuple[str, ...]:
+def tags_of(role: Role, name: str, *, sources: Iterable[str] = ()) -> tuple[str, ...]:
     """The tags of a user: its sources, and the names of its consumers if its role reads streams.
 
     A name of a consumer has `_`, which no name of a user has that is not of a node: so it is nobody else's.
     """
-    rights, most = ROLES[role].rights, PROCESS_PLACES if ROLES[role].workers else PLACES
+    most = PROCESS_PLACES if role.workers else PLACES
     places = [f"consumer:{name}_{place}" for place in range(1, most + 1)]
-    named = bool(rights.reads) and CONSUMER in rights.consumers
+    named = bool(role.rights.reads) and CONSUMER in role.rights.consumers
     return (*(f"source:{each}" for each in sources), *(places if named else ()))
 
 
 def published() -> dict[str, str]:
     """The subjects of all users of `PUBLISHERS`, and those on which the account with the streams answers them."""
-    subjects = (each for role in PUBLISHERS for each in ROLES[role].rights.permissions.publish)
+    subjects = (each for role in PUBLISHERS for each in OTHERS[role].rights.permissions.publish)
     own = (".".join(map(_wildcard, each.split("."))) for each in subjects if not each.startswith("$"))
     return {each: each.replace(PUBLISHERS_API, API) for each in own}
 
@@ -437,14 +363,7 @@ def user_of(consumer: str) -> str:
     return name if name and place.isdecimal() else consumer
 
 
-def streams_of(*workers: str) -> tuple[Stream | Bucket, ...]:
-    """The streams and buckets without which workers cannot work; all for any other name."""
-    wanted = {
-        of
-        for worker in workers
-        for of in (WORKERS[worker].streams if worker in WORKERS else ALL)
-        if of not in OPTIONAL.get(worker, ())
-    }
-    if any(worker != "machine" for worker in workers):  # of that one there are as many as nodes
-        wanted.add(WORKERS_BUCKET)
+def streams_of(workers: Iterable[Rights]) -> tuple[Stream | Bucket, ...]:
+    """The streams and buckets without which workers with these rights cannot work."""
+    wanted = {of for rights in workers for of in rights.streams if of not in rights.optional}
     return tuple(of for of in ALL if of in wanted)

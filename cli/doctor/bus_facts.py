@@ -14,7 +14,6 @@ from bus.connection import Bus
 from bus.errors import BusError
 from bus.inspection import inspect
 from bus.kinds import BREAKER_RECORDS, PAUSE_RECORDS, POLICY_RECORDS, REFUSED_LABELS, REFUSED_MARKS, synced_of
-from bus.processes import StoredProcesses, stored_processes
 from bus.trying import Tries, is_late
 from cli.doctor.probes import probed
 from cli.queries.query import readable, stored_nodes, stored_sources
@@ -31,6 +30,7 @@ from tas.sources.state import SourceState
 from tas.values.backoff import Backoff
 from tas.verdict.brake import UNREADABLE_BREAKER, UNREADABLE_PAUSE, Breaker, Pause
 from tas.verdict.refused import RefusedLabel
+from workers.following.processes import StoredProcesses, stored_processes
 from workers.settings import flag
 
 TRIES = Tries(is_late, wait=Backoff(first=0.1, longest=0.1))

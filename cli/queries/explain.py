@@ -9,7 +9,6 @@ import msgspec
 from bus.buckets import NODES, SYNCED
 from bus.connection import Bus
 from bus.kinds import NODE_ALLOCATION, NODE_RELEASES, NODE_VERDICTS, POD_RECORDS, POLICY_RECORDS, synced_of
-from bus.processes import waiting_nodes
 from cli.as_json import JSON_OPTION, print_json
 from cli.groups import LazyCommand, LazyGroup
 from cli.options import settings_command
@@ -32,6 +31,7 @@ from tas.verdict.status import labels_to_set, waiting_problem
 from tas.view.view import View
 from workers.following.node_samples import NodeSamplesReads
 from workers.following.placed_pods import place
+from workers.following.processes import waiting_nodes
 from workers.settings import Settings
 
 COMMANDS = {

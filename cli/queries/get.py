@@ -21,7 +21,6 @@ from bus.kinds import (
     REFUSED_MARKS,
     synced_of,
 )
-from bus.processes import refused_of_sources, waiting_nodes
 from bus.records.policies import PolicyRecord
 from cli.as_json import JSON_OPTION, print_json
 from cli.options import settings_command
@@ -52,6 +51,7 @@ from tas.verdict.ownership import LABEL_STRATEGIES, Claim, claim_of, owner_of
 from tas.verdict.refused import RefusedLabel, refused_problems
 from tas.verdict.status import UNSET_SECONDS, any_source_limits, unset_labels, waiting_problem
 from tas.verdict.verdict import DesiredKind, DesiredLabel, NodeVerdict, PolicyVerdict
+from workers.following.processes import refused_of_sources, waiting_nodes
 from workers.settings import Settings
 
 PUBLISHES = "publishes"

@@ -33,6 +33,7 @@ from workers.discovery import bus_access, bus_url
 from workers.process.errors import StartError
 from workers.process.log_form import LogFormat, LogLevel
 from workers.process.logs import configure_logging
+from workers.roles import ROLES
 from workers.settings import Settings
 
 AT_ONCE = 4
@@ -148,9 +149,10 @@ async def _problem_of(user: User, address: str, access: Access, few: asyncio.Sem
             return str(error)
     if folder.is_earlier(user):
         return f"{_EARLIER[user.role in PUBLISHERS]}: {renewal(user)}"
-    if missing := set(tags_of(user.role, user.claims.name)) - set(user.claims.tags):
+    role = ROLES[user.role]
+    if missing := set(tags_of(role, user.claims.name)) - set(user.claims.tags):
         return f"has {counted(len(missing), 'consumer')} less than in this version: {renewal(user)}"
-    needed = permissions_of(user.role, user.claims.name, user.claims.tags, earlier=folder.takes_earlier)
+    needed = permissions_of(role, user.claims.name, user.claims.tags, earlier=folder.takes_earlier)
     return difference(found, needed)
 
 

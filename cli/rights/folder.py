@@ -24,9 +24,10 @@ from bus.errors import AccessError
 from bus.rights.credentials import parse_credentials
 from bus.rights.nkeys import Nkey, NkeyError, NkeyKind
 from bus.rights.operator import Keys, UserClaims, user_claims
-from bus.rights.roles import PUBLISHERS, ROLES, tags_of
+from bus.rights.roles import PUBLISHERS, tags_of
 from cli.configure.files import FilesError, Step, stored, write_all
 from cli.output import echo
+from workers.roles import ROLES
 
 AUTH = "auth.conf"
 CLUSTER = "cluster.password"
@@ -88,7 +89,7 @@ class OperatorFolder:
         }
         missing = {"operator", "system", "account"} - seeds.keys()
         if not seeds:
-            return cls(path=path, keys=Keys.new(), found=False, cluster_password=_password(path / CLUSTER))
+            return cls(path=path, keys=Keys.new(ROLES), found=False, cluster_password=_password(path / CLUSTER))
         if missing:
             raise FilesError(f"{path / 'keys' / min(missing)}.seed: missing: without it no user of this operator works")
         keys = Keys(
@@ -137,7 +138,7 @@ class OperatorFolder:
             return user.claims.account != self.keys.publishers.public
         if not user.role or not ROLES[user.role].workers:
             return False
-        return bool(set(tags_of(user.role, user.claims.name)) - set(user.claims.tags))
+        return bool(set(tags_of(ROLES[user.role], user.claims.name)) - set(user.claims.tags))
 
     def user_file(self, name: str) -> Path:
         """Where the credentials of a user are."""
@@ -151,6 +152,7 @@ class OperatorFolder:
         keys |= {_ROLE + role: key for role, key in self.keys.roles.items()}
         before = stored(self.path / AUTH)
         auth = self.keys.server_configuration(
+            ROLES,
             revoked=gone,
             now=now,
             before="" if before is None else before.content.decode(errors="replace"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from bus.rights.roles import MOST_USERS, ROLES, tags_of
+from bus.rights.roles import MOST_USERS, tags_of
 from bus.subjects import token
 from cli.certs.flags import errors_shown
 from cli.configure.files import FilesError, stored
@@ -17,6 +17,7 @@ from cli.rights.folder import AUTH, CLUSTER, NewUser, OperatorFolder, User, exis
 from tas.certificates.secret import NAMESPACE
 from tas.errors import InvalidInputError
 from tas.values.names import is_dns_label, is_source_name, is_subdomain
+from workers.roles import ROLES
 from workers.samples.source_spec import SourceKind
 
 NEW_USERS = (*(role for role, each in ROLES.items() if each.workers), "reader", "operator")
@@ -76,14 +77,14 @@ def _init(
         folder = replace(folder, takes_earlier=False)
     names = source_names(sources or DEFAULT_SOURCES)
     users = [
-        NewUser(role, f"tas-{role}", tags_of(role, f"tas-{role}", sources=names if _has_sources(role) else ()))
+        NewUser(role, f"tas-{role}", tags_of(ROLES[role], f"tas-{role}", sources=names if _has_sources(role) else ()))
         for role in NEW_USERS
         if not folder.user_file(f"tas-{role}").exists()
     ]
     make_private(directory)
     ends: dict[NewUser, float | None] = dict.fromkeys(users, _end(days, now))
     for user in earlier if renew_earlier else ():
-        tags = tags_of(user.role, user.claims.name, sources=user.claims.values("source"))
+        tags = tags_of(ROLES[user.role], user.claims.name, sources=user.claims.values("source"))
         seconds = user.claims.seconds
         kept = None if seconds is None else now + seconds
         ends[NewUser(user.role, user.claims.name, tags)] = kept if days is None else _end(days, now)
@@ -113,7 +114,7 @@ def _user(
         raise FilesError(f"{known[user].file}: exists: --renew replaces it")
     if not many and user not in known:
         _check_number(role, [each.role for each in known.values()])
-    tags = tags_of(role, user, sources=source_names(sources or DEFAULT_SOURCES) if publishes else ())
+    tags = tags_of(ROLES[role], user, sources=source_names(sources or DEFAULT_SOURCES) if publishes else ())
     steps = folder.user_steps({NewUser(role, user, tags): _end(days, now)}, now=now)
     write([*folder.steps(now=now), *steps])
     return 0

@@ -21,7 +21,6 @@ from cli.console import new_console
 from cli.options import settings_command
 from cli.queries.query import ask
 from cli.wiring import process, run_process
-from cli.workers.registry import workers_of_all
 from lab.demo.cluster import ClusterChecks, UnfitError, probe
 from lab.demo.narration import Narration, Observed, StepFailedError
 from lab.demo.stage import Node, Stage
@@ -36,6 +35,7 @@ from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import ConfigurationError
 from workers.process.errors import EXIT_FAILED
 from workers.process.signals import stop_signals
+from workers.registry import workers_of_all
 from workers.settings import EMBEDDED, Settings
 
 WITHIN_SECONDS = 20.0

@@ -15,7 +15,6 @@ from cli.options import settings_command
 from cli.top.cards import Cards
 from cli.top.live import LiveView, cluster_rows
 from cli.wiring import check_addresses, process, run_process
-from cli.workers.registry import workers_of_all
 from lab.sandbox import Sandbox, extender_entry
 from lab.sandbox.cluster import Cluster
 from lab.sandbox.resources import NODES, PODS
@@ -25,6 +24,7 @@ from tas.policy.policy import POD_LABEL
 from workers.discovery import running_bus
 from workers.extender.worker import PREFIX
 from workers.following.freezes import Freezes
+from workers.registry import workers_of_all
 from workers.settings import EMBEDDED, Settings
 
 

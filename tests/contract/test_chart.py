@@ -6,15 +6,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import yaml
 
 from bus.buckets import ALL
-from bus.rights.roles import ROLES
 from cli.loading import every_setting
 from cli.run import run
-from cli.workers.registry import with_commands
 from tests.installed import ROOT
+from workers.registry import with_commands
+from workers.roles import ROLES
 from workers.settings import variable
 
 DEPLOY = ROOT / "deploy"
@@ -56,7 +57,8 @@ def test_each_process_has_flags_and_variables_that_exist(spec: dict[str, Any]) -
     (container,) = spec["containers"]
     program, name, *flags = container["args"]
     assert program == "run"
-    command = run.commands[name]
+    command = run.get_command(click.Context(run), name)
+    assert command is not None
     with command.make_context(name, list(flags)) as context:
         given = {key for key, value in context.params.items() if value}
     assert len(given) >= len(flags)

@@ -9,8 +9,8 @@ import pytest
 import yaml
 from account_of_all import ACCOUNT, FILE, FOLDER, NAMESPACE, PARTS, rendered
 
-from cli.workers.registry import WORKERS
 from tas.diagnosis.rights import ACCOUNTS, CUSTOM_METRICS, ORIGINAL, Right
+from workers.registry import WORKERS
 
 DEPLOY = FOLDER.parent
 PAGE = DEPLOY.parent / "docs" / "reference" / "accounts.md"

@@ -4,14 +4,15 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
+import click
 import yaml
 
-from bus.rights.roles import ROLES
-from bus.rights.roles import WORKERS as RIGHTS
 from cli.run import run, run_all
-from cli.workers.registry import WORKERS, WorkerSpec, defaults_of, run_by
 from tas.diagnosis.rights import ACCOUNTS
 from tests.installed import ROOT
+from workers.registry import ALL_WORKERS, WORKERS, default_of, run_by
+from workers.roles import ROLES
+from workers.spec import WorkerSpec
 
 
 @cache
@@ -22,13 +23,9 @@ def text(path: str) -> str:
 def missing(spec: WorkerSpec) -> Iterator[str]:
     """What a worker needs beside its entry and its class, and does not have."""
     name = spec.name
-    if name not in RIGHTS:
-        yield f"bus/rights/roles.py: the rights of {name} in WORKERS"
-    if (spec.role or name) not in ROLES:
-        yield f"bus/rights/roles.py: the role of {name} in ROLES"
-    if spec.in_all is not None and not spec.beside and name not in re.findall(r"\w+", run_all.help or ""):
+    if spec.in_all is not None and spec.port is not None and name not in re.findall(r"\w+", run_all().help or ""):
         yield f"cli/run.py: {name} in the help of `tas run all`"
-    if not spec.beside:
+    if spec.port is not None:
         yield from missing_of_command(spec)
 
 
@@ -62,7 +59,7 @@ def missing_in_chart(spec: WorkerSpec) -> Iterator[str]:
     process = yaml.safe_load(line[1])
     if spec.needs_kubernetes and process.get("account") != name:
         yield f"{HELPERS}: the account of {name}"
-    listen = defaults_of("listen").get(f"run {name}", "127.0.0.1:9001")
+    listen = default_of(f"run {name}", "listen") or "127.0.0.1:9001"
     if spec.listens and process.get("port") != int(listen.rpartition(":")[2]):
         yield f"{HELPERS}: the port of {name}"
 
@@ -75,9 +72,13 @@ def test_no_worker_lacks_a_part() -> None:
     assert [part for spec in WORKERS.values() for part in missing(spec)] == []
 
 
-def test_nothing_else_has_the_rights_of_a_worker_or_a_command() -> None:
-    assert RIGHTS.keys() == WORKERS.keys()
-    assert run.commands.keys() == {"all", "bus", *(name for name, spec in WORKERS.items() if not spec.beside)}
+def test_a_folder_is_named_as_its_worker_and_each_has_a_role_a_command_and_a_port_of_its_own() -> None:
+    assert {name: spec.name for name, spec in WORKERS.items()} == dict(zip(WORKERS, WORKERS, strict=True))
+    with_specs = {path.parent.name for path in ROOT.glob("workers/*/__init__.py") if "SPEC = " in path.read_text()}
+    assert with_specs == {*WORKERS}
+    commands = {name for name, spec in WORKERS.items() if spec.port is not None}
+    assert set(run.list_commands(click.Context(run))) == {"all", "bus", *commands}
+    assert {role for role, each in ROLES.items() if each.workers} == {ALL_WORKERS, *commands} - {"machine"}
     assert run_by("watch") == ("watch", "status")
-    ports = [spec.port for spec in WORKERS.values() if not spec.beside]
-    assert len({*ports, None}) == len(ports) + 1, "each command has a default health port of its own"
+    ports = [spec.port for spec in WORKERS.values() if spec.port is not None]
+    assert len({*ports}) == len(ports)

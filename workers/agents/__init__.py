@@ -1,1 +1,45 @@
 """The worker that answers kube-scheduler by agents, and lets them learn."""
+
+from typing import TYPE_CHECKING
+
+from bus.buckets import AGENTS, HOLDS, NODES, OUTCOMES, PODS, POLICIES
+from bus.rights.roles import Rights
+from workers.spec import WorkerSpec
+
+if TYPE_CHECKING:
+    from workers.context import Context
+    from workers.runtime import Worker
+
+
+async def _build(context: "Context") -> "Worker":
+    from workers.agents.configured import agents_file, hooks_of
+    from workers.agents.worker import AgentsWorker
+
+    settings = context.settings
+    bus = await context.bus()
+    source = agents_file(settings, context.registry)
+    return AgentsWorker(
+        bus,
+        await context.view(),
+        source,
+        await source.load(),
+        hooks_of=hooks_of,
+        listen=settings.listen,
+        registry=context.registry,
+        max_body_bytes=settings.max_body,
+        share_listen=settings.share_listen,
+        limits=context.limits(),
+        certificates=context.certificates(),
+    )
+
+
+SPEC = WorkerSpec(
+    name="agents",
+    help="Answer kube-scheduler's filter and prioritize by agents, which use load, requests and history.",
+    port=9031,
+    build=_build,
+    rights=Rights(reads=(NODES, POLICIES, PODS, HOLDS, OUTCOMES, AGENTS), writes=(AGENTS.subject("*"),)),
+    settings=("agents", "stale_after"),
+    defaults={"listen": "127.0.0.1:9030"},
+    listens="agents",
+)

@@ -19,9 +19,9 @@ from bus.connection import Bus
 from bus.errors import BusError, ConflictError
 from bus.interruptions import Interruptions
 from bus.kinds import EXPECTED_NUMBERS
-from bus.processes import StoredProcesses, stored_processes
 from tas.processes.expected import KEPT_SECONDS, Sustained, lacks, to_store, together
 from tas.processes.process import clocks_ahead, numbers
+from workers.following.processes import StoredProcesses, stored_processes
 
 log = structlog.get_logger("roster")
 

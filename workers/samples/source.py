@@ -12,7 +12,7 @@ from bus.errors import BusError
 from bus.lease import process_identity
 from tas.sources.new_names import NewNames
 from tas.sources.nodes import NodeNames, any_node
-from tas.sources.result import Sample, SourceResult, SuspectReason, with_suspect, with_valid_times
+from tas.sources.result import RefusalCount, Sample, SourceResult, SuspectReason, with_suspect, with_valid_times
 from tas.sources.state import LostNodes, PollResult, SourceState, SourceTracker
 from tas.sources.tables import Publish
 from workers.process.errors import WorkerError

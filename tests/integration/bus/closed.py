@@ -17,10 +17,11 @@ from bus.rights.credentials import credentials_text, parse_credentials
 from bus.rights.jwt import Scope, account_jwt, claims_of, operator_jwt, user_jwt
 from bus.rights.nkeys import Nkey, NkeyKind
 from bus.rights.operator import NAME, Keys
-from bus.rights.roles import ROLES, tags_of
+from bus.rights.roles import tags_of
 from tests.e2e.processes import free_ports
 from tests.integration.bus.operated import EVERYTHING, OperatedServer
 from tests.integration.servers import eventually
+from workers.roles import ROLES
 
 
 class Closed:
@@ -30,18 +31,18 @@ class Closed:
     """
 
     def __init__(self, folder: Path, *, earlier: bool = False) -> None:
-        self.keys = Keys.new()
+        self.keys = Keys.new(ROLES)
         folder.mkdir(exist_ok=True)
         self._folder = folder
         self._monitor = f"127.0.0.1:{free_ports(1)[0]}"
-        auth = self.keys.server_configuration(revoked={}, now=time.time(), earlier=earlier)
+        auth = self.keys.server_configuration(ROLES, revoked={}, now=time.time(), earlier=earlier)
         self.server = OperatedServer(folder, f'http: "{self._monitor}"\n{auth}')
 
     def user(self, role: str, name: str = "", *sources: str) -> Path:
         """The credentials of a user, `tas-<role>` without a name."""
         name = name or f"tas-{role}"
         path = self._folder / f"{name}.creds"
-        tags = tags_of(role, name, sources=sources)
+        tags = tags_of(ROLES[role], name, sources=sources)
         path.write_text(self.keys.credentials(role, name, tags=tags, now=time.time()))
         return path
 
@@ -123,7 +124,11 @@ class Closed:
 def earlier_credentials(keys: Keys, role: str, name: str, *sources: str) -> str:
     """As an earlier version made them: in the account with the streams, without names of consumers for processes."""
     key = Nkey.new(NkeyKind.USER)
-    tags = tuple(f"source:{each}" for each in sources) if ROLES[role].workers else tags_of(role, name, sources=sources)
+    tags = (
+        tuple(f"source:{each}" for each in sources)
+        if ROLES[role].workers
+        else tags_of(ROLES[role], name, sources=sources)
+    )
     jwt = user_jwt(
         keys.roles[role],
         key.public,

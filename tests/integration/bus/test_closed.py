@@ -40,7 +40,6 @@ from bus.kinds import BREAKER_RECORDS, NODE_VERDICTS
 from bus.pull import Message
 from bus.record_kind import Entry, Unreadable
 from bus.rights.access import Access
-from bus.rights.roles import ROLES
 from bus.scrapes import publish_scrape
 from bus.stream_reader import FROM_START, StreamReader
 from bus.subjects import samples_subject, token
@@ -48,7 +47,6 @@ from bus.subscription import Subscription
 from bus.verdict_log import logged_verdicts
 from cli.loading import load_settings
 from cli.wiring import Process
-from cli.workers.registry import WORKERS, run_by, with_commands, workers_of_all
 from lab.sandbox import Sandbox
 from lab.sandbox.resources import NODES as SANDBOX_NODES
 from lab.sandbox.resources import TASPOLICIES
@@ -59,6 +57,8 @@ from tests.e2e.processes import free_ports
 from tests.integration.bus.closed import Closed, closed
 from tests.integration.servers import answered, eventually
 from tests.integration.watched import meanwhile
+from workers.registry import WORKERS, run_by, with_commands, workers_of_all
+from workers.roles import ROLES
 
 pytestmark = pytest.mark.usefixtures("long_limits")
 __all__ = ["closed"]

@@ -23,6 +23,7 @@ from tests.integration.bus.load import load, write_eventually
 from tests.integration.cli.tas import Tas
 from tests.integration.lateness import Lateness
 from tests.integration.servers import answered, eventually
+from workers.roles import ROLES
 
 now = time.monotonic
 
@@ -193,14 +194,14 @@ async def test_an_idle_connection_to_a_server_without_a_majority_says_so_and_so_
 
 async def test_a_publisher_is_answered_by_each_server_and_no_answer_is_written_to_a_stream(tmp_path: Path) -> None:
     """Its account is another one than that of the streams, and the leader of a stream is on another server."""
-    keys = Keys.new()
+    keys = Keys.new(ROLES)
 
     def user(role: str, name: str, *tags: str) -> Access:
         file = tmp_path / f"{name}.creds"
         file.write_text(keys.credentials(role, name, tags=tags, now=time.time()))
         return Access(credentials=file)
 
-    cluster = Cluster(tmp_path / "servers", keys.server_configuration(revoked={}, now=time.time()))
+    cluster = Cluster(tmp_path / "servers", keys.server_configuration(ROLES, revoked={}, now=time.time()))
     try:
         for number in range(3):
             await cluster.start(number)

@@ -11,10 +11,11 @@ from bus.buckets import ALL, EVENTS, NANOSECONDS, NODES, SAMPLES_CONSUMER
 from bus.connection import CALL_SECONDS, Bus
 from bus.errors import CrowdedError, ForbiddenError, RefusedError, UnavailableError
 from bus.rights.access import Access
-from bus.rights.roles import PLACES, PROCESS_PLACES, ROLES
+from bus.rights.roles import PLACES, PROCESS_PLACES
 from bus.subscription import Subscription
 from tests.integration.bus.closed import Closed, closed, earlier
 from tests.integration.servers import eventually
+from workers.roles import ROLES
 
 pytestmark = pytest.mark.usefixtures("long_limits")
 __all__ = ["closed", "earlier"]

@@ -7,8 +7,9 @@ import msgspec
 import pytest
 
 from bus.buckets import AGENTS, ALL, BREAKERS, REFUSALS, SOURCES, WINDOWS, WORKERS, Bucket, Stream
-from bus.rights.roles import ROLES, overlap, permissions_of, tags_of
+from bus.rights.roles import overlap, permissions_of, tags_of
 from tests.integration.bus.closed import Closed, closed
+from workers.roles import ROLES
 
 pytestmark = pytest.mark.usefixtures("long_limits")
 __all__ = ["closed"]
@@ -56,7 +57,7 @@ def victim_of(of: Stream | Bucket) -> str:
 def subjects_of(role: str) -> Iterator[tuple[Stream | Bucket, str]]:
     """A subject of each right to write, with the stream that stores it."""
     name = "a" if role == "node" else f"tas-{role}"
-    for pattern in permissions_of(role, name, tags_of(role, name, sources=["probe"])).publish:
+    for pattern in permissions_of(ROLES[role], name, tags_of(ROLES[role], name, sources=["probe"])).publish:
         for of in ALL:
             if any(overlap(pattern, subject) for subject in of.subjects):
                 yield of, pattern.replace("*", "own").replace(">", "own")

@@ -15,6 +15,7 @@ from bus.rights.roles import PUBLISHERS, permissions_of, tags_of
 from bus.subjects import samples_subject
 from tests.integration.bus.closed import Closed, closed, earlier
 from tests.integration.servers import eventually
+from workers.roles import ROLES
 
 pytestmark = pytest.mark.usefixtures("long_limits")
 __all__ = ["closed", "earlier"]
@@ -35,7 +36,8 @@ def targets() -> Iterator[str]:
 
 def questions(role: str, name: str) -> list[str]:
     """A subject for each right to publish: the server answers each."""
-    publish = permissions_of(role, name, tags_of(role, name, sources=["probe"])).publish
+    of = ROLES[role]
+    publish = permissions_of(of, name, tags_of(of, name, sources=["probe"])).publish
     return [each.replace("*", "1-0" if ".tables." in each else "own") for each in publish]
 
 

@@ -21,7 +21,7 @@ from bus.rights.access import Access
 from bus.rights.credentials import credentials_text
 from bus.rights.jwt import user_jwt
 from bus.rights.nkeys import Nkey, NkeyKind
-from bus.rights.roles import MOST_USERS, PLACES, ROLES, Limits, streams_of
+from bus.rights.roles import MOST_USERS, PLACES, Limits
 from cli.configure.files import write_all
 from cli.rights.folder import NewUser, OperatorFolder
 from tests.e2e.processes import free_ports
@@ -29,6 +29,8 @@ from tests.integration.bus.closed import earlier_configuration, earlier_credenti
 from tests.integration.bus.operated import OperatedServer, operated
 from tests.integration.cli.tas import HEALTH, Tas
 from tests.integration.servers import answered, eventually
+from workers.registry import needed_by
+from workers.roles import ROLES
 
 PEOPLE = ("reader", "operator", "keeper")
 """The users of a new folder of whom an earlier version made the same credentials."""
@@ -180,13 +182,12 @@ async def test_a_user_of_another_operator_writes_nothing_else_into_the_secrets(t
 
 
 async def test_after_an_upgrade_check_asks_for_a_new_auth_conf_with_the_limits_of_this_version(
-    tas: Tas, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tas: Tas, tmp_path: Path
 ) -> None:
     folder = tmp_path / "operator"
     await init(tas, folder)
     no_limits = {role: replace(each, limits=Limits(subscriptions=-1)) for role, each in ROLES.items()}
-    monkeypatch.setattr("bus.rights.operator.ROLES", no_limits)
-    before = OperatorFolder.open(folder).keys.server_configuration(revoked={}, now=1000.0)
+    before = OperatorFolder.open(folder).keys.server_configuration(no_limits, revoked={}, now=1000.0)
     (folder / "auth.conf").write_text(before)
     mend = f"auth.conf: does not have the rights and limits of this version: tas bus init {folder}"
 
@@ -494,7 +495,7 @@ async def test_a_full_bucket_is_named_and_mend_gives_it_room(tas: Tas, tmp_path:
 
         async def connect(user: str) -> Bus:
             access = Access(credentials=folder / "users" / f"tas-{user}.creds")
-            own = Bus.connect(server.url, name=user, access=access, streams=streams_of(user))
+            own = Bus.connect(server.url, name=user, access=access, streams=needed_by([user]))
             bus = await stack.enter_async_context(own)
             await eventually(lambda: bus.connected and bus.problem is None)
             return bus

@@ -5,12 +5,12 @@ from functools import partial
 
 from bus.connection import Bus
 from bus.kinds import EXPECTED_NUMBERS, PROCESSES
-from bus.processes import stored_processes
 from bus.subjects import ProcessKey
 from tas.processes.expected import Expected
 from tas.processes.process import Process
 from tests.integration.cli.tas import Tas
 from tests.integration.servers import Server, answered
+from workers.following.processes import stored_processes
 
 
 async def test_a_worker_that_was_scaled_down_is_dismissed(tas: Tas, server: Server, bus: Bus) -> None:

@@ -1,31 +1,54 @@
-"""A new worker is a class, a function and an entry in the registry, as CONTRIBUTING.md says."""
+"""A new worker is a folder and its line in the registry, as CONTRIBUTING.md says."""
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from bus.buckets import NODES
-from bus.buckets import WORKERS as PROCESSES
+import workers
 from bus.connection import Bus
 from bus.rights.access import Access
-from bus.rights.roles import ROLES, Rights, Role
-from cli.workers.registry import WORKERS, WorkerSpec
+from bus.rights.roles import of_process
 from tests.contract.test_workers import missing
 from tests.integration.bus.closed import Closed
 from tests.integration.cli.tas import Tas
 from tests.integration.servers import eventually
+from workers.registry import NAMES, WORKERS
+from workers.roles import ROLES
 
 ROOT = Path(__file__).parents[3]
 
-TOY = """
+SPEC = '''
+"""The worker that plays."""
+
+from bus.buckets import NODES
+from bus.rights.roles import Rights
+from workers.spec import WorkerSpec
+
+
+async def _build(context):
+    from workers.toy.worker import Toy
+
+    return Toy(await context.bus())
+
+
+SPEC = WorkerSpec(
+    name="toy",
+    help="Play.",
+    port=9040,
+    build=_build,
+    rights=Rights(reads=(NODES,)),
+    settings=("stale_after",),
+)
+'''
+
+WORKER = """
 import asyncio
 
 from bus.buckets import NODES
 from bus.errors import BusError
-from bus.rights import roles
-from cli.workers.registry import WORKERS, WorkerSpec
 
 
 class Toy:
@@ -46,14 +69,16 @@ class Toy:
         except BusError as error:
             self._problem = str(error)
         await asyncio.Event().wait()
+"""
 
+TAS = """
+import sys
 
-async def toy(context):
-    return Toy(await context.connect("toy"))
+import workers
+from workers.registry import NAMES
 
-
-WORKERS["toy"] = WorkerSpec(name="toy", help="Play.", port=9040, build=toy, settings=("stale_after",))
-roles.WORKERS["toy"] = roles.Rights(reads=(NODES,))
+workers.__path__.append(sys.argv.pop(1))
+NAMES.append("toy")
 
 from cli import main
 
@@ -62,22 +87,26 @@ main()
 
 
 @pytest.fixture
-def entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The program `tas` with the entry of the toy; the test knows its role, for the server."""
-    rights = Rights(reads=(NODES,), writes=(PROCESSES.subject("toy.*"),))
-    monkeypatch.setitem(ROLES, "toy", Role(who="tas run toy", rights=rights, limits=ROLES["evaluate"].limits))
-    path = tmp_path / "toy.py"
-    path.write_text(TOY)
-    return path
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the folder of the toy is; this process knows it, too."""
+    toy = tmp_path / "workers" / "toy"
+    toy.mkdir(parents=True)
+    (toy / "__init__.py").write_text(SPEC)
+    (toy / "worker.py").write_text(WORKER)
+    (tmp_path / "entry.py").write_text(TAS)
+    monkeypatch.setattr(workers, "__path__", [*workers.__path__, str(toy.parent)])
+    monkeypatch.setattr("workers.registry.NAMES", [*NAMES, "toy"])
+    monkeypatch.delitem(sys.modules, "workers.toy", raising=False)
+    monkeypatch.setitem(ROLES, "toy", of_process("toy", {"toy": WORKERS["toy"].rights}))
+    return toy.parent
 
 
-async def test_a_toy_worker_has_a_command_settings_a_port_and_rights(tas: Tas, entry: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "closed"
-    folder.mkdir()
-    closed = Closed(folder)  # after its role is known
+async def test_a_toy_worker_has_a_command_settings_a_port_and_rights(tas: Tas, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir()
+    closed = Closed(tmp_path / "closed")  # after its role is known
     await closed.server.start()
     try:
-        tas.command, tas.forks = (sys.executable, str(entry)), False
+        tas.command, tas.forks = (sys.executable, str(tmp_path / "entry.py"), str(folder)), False
         tas.environment["PYTHONPATH"] = str(ROOT)
         listed = await tas.process("run", "--help")
         assert "  toy " in listed.out
@@ -104,13 +133,10 @@ async def test_a_toy_worker_has_a_command_settings_a_port_and_rights(tas: Tas, e
         await closed.server.stop()
 
 
-def test_what_the_toy_still_lacks_is_named() -> None:
-    spec = WorkerSpec(
-        name="toy", help="Play.", port=9040, build=WORKERS["labels"].build, needs_kubernetes=True, listens="toy"
-    )
+def test_what_the_toy_still_lacks_is_named(folder: Path) -> None:
+    assert folder.exists()
+    spec = replace(WORKERS["toy"], needs_kubernetes=True, listens="toy")
     assert list(missing(spec)) == [
-        "bus/rights/roles.py: the rights of toy in WORKERS",
-        "bus/rights/roles.py: the role of toy in ROLES",
         "docs/reference/commands.md: tas run toy (make docs)",
         "docs/reference/accounts.md: the account of toy, or that it needs none",
         "Procfile: toy",

@@ -7,12 +7,12 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from cli.loading import load_settings
-from cli.workers.registry import WORKERS
 from tas.enforcing.label_rate import Rate
 from tas.enforcing.limits import DefaultLimit
-from workers.context import ALL_WORKERS, Context
+from workers.context import Context
 from workers.kubernetes.client import KubernetesClient
 from workers.labels.brake import BrakeSettings
+from workers.registry import ALL_WORKERS, WORKERS
 from workers.runtime import Worker
 from workers.settings import Settings
 
@@ -24,7 +24,7 @@ class NumberedContext(Context):
     """The context of a replica, whose number its clients of the API server have in their user agents."""
 
     def __init__(self, settings: Settings, stack: AsyncExitStack, registry: CollectorRegistry, *, number: str) -> None:
-        super().__init__(settings, stack, registry, counted=NAMES)
+        super().__init__(settings, stack, registry)
         self._number = number
 
     async def connect_kubernetes(self, name: str) -> KubernetesClient:

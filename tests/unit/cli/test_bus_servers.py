@@ -9,13 +9,14 @@ from bus.servers import BusServer, Cluster, Config, JetStream, Meta, Varz
 from cli.rights.servers import Seen, absent_of, problem_of, servers_of, with_servers
 from tas.diagnosis.bus import BusFacts
 from tas.diagnosis.finding import Missing
+from workers.roles import ROLES
 
-KEYS = Keys.new()
+KEYS = Keys.new(ROLES)
 
 
 def account(*, revoked: Sequence[str] = (), now: float = 100.0) -> str:
     """The JWT of the account in a new auth.conf."""
-    return KEYS.account_in(KEYS.server_configuration(revoked=dict.fromkeys(revoked, 50), now=now))
+    return KEYS.account_in(KEYS.server_configuration(ROLES, revoked=dict.fromkeys(revoked, 50), now=now))
 
 
 def server(name: str, *, size: int = 3, syncs: bool = True, version: str = "2.12.3", jwt: str = "") -> BusServer:

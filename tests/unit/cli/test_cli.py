@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from cli import cli, main
 from cli.loading import every_setting
-from cli.workers.registry import WORKERS, with_commands
+from workers.registry import WORKERS, with_commands
 from workers.settings import variable
 
 

@@ -11,9 +11,9 @@ from click.testing import CliRunner, Result
 
 from cli.loading import every_setting
 from cli.options import settings_command
-from cli.workers.registry import workers_of_all
 from workers.http.address import Address
 from workers.process.log_form import LogLevel
+from workers.registry import workers_of_all
 from workers.settings import Settings, variable
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from cli.loading import every_setting, load_settings, settings_of, settings_page
-from cli.workers.registry import with_commands
 from tas.enforcing.limits import IN_FLIGHT_SECONDS, DefaultLimit
 from tas.gpu.card_score import CardScore
 from tas.sources.tables import Publish
 from workers.http.address import Address
 from workers.process.log_form import LogFormat, LogLevel
+from workers.registry import with_commands
 from workers.settings import EMBEDDED, FailedNodes, Settings, SettingsError, UnknownPolicy, flag, variable
 
 RUN = ("run all", "run bus", *(f"run {spec.name}" for spec in with_commands()))

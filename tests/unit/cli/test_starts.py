@@ -18,6 +18,7 @@ import pytest
 
 from cli import COMMANDS, cli
 from cli.groups import LazyGroup
+from workers.registry import NAMES
 
 ROOT = Path(__file__).parents[3]
 
@@ -25,7 +26,8 @@ OURS = frozenset({"bus", "cli", "lab", "tas", "workers"})
 
 TERMINAL = frozenset({"click", "workers.process"})
 RECORDS = frozenset({"msgspec", "typing_extensions"})
-SETTINGS = TERMINAL | RECORDS | {"workers.http", "workers.samples", "workers.settings"}
+SETTINGS = TERMINAL | RECORDS | {f"workers.{each}" for each in ("http", "registry", "samples", "settings", "spec")}
+FOLDERS = frozenset(f"workers.{name}" for name in NAMES)
 BUS = SETTINGS | {"asyncio", "nats", "structlog", "uvloop", "workers.discovery"}
 TABLES = BUS | {"rich"}
 EXPLAIN = TABLES | {"orjson", "workers.following"}
@@ -55,27 +57,27 @@ STARTS = {
     "runbook TasWorkerMissing": Start(TERMINAL, 26),
     "docs --help": Start(SETTINGS, 110),
     "policy lint --json deploy/policies/demo-policy.yaml": Start(TERMINAL | RECORDS | {"yaml"}, 75),
-    "run --help": Start(SETTINGS, 90),
-    "run all --help": Start(SETTINGS, 90),
-    "run extender --help": Start(SETTINGS, 90),
-    "run labels --help": Start(SETTINGS, 90),
+    "run --help": Start(SETTINGS | FOLDERS, 115),
+    "run all --help": Start(SETTINGS | FOLDERS, 115),
+    "run extender --help": Start(SETTINGS | {"workers.extender"}, 94),
+    "run labels --help": Start(SETTINGS | {"workers.labels"}, 94),
     "bus --help": Start(SETTINGS | {"workers.discovery"}, 96),
     "bus url": Start(SETTINGS | {"workers.discovery"}, 95),
-    "bus init --help": Start(SETTINGS | {"cryptography", "workers.discovery"}, 169),
-    "bus check --help": Start(BUS | {"cryptography"}, 276),
+    "bus init --help": Start(SETTINGS | FOLDERS | {"cryptography", "workers.discovery", "workers.roles"}, 183),
+    "bus check --help": Start(BUS | FOLDERS | {"cryptography", "workers.following", "workers.roles"}, 291),
     "publish --help": Start(SETTINGS, 106),
     "publish node-1 a=1": Start(BUS, 237),
-    "get nodes": Start(TABLES, 293),
+    "get nodes": Start(TABLES | {"workers.following"}, 293),
     "events": Start(BUS, 238),
     "explain --help": Start(EXPLAIN, 330),
     "explain node node-1": Start(EXPLAIN, 329),
     "explain pod pod-1": Start(EXPLAIN | HTTP, 414),
     "trace node-1 a": Start(EXPLAIN, 291),
     "pause": Start(BUS, 234),
-    "status": Start(BUS, 255),
-    "dismiss labels": Start(BUS, 236),
-    "support --help": Start(BUS, 251),
-    "doctor --help": Start(BUS, 255),
+    "status": Start(BUS | {"workers.following"}, 255),
+    "dismiss labels": Start(BUS | {"workers.following"}, 236),
+    "support --help": Start(BUS | {"workers.following"}, 251),
+    "doctor --help": Start(BUS | {"workers.following"}, 255),
     "certs --help": Start(TERMINAL | RECORDS | {"cryptography", "workers.http"}, 100),
     "configure --help": Start(TERMINAL | RECORDS | {"cryptography", "workers.http", "yaml"}, 167),
     "top --help": Start(BUS, 232),
@@ -83,8 +85,12 @@ STARTS = {
 
 WHOLE = {
     "import cli.top.top cli.top.running": Start(TABLES | {"workers.following"}, 303),
-    "import cli.doctor.doctor cli.doctor.examination": Start(BUS | HTTP | {"orjson", "workers.kubernetes"}, 376),
-    "import cli.support cli.support_archive": Start(BUS | HTTP | {"orjson", "workers.kubernetes"}, 383),
+    "import cli.doctor.doctor cli.doctor.examination": Start(
+        BUS | HTTP | {"orjson", "workers.following", "workers.kubernetes"}, 376
+    ),
+    "import cli.support cli.support_archive": Start(
+        BUS | HTTP | {"orjson", "workers.following", "workers.kubernetes"}, 383
+    ),
 }
 """What these commands import in all: the second module after the bus has answered, or nobody has for some seconds.
 
@@ -100,7 +106,7 @@ WORKERS = {
     "events": Start(WORKER | {"workers.events", "workers.following"}, 380),
     "keeper": Start(WORKER | {"workers.keeper"}, 360),
     "machine --node node-1": Start(WORKER | {"psutil", "workers.machine"}, 332),
-    "windows": Start(WORKER | {"fastdigest", "numpy", "workers.collect", "workers.following", "workers.windows"}, 483),
+    "windows": Start(WORKER | {"fastdigest", "numpy", "workers.following", "workers.windows"}, 474),
     "extender --listen 127.0.0.1:0": Start(
         WORKER | {"orjson", "workers.extender", "workers.following", "workers.scheduler"}, 412
     ),
@@ -122,9 +128,7 @@ WORKERS = {
         CLUSTER | {"workers.following", "workers.marks", "workers.reconcile"}, 459
     ),
     "resources --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.reconcile", "workers.resources"}, 450),
-    "inventory --kubeconfig DIR/kubeconfig": Start(
-        CLUSTER | {"workers.collect", "workers.following", "workers.inventory"}, 484
-    ),
+    "inventory --kubeconfig DIR/kubeconfig": Start(CLUSTER | {"workers.following", "workers.inventory"}, 484),
     "evictions --kubeconfig DIR/kubeconfig": Start(
         CLUSTER | {"workers.evictions", "workers.following", "workers.reconcile"}, 451
     ),

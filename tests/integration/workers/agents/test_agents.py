@@ -20,7 +20,6 @@ from structlog.testing import capture_logs
 
 from bus.buckets import NODES, POLICIES, SAMPLES, TABLES
 from bus.connection import Bus
-from cli.agents import hooks_of
 from tas.agents.agent import Agent, Candidates, Needs, Passes, PodDemand, Scores
 from tas.errors import InvalidInputError
 from tests.e2e.processes import free_ports
@@ -28,6 +27,7 @@ from tests.integration.servers import answered, eventually
 from tests.integration.workers.materialize.test_materialize import materializing
 from tests.integration.workers.running import running
 from workers.agents.agents_file import GROUP, AgentsFile
+from workers.agents.configured import hooks_of
 from workers.agents.learner import hand_over
 from workers.agents.worker import BIND_REFUSAL, AgentsWorker
 from workers.following.followed_view import FollowedView

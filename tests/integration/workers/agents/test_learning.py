@@ -21,7 +21,6 @@ from bus.connection import Bus
 from bus.kinds import LEARNED_STATES
 from bus.outcomes import publish_outcomes
 from bus.records.agents import LearnedState
-from cli.agents import hooks_of
 from lab.sandbox import Sandbox
 from lab.sandbox.resources import PODS
 from tas.agent import Needs, Outcome, Placed, Result
@@ -33,6 +32,7 @@ from tests.e2e.processes import free_ports
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.running import epoch_on, running
 from workers.agents.agents_file import GROUP, AgentsFile
+from workers.agents.configured import hooks_of
 from workers.agents.worker import AgentsWorker
 from workers.following.followed_view import FollowedView
 from workers.following.synced import write_synced

@@ -20,7 +20,7 @@ from bus.records.codec import encode
 from bus.records.nodes import NodeFacts
 from bus.records.synced import Synced
 from bus.rights.access import Access
-from bus.rights.roles import ROLES, SOURCE
+from bus.rights.roles import SOURCE
 from tas.sources.state import Health, health
 from tests.integration.bus.operated import EVERYTHING, Operator, operated
 from tests.integration.servers import Server
@@ -35,6 +35,7 @@ from workers.collect.sources.prometheus import Prometheus
 from workers.collect.sources.remote_write import RemoteWrite
 from workers.collect.worker import Collect
 from workers.http.address import Address
+from workers.roles import ROLES
 from workers.samples.metrics import SourceMetrics
 from workers.samples.source_spec import SourceKind, SourceSpec
 

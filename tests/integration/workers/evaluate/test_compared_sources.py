@@ -16,7 +16,6 @@ from bus.connection import Bus
 from bus.kinds import SOURCE_STATES
 from bus.records.policies import PolicyRecord, encode_policy
 from bus.rights.access import Access
-from bus.rights.roles import ROLES, streams_of
 from bus.subjects import policy_key
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey
@@ -30,6 +29,8 @@ from workers.evaluate import compared_sources
 from workers.evaluate.compared_sources import MAX_METRICS, ComparedSources
 from workers.following.followed_view import FollowedView
 from workers.following.synced import write_synced
+from workers.registry import needed_by
+from workers.roles import ROLES
 
 __all__ = ["long_limits"]
 
@@ -154,7 +155,7 @@ async def test_on_a_closed_bus_with_the_rights_of_before_nothing_is_compared_and
             return bus
 
         everything = await connected("all", ALL)
-        own = await connected("evaluate", streams_of("evaluate"))
+        own = await connected("evaluate", needed_by(["evaluate"]))
         followed = FollowedView(own, default_stale_after=60.0)
         worker = ComparedSources(own, followed, registry=CollectorRegistry())
         compared = Compared(everything, followed)

@@ -11,11 +11,11 @@ from prometheus_client import CollectorRegistry
 from bus.buckets import WORKERS
 from bus.connection import Bus
 from bus.kinds import EXPECTED_NUMBERS
-from bus.processes import StoredProcesses, stored_processes
 from tas.processes.expected import Expected
 from tas.processes.process import Process
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.watched import meanwhile
+from workers.following.processes import StoredProcesses, stored_processes
 from workers.following.roster import Roster
 from workers.process.presence import Presence
 

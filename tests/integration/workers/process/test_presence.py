@@ -15,15 +15,15 @@ import pytest
 from bus.buckets import WORKERS
 from bus.connection import Bus, RawEntry
 from bus.kinds import PROCESSES
-from bus.processes import stored_processes
 from bus.subjects import ProcessKey
 from cli.loading import load_settings
 from cli.wiring import Process as RunningProcess
-from cli.workers.registry import workers_of_all
 from tas.processes.process import TTL_SECONDS, WRITE_SECONDS, Process
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.watched import meanwhile
+from workers.following.processes import stored_processes
 from workers.process.presence import Presence
+from workers.registry import workers_of_all
 
 pytestmark = pytest.mark.usefixtures("long_limits")
 

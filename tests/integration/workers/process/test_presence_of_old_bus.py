@@ -14,13 +14,14 @@ from structlog.testing import capture_logs
 from bus.buckets import ALL, WORKERS
 from bus.connection import Bus
 from bus.rights.access import Access
-from bus.rights.roles import ROLES, Permissions
+from bus.rights.roles import Permissions
 from cli.loading import load_settings
 from cli.wiring import Process
-from cli.workers.registry import run_by
 from tests.integration.bus.operated import OperatedServer, Operator, operated
 from tests.integration.servers import eventually
 from workers.process.presence import Presence
+from workers.registry import run_by
+from workers.roles import ROLES
 
 pytestmark = pytest.mark.usefixtures("long_limits")
 

@@ -9,10 +9,10 @@ from bus.connection import Bus
 from bus.errors import BusError
 from bus.kinds import EXPECTED_NUMBERS, PROCESSES
 from bus.record_kind import Entry, read_entries
-from bus.rights.roles import ROLES
 from bus.subjects import ProcessKey
 from tas.processes.expected import Expected
 from tas.processes.process import Process, RefusedSamples, Running, alive, refused_samples, waiting_labels
+from workers.registry import workers_of
 
 
 class StoredProcesses(NamedTuple):
@@ -69,6 +69,6 @@ async def refused_of_sources(bus: Bus) -> list[RefusedSamples]:
 
 
 def _of_role(role: str, process: Process) -> Process:
-    own = ROLES[role].workers if role in ROLES else ()
+    own = workers_of(role)
     workers = {name: why for name, why in process.workers.items() if name in own}
     return msgspec.structs.replace(process, workers=workers)

@@ -14,17 +14,16 @@ from bus.rights.operator import Keys, user_claims
 from bus.rights.roles import (
     PLACES,
     PROCESS_PLACES,
-    ROLES,
-    WORKERS,
     overlap,
     permissions_of,
-    streams_of,
     tags_of,
     user_of,
 )
 from bus.rights.roles import PUBLISHERS as PUBLISHER_ROLES
 from bus.subjects import EARLIER
 from tas.agents.file import MAX_AGENTS
+from workers.registry import WORKERS, needed_by
+from workers.roles import ROLES
 
 SHARED = {
     # Never both in one installation.
@@ -97,8 +96,8 @@ def accounts(configuration: str) -> list[dict[str, Any]]:
 
 
 def test_a_connection_of_each_role_has_limits_in_the_configuration_of_the_server() -> None:
-    keys = Keys.new()
-    configuration = keys.server_configuration(revoked={}, now=1000.0)
+    keys = Keys.new(ROLES)
+    configuration = keys.server_configuration(ROLES, revoked={}, now=1000.0)
     claims = [each for account in accounts(configuration) for each in account["nats"].get("signing_keys", ())]
     limits = {each["role"]: (each["template"]["subs"], each["template"]["payload"]) for each in claims}
     sample = 257 << 10  # 256 KiB and headers
@@ -122,60 +121,60 @@ def test_a_template_is_a_whole_token(role: str) -> None:
 
 @pytest.mark.parametrize("worker", WORKERS)
 def test_a_worker_knows_of_every_stream_that_it_reads_or_writes(worker: str) -> None:
-    streams = streams_of(worker)
+    streams = needed_by([worker])
     assert streams == ALL if worker == "keeper" else 0 < len(streams) < len(ALL)
-    for subject in WORKERS[worker].writes:
+    for subject in WORKERS[worker].rights.writes:
         assert any(overlap(subject, each) for of in streams for each in of.subjects), subject
 
 
 def test_a_worker_that_can_do_without_a_stream_may_read_it_and_does_not_demand_it() -> None:
     """On a closed bus of an earlier version, `evaluate` would report a problem of the bus for a metric alone."""
-    assert SOURCES not in streams_of("evaluate")
+    assert SOURCES not in needed_by(["evaluate"])
     assert "$JS.API.CONSUMER.CREATE.KV_SOURCES.{{name()}}" in ROLES["evaluate"].rights.permissions.publish
-    assert SOURCES in streams_of("evaluate", "events")
+    assert SOURCES in needed_by(["evaluate", "events"])
 
 
 def test_the_permissions_of_a_user_have_its_name_and_its_sources() -> None:
-    node = permissions_of("node", "a_b", ["source:machine", "source:probe", "other:x"])
+    node = permissions_of(ROLES["node"], "a_b", ["source:machine", "source:probe", "other:x"])
     assert node.publish[1:3] == ("tas.samples.a_b.machine", "tas.samples.a_b.probe")
     assert node.subscribe == ("_INBOX.a_b.>",)
-    assert "tas.samples.*" not in " ".join(permissions_of("collect", "tas-collect", []).publish)
+    assert "tas.samples.*" not in " ".join(permissions_of(ROLES["collect"], "tas-collect", []).publish)
 
 
 def test_a_person_has_a_few_names_for_consumers_and_no_two_users_share_one() -> None:
-    names = [each.removeprefix("consumer:") for each in tags_of("reader", "ann")]
+    names = [each.removeprefix("consumer:") for each in tags_of(ROLES["reader"], "ann")]
     assert names == [f"ann_{place}" for place in range(1, PLACES + 1)]
     assert {user_of(each) for each in ("ann", *names)} == {"ann"}
     assert (user_of("ann_b"), user_of("_1")) == ("ann_b", "_1")
     start = "$JS.API.CONSUMER.CREATE.KV_NODES."
-    publish = permissions_of("reader", "ann", tags_of("reader", "ann")).publish
+    publish = permissions_of(ROLES["reader"], "ann", tags_of(ROLES["reader"], "ann")).publish
     found = {each.removeprefix(start) for each in publish if each.startswith(start)}
     assert found == {each + end for each in ("ann", *names) for end in ("", ".>")}
     # A program has none.
-    assert tags_of("node", "a_1", sources=["x"]) == ("source:x",)
-    assert {role for role in ROLES if not tags_of(role, "x")} == {"node", "publisher", "subscriber", "keeper"}
+    assert tags_of(ROLES["node"], "a_1", sources=["x"]) == ("source:x",)
+    assert {role for role in ROLES if not tags_of(ROLES[role], "x")} == {"node", "publisher", "subscriber", "keeper"}
 
 
 def test_a_process_has_names_for_consumers_and_one_of_an_earlier_version_any() -> None:
     start = "$JS.API.CONSUMER.CREATE.KV_NODES."
     for role in (role for role, each in ROLES.items() if NODES in each.rights.reads and each.workers):
         user = f"tas-{role}"
-        tags = tags_of(role, user)
-        now = [each for each in permissions_of(role, user, tags).publish if each.startswith(start)]
+        tags = tags_of(ROLES[role], user)
+        now = [each for each in permissions_of(ROLES[role], user, tags).publish if each.startswith(start)]
         assert len(now) == 2 * (PROCESS_PLACES + 1), role
         assert not any("*" in each for each in now), role
-        before = permissions_of(role, user, tags, earlier=True).publish
+        before = permissions_of(ROLES[role], user, tags, earlier=True).publish
         assert {start + "*", start + "*.>"} <= {*before}, role
     # People are told by a right without another meaning.
     for role in ("reader", "operator"):
-        told, others = (set(permissions_of(role, "ann", (), earlier=each).publish) for each in (True, False))
+        told, others = (set(permissions_of(ROLES[role], "ann", (), earlier=each).publish) for each in (True, False))
         assert told - others == {EARLIER}
         assert not any(overlap(EARLIER, subject) for of in ALL for subject in of.subjects)
 
 
 def test_the_account_of_publishers_reaches_what_publishers_need_and_nothing_else() -> None:
-    keys = Keys.new()
-    main, publishers, _ = accounts(keys.server_configuration(revoked={}, now=1000.0))
+    keys = Keys.new(ROLES)
+    main, publishers, _ = accounts(keys.server_configuration(ROLES, revoked={}, now=1000.0))
     info = {f"tas.api.STREAM.INFO.{name}": f"$JS.API.STREAM.INFO.{name}" for name in ("SAMPLES", "TABLES")}
     needed = {"tas.samples.*.*": "tas.samples.*.*", "tas.tables.*.*": "tas.tables.*.*", **info}
     assert {each["subject"] for each in main["nats"]["exports"]} == {*needed.values()}
@@ -189,19 +188,19 @@ def test_the_account_of_publishers_reaches_what_publishers_need_and_nothing_else
 
 
 def test_a_configuration_says_whether_it_takes_credentials_of_an_earlier_version() -> None:
-    keys = Keys.new()
+    keys = Keys.new(ROLES)
     for earlier in (True, False):
-        configuration = keys.server_configuration(revoked={}, now=1000.0, earlier=earlier)
+        configuration = keys.server_configuration(ROLES, revoked={}, now=1000.0, earlier=earlier)
         assert keys.takes_earlier(configuration) is earlier
     assert keys.takes_earlier("damaged") is None
-    assert Keys.new().takes_earlier(configuration) is None
-    (main, *_) = accounts(keys.server_configuration(revoked={}, now=1000.0, earlier=True))
+    assert Keys.new(ROLES).takes_earlier(configuration) is None
+    (main, *_) = accounts(keys.server_configuration(ROLES, revoked={}, now=1000.0, earlier=True))
     assert {each["role"] for each in main["nats"]["signing_keys"]} == ROLES.keys()
 
 
 def test_a_table_is_published_only_by_who_may_publish_for_all_nodes() -> None:
     def tables(role: str, *tags: str) -> list[str]:
-        found = permissions_of(role, "a_b", tags).publish
+        found = permissions_of(ROLES[role], "a_b", tags).publish
         return [subject for subject in found if overlap(subject, "tas.tables.>")]
 
     assert {role: tables(role, "source:machine", "other:x") for role in ROLES if tables(role, "source:machine")} == {
@@ -216,10 +215,10 @@ def test_a_table_is_published_only_by_who_may_publish_for_all_nodes() -> None:
 def test_only_materialize_writes_tables_to_the_view_and_has_their_consumer() -> None:
     writers = {
         worker
-        for worker, rights in WORKERS.items()
-        if any(overlap(each, NODES.subject("_table.machine.1-0")) for each in rights.writes)
+        for worker, spec in WORKERS.items()
+        if any(overlap(each, NODES.subject("_table.machine.1-0")) for each in spec.rights.writes)
     }
-    assert "$KV.NODES._table.*.*" in WORKERS["materialize"].writes
+    assert "$KV.NODES._table.*.*" in WORKERS["materialize"].rights.writes
     assert writers == {"materialize"}
     for role, each in ROLES.items():
         permissions = each.rights.permissions
@@ -230,11 +229,11 @@ def test_only_materialize_writes_tables_to_the_view_and_has_their_consumer() -> 
 
 
 def test_new_rights_change_the_configuration_and_a_later_time_does_not() -> None:
-    keys = Keys.new()
-    first = keys.server_configuration(revoked={}, now=1000.0)
-    assert keys.server_configuration(revoked={}, now=2000.0, before=first) == first
+    keys = Keys.new(ROLES)
+    first = keys.server_configuration(ROLES, revoked={}, now=1000.0)
+    assert keys.server_configuration(ROLES, revoked={}, now=2000.0, before=first) == first
     revoked = {Nkey.new(NkeyKind.USER).public: 1500}
-    second = keys.server_configuration(revoked=revoked, now=2000.0, before=first)
+    second = keys.server_configuration(ROLES, revoked=revoked, now=2000.0, before=first)
     assert second != first
     assert second.splitlines()[:3] == first.splitlines()[:3]  # a running server takes no other operator
     (account,) = (line.split()[1] for line in second.splitlines() if line.startswith(f"  {keys.account.public}: "))
@@ -243,13 +242,13 @@ def test_new_rights_change_the_configuration_and_a_later_time_does_not() -> None
     assert {key["role"] for key in nats["signing_keys"]} == ROLES.keys() - set(PUBLISHER_ROLES)
     denied = {key["role"]: "deny" in key["template"]["pub"] for key in nats["signing_keys"]}
     assert [role for role, is_denied in denied.items() if is_denied] == ["windows", "reader", "operator"]
-    assert keys.server_configuration(revoked={}, now=3000.0, before="damaged\n") not in ("damaged\n", first)
+    assert keys.server_configuration(ROLES, revoked={}, now=3000.0, before="damaged\n") not in ("damaged\n", first)
     secret = (keys.operator, keys.account, keys.publishers, keys.system, *keys.roles.values())
     assert all(key.seed not in second for key in secret)
 
 
 def test_credentials_name_the_user_its_sources_and_the_key_of_its_role() -> None:
-    keys, now = Keys.new(), time.time()
+    keys, now = Keys.new(ROLES), time.time()
     text = keys.credentials("node", "a_b", tags=["source:x"], now=now, expires=now + 60)
     shown = parse_credentials(text.encode(), "file")
     assert shown.name == "a_b"
