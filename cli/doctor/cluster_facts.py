@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from cli.configure.schedulers import NAMESPACE as KUBE_SYSTEM
 from cli.configure.schedulers import SCHEDULERS, scheduler_states
+from cli.doctor.accounts import accounts, rights_of
 from cli.doctor.cluster_read import ADMINISTRATOR, ClusterRead, Pods, unread
 from cli.doctor.requests import offset_of, requested
 from tas.configuring.control_planes import SchedulerState
@@ -18,8 +19,7 @@ from tas.diagnosis.descheduler import Descheduler, NodeState, is_descheduler
 from tas.diagnosis.finding import Missing
 from tas.diagnosis.owner import Owner, owner_of
 from tas.diagnosis.policies import strategy_fields
-from tas.diagnosis.rights import ACCOUNTS as KNOWN_ACCOUNTS
-from tas.diagnosis.rights import ORIGINAL, SELF, Reviewed, Right, rights_of
+from tas.diagnosis.rights import ORIGINAL, SELF, Reviewed, Right
 from tas.diagnosis.workloads import DaemonSetTemplate, Expression, Term, Workload
 from tas.enforcing.node_resource import RESOURCE
 from tas.errors import InvalidInputError
@@ -240,8 +240,8 @@ async def _rights(client: KubernetesClient, namespace: str) -> list[Reviewed]:
     existing = {
         each.metadata.name for each in (await client.list(ACCOUNTS)).items if each.metadata.namespace == namespace
     }
-    accounts = [name for name in (*KNOWN_ACCOUNTS, ORIGINAL) if name in existing]
-    return [await _reviewed(client, namespace, account) for account in accounts or [SELF]]
+    known = [name for name in (*accounts(), ORIGINAL) if name in existing]
+    return [await _reviewed(client, namespace, account) for account in known or [SELF]]
 
 
 async def _reviewed(client: KubernetesClient, namespace: str, account: str) -> Reviewed:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from cli.doctor.accounts import rights_of
 from tas.configuring.control_planes import SchedulerState
 from tas.diagnosis.bus import WrongStream
 from tas.diagnosis.checks import CHECKS
@@ -18,7 +19,7 @@ from tas.diagnosis.diagnosis import diagnose
 from tas.diagnosis.extender import Asked, Distrust, Reach, Request
 from tas.diagnosis.finding import Finding, Missing, Severity
 from tas.diagnosis.policies import StoredPolicy
-from tas.diagnosis.rights import ORIGINAL, SELF, Reviewed, rights_of
+from tas.diagnosis.rights import ORIGINAL, SELF, Reviewed
 from tas.diagnosis.workloads import DaemonSetTemplate, Expression
 from tas.policy.policy import Problem
 from tas.processes.expected import Expected

@@ -9,7 +9,8 @@ import pytest
 import yaml
 from account_of_all import ACCOUNT, FILE, FOLDER, NAMESPACE, PARTS, rendered
 
-from tas.diagnosis.rights import ACCOUNTS, CUSTOM_METRICS, ORIGINAL, Right
+from cli.doctor.accounts import accounts
+from tas.diagnosis.rights import CUSTOM_METRICS, ORIGINAL, rights_in
 from workers.registry import WORKERS
 
 DEPLOY = FOLDER.parent
@@ -39,7 +40,7 @@ def test_the_account_of_run_all_has_the_rights_of_its_parts_and_no_other() -> No
 
 def test_run_all_has_each_worker_that_uses_the_api_server() -> None:
     alone = {name for name, spec in WORKERS.items() if spec.needs_kubernetes and spec.in_all is None}
-    assert {f"tas-{part}" for part in PARTS} | {f"tas-{worker}" for worker in alone} | {ACCOUNT} == ACCOUNTS.keys()
+    assert {f"tas-{part}" for part in PARTS} | {f"tas-{worker}" for worker in alone} | {ACCOUNT} == accounts().keys()
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -71,18 +72,9 @@ def test_no_right_has_a_wildcard_or_is_one_to_gain_others(path: Path) -> None:
 
 def test_the_page_has_the_rights_of_each_account() -> None:
     rows = dict(re.findall(r"^\| `(tas-[a-z]+)` \| ([^|`]*: [^|`]*) \|$", PAGE.read_text(), re.MULTILINE))
-    assert rows.keys() == ACCOUNTS.keys() - {"tas-collect", ACCOUNT}
+    assert rows.keys() == accounts().keys() - {"tas-collect", ACCOUNT}
     for account, text in rows.items():
-        shown = {
-            Right(verb, resource, group, namespace)
-            for part in text.split("; ")
-            for verbs, _, resources in [part.partition(": ")]
-            for verb in verbs.split()
-            for name in resources.split(", ")
-            for full, _, namespace in [name.partition(" in ")]
-            for resource, _, group in [full.partition(".")]
-        }
-        assert shown == set(ACCOUNTS[account]), account
+        assert set(rights_in(text)) == set(accounts()[account]), account
 
 
 def test_collect_may_read_the_metrics_of_the_example_policies_and_no_other() -> None:

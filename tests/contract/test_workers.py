@@ -8,7 +8,6 @@ import click
 import yaml
 
 from cli.run import run, run_all
-from tas.diagnosis.rights import ACCOUNTS
 from tests.installed import ROOT
 from workers.registry import ALL_WORKERS, WORKERS, default_of, run_by
 from workers.roles import ROLES
@@ -40,8 +39,8 @@ def missing_of_command(spec: WorkerSpec) -> Iterator[str]:
         yield f"Procfile: {name}"
     if spec.in_cluster:
         yield from missing_in_chart(spec)
-    if spec.needs_kubernetes and f"tas-{name}" not in ACCOUNTS:
-        yield f"tas/diagnosis/rights.py: the rights of tas-{name} in ACCOUNTS"
+    if spec.needs_kubernetes and not spec.account:
+        yield f"workers/{name}/__init__.py: the rights of tas-{name} in account"
     if spec.needs_kubernetes and not (ROOT / "deploy" / "rbac" / f"{name}.yaml").exists():
         yield f"deploy/rbac/{name}.yaml"
 

@@ -143,6 +143,6 @@ def test_what_the_toy_still_lacks_is_named(folder: Path) -> None:
         "deploy/chart/values.yaml: processes.toy",
         "deploy/chart/values.schema.json: toy",
         "deploy/chart/templates/_helpers.tpl: toy",
-        "tas/diagnosis/rights.py: the rights of tas-toy in ACCOUNTS",
+        "workers/toy/__init__.py: the rights of tas-toy in account",
         "deploy/rbac/toy.yaml",
     ]

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from cli.doctor.accounts import rights_of
 from tas.configuring.control_planes import SchedulerState
 from tas.diagnosis.bus import BusFacts
 from tas.diagnosis.checks import CHECKS
@@ -16,7 +17,7 @@ from tas.diagnosis.finding import Missing, Severity
 from tas.diagnosis.metrics import MetricFacts
 from tas.diagnosis.policies import PolicyFacts, StoredPolicy
 from tas.diagnosis.processes import ProcessFacts
-from tas.diagnosis.rights import Reviewed, rights_of
+from tas.diagnosis.rights import Reviewed
 from tas.diagnosis.scheduler import SchedulerFacts
 from tas.policy.manifest import STRATEGY_FIELDS
 from tas.processes.expected import Expected

@@ -5,17 +5,15 @@ from pathlib import Path
 import pytest
 import yaml
 
+from cli.doctor.accounts import TOGETHER, accounts, rights_of
 from tas.diagnosis.finding import Missing, Severity
 from tas.diagnosis.rights import (
-    ACCOUNTS,
     CUSTOM_METRICS,
-    FILES,
     ORIGINAL,
     SELF,
     Reviewed,
     Right,
     check_rights,
-    rights_of,
 )
 from tests.unit.tas.diagnosis.found import bad, one
 
@@ -26,9 +24,9 @@ def reviewed(account: str, *lacking: Right) -> Reviewed:
     return Reviewed(account=account, allowed={right: right not in lacking for right in rights_of(account)})
 
 
-@pytest.mark.parametrize("account", ACCOUNTS)
+@pytest.mark.parametrize("account", accounts())
 def test_the_rights_are_those_of_deploy_rbac(account: str) -> None:
-    documents = yaml.safe_load_all((RBAC / FILES[account]).read_text())
+    documents = yaml.safe_load_all((RBAC / f"{account.removeprefix('tas-')}.yaml").read_text())
     roles = [each for each in documents if each["kind"] in ("ClusterRole", "Role")]
     assert {role["metadata"]["name"] for role in roles} == {account}
     written = {
@@ -44,11 +42,14 @@ def test_the_rights_are_those_of_deploy_rbac(account: str) -> None:
 
 
 def test_each_file_of_deploy_rbac_is_known() -> None:
-    assert {path.name for path in RBAC.glob("*.yaml")} == set(FILES.values())
+    assert {path.name for path in RBAC.glob("*.yaml")} == {
+        "original.yaml",
+        *(f"{account.removeprefix('tas-')}.yaml" for account in accounts()),
+    }
 
 
 def test_the_account_of_the_original_needs_three_roles() -> None:
-    together = {right for name in ("tas-watch", "tas-labels", "tas-collect") for right in ACCOUNTS[name]}
+    together = {right for name in TOGETHER for right in accounts()[f"tas-{name}"]}
     assert set(rights_of(ORIGINAL)) == together == set(rights_of(SELF))
 
 
