@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from workers.registry import WORKERS
+
 FOLDER = Path(__file__).parents[1] / "deploy" / "rbac"
 FILE = FOLDER / "all.yaml"
-PARTS = ("watch", "labels", "marks", "resources", "collect", "notify")
+PARTS = tuple(name for name, spec in WORKERS.items() if spec.account and spec.in_all is not None)
 """The workers of `tas run all` that use the API server."""
 
 ACCOUNT = "tas-all"

@@ -6,10 +6,11 @@ from functools import cache
 
 import click
 import yaml
+from chart_workers import FILE, rendered
 
 from cli.run import run, run_all
 from tests.installed import ROOT
-from workers.registry import ALL_WORKERS, WORKERS, default_of, run_by
+from workers.registry import ALL_WORKERS, WORKERS, run_by
 from workers.roles import ROLES
 from workers.spec import WorkerSpec
 
@@ -51,24 +52,20 @@ def missing_in_chart(spec: WorkerSpec) -> Iterator[str]:
         yield f"deploy/chart/values.yaml: processes.{name}"
     if not re.search(rf'^        "{name}": \{{"\$ref": "#/definitions/process"\}}', text(SCHEMA), re.MULTILINE):
         yield f"{SCHEMA}: {name}"
-    line = re.search(rf"^{name}: (\{{.*\}})$", text(HELPERS), re.MULTILINE)
-    if line is None:
-        yield f"{HELPERS}: {name}"
-        return
-    process = yaml.safe_load(line[1])
-    if spec.needs_kubernetes and process.get("account") != name:
-        yield f"{HELPERS}: the account of {name}"
-    listen = default_of(f"run {name}", "listen") or "127.0.0.1:9001"
-    if spec.listens and process.get("port") != int(listen.rpartition(":")[2]):
-        yield f"{HELPERS}: the port of {name}"
+    if f"\n{name}: {{" not in text(TEMPLATE):
+        yield f"{TEMPLATE}: {name} (python release/chart_workers.py)"
 
 
 SCHEMA = "deploy/chart/values.schema.json"
-HELPERS = "deploy/chart/templates/_helpers.tpl"
+TEMPLATE = "deploy/chart/templates/_workers.tpl"
 
 
 def test_no_worker_lacks_a_part() -> None:
     assert [part for spec in WORKERS.values() for part in missing(spec)] == []
+
+
+def test_the_chart_has_of_each_worker_what_its_folder_says() -> None:
+    assert FILE.read_text() == rendered(), "run: python release/chart_workers.py"
 
 
 def test_a_folder_is_named_as_its_worker_and_each_has_a_role_a_command_and_a_port_of_its_own() -> None:

@@ -1,24 +1,3 @@
-{{- /* What is true of each process, whatever the values say. `account`: the file in files/rbac; `port`: of the scheduler. */}}
-{{- define "tas.processes" -}}
-all: {account: all, kubeconfig: true, port: 9001, tls: true, budget: true}
-extender: {port: 9001, tls: true, budget: true}
-materialize: {}
-evaluate: {}
-watch: {account: watch}
-labels: {account: labels}
-events: {}
-windows: {}
-resources: {account: resources}
-collect: {account: collect}
-marks: {account: marks}
-notify: {account: notify, kubeconfig: true}
-inventory: {account: inventory}
-gpu: {account: gpu, port: 9020, tls: true, budget: true}
-evictions: {account: evictions}
-agents: {port: 9030, tls: true, budget: true}
-keeper: {}
-{{- end }}
-
 {{- /* `mode` of the values; if it is empty, an upgrade keeps separate processes, which were the default. */}}
 {{- define "tas.mode" -}}
 {{- $root := . }}

@@ -1,0 +1,23 @@
+{{- /*
+What is true of each process, whatever the values say. `account`: the file in files/rbac; `port`: of the scheduler.
+`python release/chart_workers.py` writes this file from workers/, since Helm reads no other folder.
+*/}}
+{{- define "tas.processes" -}}
+all: {account: all, kubeconfig: true, port: 9001, tls: true, budget: true}
+materialize: {}
+windows: {}
+watch: {account: watch}
+evaluate: {}
+extender: {port: 9001, tls: true, budget: true}
+labels: {account: labels}
+marks: {account: marks}
+resources: {account: resources}
+collect: {account: collect}
+events: {}
+notify: {account: notify, kubeconfig: true}
+inventory: {account: inventory}
+gpu: {account: gpu, port: 9020, tls: true, budget: true}
+evictions: {account: evictions}
+agents: {port: 9030, tls: true, budget: true}
+keeper: {}
+{{- end }}
