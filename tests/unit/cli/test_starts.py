@@ -78,7 +78,7 @@ STARTS = {
     "dismiss labels": Start(BUS | {"workers.following"}, 236),
     "support --help": Start(BUS | {"workers.following"}, 251),
     "doctor --help": Start(BUS | {"workers.following"}, 255),
-    "certs --help": Start(TERMINAL | RECORDS | {"cryptography", "workers.http"}, 100),
+    "certs --help": Start(TERMINAL | RECORDS | {"cryptography", "workers.http"}, 101),
     "configure --help": Start(TERMINAL | RECORDS | {"cryptography", "workers.http", "yaml"}, 167),
     "top --help": Start(BUS, 232),
 }
