@@ -99,8 +99,8 @@ def test_the_command_of_the_originals_deployment(files: dict[str, str]) -> None:
         "extender",
         "labels",
         "marks",
-        "events",
         "collect",
+        "events",
     )
 
 
