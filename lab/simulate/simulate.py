@@ -210,7 +210,11 @@ def _write(path: Path, text: str) -> None:
 
 
 def _title(recording: Path | None, *, nodes: int, pods: int, hours: float, seed: int, runs: int) -> str:
-    what = recording.name if recording is not None else f"{counted(nodes, 'node')}, {counted(pods, 'pod')}, {hours:g} h"
+    what = (
+        recording.name
+        if recording is not None
+        else f"{counted(nodes, 'node')}, {counted(pods, 'pod')}, {hours:g} hours"
+    )
     seeds = f"seed {seed}" if runs == 1 else f"seeds {seed} to {seed + runs - 1}"
     return f"Hours in which nodes use more than 90 %: {what}, {seeds}"
 
