@@ -109,7 +109,9 @@ async def test_a_process_takes_no_place_of_others_and_its_replicas_find_one(
         for number in range(PROCESS_PLACES + 1):
             names.add((await replicas[number % 5].create_consumer("KV_NODES", EPHEMERAL, prefix="any"))[0])
         assert names == {f"tas-{role}", *(f"tas-{role}_{place}" for place in range(1, PROCESS_PLACES + 1))}
-        with pytest.raises(UnavailableError, match=rf"may have {PROCESS_PLACES + 1} consumers on KV_NODES, and none is free"):
+        with pytest.raises(
+            UnavailableError, match=rf"may have {PROCESS_PLACES + 1} consumers on KV_NODES, and none is free"
+        ):
             await replicas[0].create_consumer("KV_NODES", EPHEMERAL, prefix="any")
         other = await stack.enter_async_context(closed.connected(role, "other"))
         assert await other.entries(NODES) == []
