@@ -11,7 +11,7 @@ from cli.output import echo
 ROW = re.compile(r'^\| <a id="(?P<alert>Tas\w+)"></a>`\w+` \| (?P<fires>\S.*) \| (?P<act>\S.*) \|$', re.MULTILINE)
 """A row of the table of alerts in docs/operations.md."""
 
-LINK = re.compile(r"\[([^][]{1,200})\]\((?P<page>[\w./-]{1,100}\.md)?[^()]{0,200}\)")
+LINK = re.compile(r"\[([^][]{1,200})\]\((?P<page>[\w./-]{1,100}\.md)?(?P<anchor>#[\w-]{1,100})?[^()]{0,200}\)")
 
 
 @click.command("runbook")
@@ -35,6 +35,16 @@ def runbook(*, alert: str | None) -> None:
 
 
 def _plain(cell: str) -> str:
-    """The text of a cell without the marks of a page: a link keeps the page that it names."""
-    text = LINK.sub(lambda link: f"{link[1]} (docs/{link['page']})" if link["page"] else link[1], cell)
+    """The text of a cell without the marks of a page: a link keeps the page and the section that it names."""
+    text = LINK.sub(lambda link: f"{link[1]}{_target(link)}", cell)
     return re.sub(r"\*\*|(?<!\\)`", "", text).replace("\\|", "|")
+
+
+def _target(link: re.Match[str]) -> str:
+    """What follows the text of a link: the command for another alert, else the page with its section."""
+    page, anchor = link["page"], link["anchor"] or ""
+    if not page and not anchor:
+        return ""
+    if not page and anchor.startswith("#Tas"):
+        return f" (tas runbook {anchor[1:]})"
+    return f" (docs/{page or 'operations.md'}{anchor})"

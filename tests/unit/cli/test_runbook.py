@@ -23,10 +23,20 @@ def test_each_alert_is_listed_and_says_when_it_fires_and_what_to_do() -> None:
         assert len(said.stdout.partition("\n\ndo: ")[2]) <= 5 * 120, "at night at most five lines"
 
 
-def test_a_link_keeps_the_page_that_it_names() -> None:
+def test_a_link_keeps_the_page_and_the_section_that_it_names() -> None:
     assert "tas bus user operator labels labels --renew" in tas("TasBusCredentialsExpire").stdout
     assert "close the bus (docs/how-to/close-the-bus.md)" in tas("TasBusCredentialsExpire").stdout
-    assert "do: as TasSchedulerDoesNotAsk\n" in tas("TasSchedulerAsksNobody").stdout
+    assert "the reason (docs/reference/health.md#why-something-is-not-ready)" in tas("TasWorkerNotReady").stdout
+    assert "disk is full (docs/operations.md#full-disk)" in tas("TasBusUnavailable").stdout
+    assert "TasCertificateExpired (tas runbook TasCertificateExpired)" in tas("TasNoExtenderReady").stdout
+
+
+def test_no_alert_sends_to_the_row_before_it() -> None:
+    """Whoever asks for one alert sees one row, so each row says all that is to be known."""
+    for alert in tas().stdout.split():
+        said = tas(alert).stdout
+        assert not re.search(r"^(fires if|do): (the same|as \[?Tas)", said, re.MULTILINE), said
+        assert "the same, at once" not in said
 
 
 def test_an_alert_that_does_not_exist_is_refused_with_the_nearest() -> None:
