@@ -75,9 +75,13 @@ async def test_the_wheel_works_in_an_environment_without_extras(commands: Path, 
 
     files = tmp_path / "files"
     assert tas("files", "--to", files).returncode == 0
-    assert contents(files) == contents(ROOT / "deploy") | {
+    repository = contents(ROOT / "deploy") | {
         Path("docs", path): content for path, content in contents(ROOT / "docs").items()
     }
+    written = contents(files)
+    assert written.keys() == repository.keys()
+    changed = {path for path, content in written.items() if content != repository[path]}
+    assert {path.suffix for path in changed} == {".md"}  # their links lead to the written files
     (crd,) = (ROOT / "deploy" / "crd").iterdir()
     assert tas("crd").stdout == crd.read_text()
     assert tas("policy", "lint", files / "policies").returncode == 0
