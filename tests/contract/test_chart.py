@@ -52,6 +52,18 @@ def test_there_are_manifests_and_the_chart_knows_every_process() -> None:
     assert VALUES["processes"].keys() <= ROLES.keys()
 
 
+def test_the_notes_give_the_certificates_to_each_command_that_needs_them() -> None:
+    """`tas configure` with an address of https and without the files of `tas certs init` ends with an error."""
+    notes = (CHART / "templates" / "NOTES.txt").read_text()
+    lines = [line for line in notes.splitlines() if line.startswith("  tas configure ")]
+    assert ["https:" in line for line in lines] == [True, False]
+    install = (ROOT / "docs" / "start" / "install.md").read_text()
+    for line in lines:
+        files = re.findall(r" (-\S+ certs/\S+)", line)
+        assert len(files) == (3 if "https:" in line else 0)
+        assert all(each in install for each in files)
+
+
 @pytest.mark.parametrize("spec", PROCESSES)
 def test_each_process_has_flags_and_variables_that_exist(spec: dict[str, Any]) -> None:
     (container,) = spec["containers"]

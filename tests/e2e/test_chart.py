@@ -317,6 +317,10 @@ def test_the_notes_say_what_one_process_gives_up_and_what_is_paid_twice(helm: Pa
     assert ("\n- By each replica: its memory" in notes) is (together and name != "small")
     assert ("--user tas-all" in notes) is (together and name != "small")
     assert ("One server of NATS: " in notes) is (together and name != "own-nats")
+    (configure,) = (line.strip() for line in notes.splitlines() if line.strip().startswith("tas configure "))
+    given = "" if name == "small" else "-cert certs/client.crt -key certs/client.key --cacert certs/ca.crt "
+    url = f"{'http' if name == 'small' else 'https'}://tas-service."
+    assert configure.startswith(f"tas configure {given}--telemetry-url {url}")
 
 
 def test_prometheus_names_the_job_as_the_alerts_expect(helm: Path) -> None:
