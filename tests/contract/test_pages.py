@@ -130,6 +130,13 @@ def test_each_page_is_one_step_from_the_index() -> None:
     assert {page for page in PAGES if DOCS in page.parents and "decisions" not in page.parts} - linked == {index}
 
 
+def test_each_decision_is_in_their_table_with_its_date() -> None:
+    folder = DOCS / "decisions"
+    rows = re.findall(r"^\| ([\d-]{10}) \| .*?\]\(([\w.-]+\.md)\).* \|$", prose(folder / "README.md"), re.MULTILINE)
+    assert [name for _, name in rows] == sorted(page.name for page in folder.glob("*.md") if page.name != "README.md")
+    assert all(name.startswith(date) for date, name in rows)
+
+
 # Kinds
 
 MAX_WORDS = 1500
