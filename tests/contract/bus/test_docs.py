@@ -294,7 +294,8 @@ def test_the_limits_on_the_page_are_those_of_the_code() -> None:
     assert f"{MAX_PARTS} parts of a source, {MAX_SOURCES} sources" in PAGE
     assert f"{NODE_LIMIT.pairs:,} pairs of source and metric, {SOURCE_LIMIT.pairs:,} from one source" in PAGE
     assert f"{NODE_LIMIT.size:,} bytes, {SOURCE_LIMIT.size:,} from one source" in PAGE
-    assert f"{SAMPLES.max_age_seconds / 60:g} minutes, {SAMPLES.max_bytes >> 30} GiB" in PAGE
+    kept = f"stream, {SAMPLES.max_age_seconds / 60:g} minutes, at most {SAMPLES.max_bytes >> 30} GiB"
+    assert f"| `{SAMPLES.name}` | {kept}, oldest" in PAGE
     assert ".".join(map(str, MINIMUM_VERSION)) in PAGE
 
 
