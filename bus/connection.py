@@ -33,6 +33,7 @@ from bus.errors import (
     FullError,
     MisconfiguredError,
     NoMajorityError,
+    NoPlaceError,
     RefusedError,
     SlowError,
     UnavailableError,
@@ -438,11 +439,11 @@ class Bus:
 
     @contextmanager
     def _consumers_of(self, stream: str) -> Iterator[None]:
-        """Reports that a stream has no place for a consumer, until one is created."""
+        """Reports that there is no place for a consumer, or none for this user, until one is created."""
         what = f"consumers of {stream}"
         try:
             yield
-        except CrowdedError as error:
+        except (CrowdedError, NoPlaceError) as error:
             self.report(what, error)
             raise
         self.report(what, None)

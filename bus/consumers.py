@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from bus.errors import CONSUMER_EXISTS, BusError, ForbiddenError, UnavailableError
+from bus.errors import CONSUMER_EXISTS, BusError, ForbiddenError, NoPlaceError, UnavailableError
 from bus.link import CALL_SECONDS, Link
 from bus.subjects import OWN_RIGHTS
 from tas.values.nouns import counted
@@ -45,7 +45,7 @@ async def create(
 
     With `prefix` and a random number as its name, or with one of the names that this user may give. `filter_subject`:
     the only one of the configuration, which the server then demands in the subject of the request.
-    Raises BusError: CrowdedError if the stream has no place, or if all consumers of this user are in use.
+    Raises BusError: CrowdedError if the stream has no place, NoPlaceError if all consumers of this user are in use.
     """
     names = names_of(await allowed_subjects(link), stream)
     token = secrets.token_hex(8)
@@ -60,7 +60,7 @@ async def create(
         except BusError as error:
             if names is None or error.code != CONSUMER_EXISTS:
                 raise
-    raise UnavailableError(
+    raise NoPlaceError(
         f"{link.who} may have {counted(len(tried), 'consumer')} on {stream}, and none is free: "
         f"{', '.join(sorted(tried))}. End "
         "another command or process of this user, or make another user: tas bus user DIR ROLE NAME; credentials from "

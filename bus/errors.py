@@ -28,6 +28,10 @@ class MissingError(UnavailableError):
     """A stream is missing, and this user may not create it: somebody else may do so at any time."""
 
 
+class NoPlaceError(UnavailableError):
+    """All consumers of a stream that this user may have are in use: a place is free when one of them ends."""
+
+
 class NoMajorityError(UnavailableError):
     """Most servers with copies of a stream do not run: the stream accepts nothing until they do."""
 

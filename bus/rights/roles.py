@@ -115,6 +115,8 @@ class Rights:
         apart: Whether its users are in an account without streams, and ask the other one by `PUBLISHERS_API`.
         consumers: The names that it may give to consumers of what it reads; one token each, `*` for any, as processes
             of an earlier version needed.
+        many: What it reads with many consumers at once, whose number nobody knows in advance: there they may have any
+            name.
         optional: What a worker does without if it may not read it, as on a closed bus that an earlier version set up.
     """
 
@@ -125,6 +127,7 @@ class Rights:
     creates: bool = False
     apart: bool = False
     consumers: tuple[str, ...] = ANY
+    many: tuple[Stream | Bucket, ...] = ()
     optional: tuple[Bucket, ...] = ()
 
     def __or__(self, other: "Rights") -> "Rights":
@@ -136,6 +139,7 @@ class Rights:
             creates=self.creates or other.creates,
             apart=self.apart and other.apart,
             consumers=other.consumers if self.consumers == ANY else self.consumers,
+            many=_joined(self.many, other.many),
         )
 
     @property
@@ -153,7 +157,7 @@ class Rights:
         publish = [OWN_RIGHTS, *self.writes, *(f"$JS.API.STREAM.INFO.{of.stream}" for of in self.streams)]
         publish += [f"{PUBLISHERS_API}.STREAM.INFO.{of.stream}" for of in self.streams if self.apart]
         for of in self.reads:
-            publish += _of_reader(of.stream, self.consumers)
+            publish += _of_reader(of.stream, ANY if of in self.many else self.consumers)
         for stream, durable in self.durables:
             publish += _of_durable(stream.stream, durable)
         publish += [f"$JS.API.STREAM.PURGE.{of.stream}" for of in self.purges]

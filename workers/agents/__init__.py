@@ -38,7 +38,11 @@ SPEC = WorkerSpec(
     help="Answer kube-scheduler's filter and prioritize by agents, which use load, requests and history.",
     port=9031,
     build=_build,
-    rights=Rights(reads=(NODES, POLICIES, PODS, HOLDS, OUTCOMES, AGENTS), writes=(AGENTS.subject("*"),)),
+    rights=Rights(
+        reads=(NODES, POLICIES, PODS, HOLDS, OUTCOMES, AGENTS),
+        writes=(AGENTS.subject("*"),),
+        many=(OUTCOMES,),  # each agent that learns reads it for itself, in each replica
+    ),
     settings=("agents", "stale_after"),
     defaults={"listen": "127.0.0.1:9030"},
     listens="agents",

@@ -1,18 +1,20 @@
 """What who reads leaves on a server: a few consumers of known names, which end by themselves."""
 
 import json
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bus.buckets import ALL, EVENTS, NANOSECONDS, NODES, SAMPLES_CONSUMER
+from bus.buckets import ALL, EVENTS, NANOSECONDS, NODES, OUTCOMES, SAMPLES_CONSUMER
 from bus.connection import CALL_SECONDS, Bus
-from bus.errors import CrowdedError, ForbiddenError, RefusedError, UnavailableError
+from bus.errors import CrowdedError, ForbiddenError, NoPlaceError, RefusedError, UnavailableError
+from bus.outcomes import OutcomeReader
 from bus.rights.access import Access
 from bus.rights.roles import PLACES, PROCESS_PLACES
 from bus.subscription import Subscription
+from tas.agents.file import MAX_AGENTS
 from tests.integration.bus.closed import Closed, closed, earlier
 from tests.integration.servers import eventually
 from workers.roles import ROLES
@@ -109,10 +111,15 @@ async def test_a_process_takes_no_place_of_others_and_its_replicas_find_one(
         for number in range(PROCESS_PLACES + 1):
             names.add((await replicas[number % 5].create_consumer("KV_NODES", EPHEMERAL, prefix="any"))[0])
         assert names == {f"tas-{role}", *(f"tas-{role}_{place}" for place in range(1, PROCESS_PLACES + 1))}
-        with pytest.raises(
-            UnavailableError, match=rf"may have {PROCESS_PLACES + 1} consumers on KV_NODES, and none is free"
-        ):
+        for each in replicas:
+            assert each.problem is None
+        with pytest.raises(NoPlaceError, match=rf"may have {PROCESS_PLACES + 1} consumers .*none is free"):
             await replicas[0].create_consumer("KV_NODES", EPHEMERAL, prefix="any")
+        assert isinstance(replicas[0].problem, NoPlaceError)
+        assert replicas[0].unavailable
+        await replicas[0].api(f"CONSUMER.DELETE.KV_NODES.{names.pop()}")
+        await replicas[0].create_consumer("KV_NODES", EPHEMERAL, prefix="any")
+        assert replicas[0].problem is None
         other = await stack.enter_async_context(closed.connected(role, "other"))
         assert await other.entries(NODES) == []
         if role == "materialize":  # before its durable consumer of SAMPLES exists
@@ -123,6 +130,21 @@ async def test_a_process_takes_no_place_of_others_and_its_replicas_find_one(
             assert SAMPLES_CONSUMER not in found
             durable = {"ack_policy": "explicit"}
             await other.write_durable("SAMPLES", SAMPLES_CONSUMER, durable, action="create")
+
+
+@pytest.mark.parametrize("role", ["agents", "all"])
+async def test_each_agent_that_learns_has_a_consumer_of_outcomes(closed: Closed, role: str) -> None:
+    """As many agents as a file may have: each reads OUTCOMES for itself. Of all else the process has its places."""
+    await closed.with_streams()
+    async with closed.connected(role) as bus, AsyncExitStack() as stack:
+        for _ in range(MAX_AGENTS):
+            batches = await stack.enter_async_context(aclosing(OutcomeReader(bus, after=0).batches()))
+            assert not (await anext(batches)).messages
+        assert await count(bus, OUTCOMES.stream) == MAX_AGENTS
+        for _ in range(PROCESS_PLACES + 1):
+            await bus.create_consumer("KV_NODES", EPHEMERAL, prefix="any")
+        with pytest.raises(NoPlaceError):
+            await bus.create_consumer("KV_NODES", EPHEMERAL, prefix="any")
 
 
 async def test_commands_of_one_user_share_its_places_and_the_last_one_says_what_to_do(closed: Closed) -> None:
