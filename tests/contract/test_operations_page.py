@@ -20,7 +20,7 @@ def calls() -> frozenset[tuple[str, str]]:
 
 
 def _calls() -> Iterator[tuple[str, str]]:
-    for folder in ("bus", "cli", "workers"):
+    for folder in ("bus", "cli", "lab", "workers"):
         for path in (ROOT / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 if not isinstance(node, ast.Call) or not node.args:

@@ -113,14 +113,16 @@ def test_a_link_that_shows_the_name_of_a_page_goes_there() -> None:
     assert {each for each in shown if Path(each[1]).name != Path(each[2]).name} == set()
 
 
-@pytest.mark.parametrize("folder", ["bus", "cli", "deploy", "examples", "sandbox", "tas", "tests", "workers"])
+@pytest.mark.parametrize("folder", ["bus", "cli", "deploy", "examples", "lab", "tas", "tests", "workers"])
 def test_each_page_and_anchor_that_code_names_exists(folder: str) -> None:
     """In a message, a help text or a comment."""
-    for path in (ROOT / folder).rglob("*"):
-        if path.suffix in (".py", ".yaml", ".txt", ".mjs") and path.is_file():
-            for page, anchor in re.findall(r"(?<![\w/.])(docs/[\w./-]+\.md)(?:#([\w-]+))?", path.read_text()):
-                assert (ROOT / page).exists(), f"{path}: {page}"
-                assert not anchor or anchor in anchors(ROOT / page), f"{path}: {page}#{anchor}"
+    kinds = (".py", ".yaml", ".txt", ".mjs")
+    files = [path for path in (ROOT / folder).rglob("*") if path.suffix in kinds and path.is_file()]
+    assert files, "the folder has another name"
+    for path in files:
+        for page, anchor in re.findall(r"(?<![\w/.])(docs/[\w./-]+\.md)(?:#([\w-]+))?", path.read_text()):
+            assert (ROOT / page).exists(), f"{path}: {page}"
+            assert not anchor or anchor in anchors(ROOT / page), f"{path}: {page}#{anchor}"
 
 
 def test_each_page_is_one_step_from_the_index() -> None:
