@@ -119,7 +119,7 @@ async def test_a_process_takes_no_place_of_others_and_its_replicas_find_one(
         assert replicas[0].unavailable
         await replicas[0].api(f"CONSUMER.DELETE.KV_NODES.{names.pop()}")
         await replicas[0].create_consumer("KV_NODES", EPHEMERAL, prefix="any")
-        assert replicas[0].problem is None
+        assert [each.problem for each in replicas] == [None] * 5
         other = await stack.enter_async_context(closed.connected(role, "other"))
         assert await other.entries(NODES) == []
         if role == "materialize":  # before its durable consumer of SAMPLES exists
