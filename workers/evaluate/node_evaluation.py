@@ -261,6 +261,7 @@ class NodeEvaluation:
             # To decode a verdict takes a third as long as to evaluate all policies.
             return await self._write_after(node, touched, followed, decoded)
         except ConflictError:
+            self._metrics.conflicts.inc()
             stored = await self._verdicts.read(node)
             return await self._write_after(node, touched, stored, decoded if stored is followed else stored.record)
 

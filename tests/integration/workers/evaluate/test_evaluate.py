@@ -1368,6 +1368,7 @@ class ReadingBus(Bus):
         return await super().get(bucket, key)
 
 
+@pytest.mark.usefixtures("long_limits")
 async def test_a_verdict_that_nobody_else_writes_is_never_read_from_the_leader(server: Server, world: World) -> None:
     nodes = [f"node-{number}" for number in range(20)]
     for node in nodes:
@@ -1388,7 +1389,8 @@ async def test_a_verdict_that_another_wrote_unseen_is_read_before_it_is_replaced
     await world.policy(**deschedule())
     await world.synced()
     async with ReadingBus.reading(server) as bus:
-        evaluate = worker(bus)
+        registry = CollectorRegistry()
+        evaluate = worker(bus, registry=registry)
         async with running(evaluate):
             await world.sample(m=2)
             await world.eventually(VIOLATED, SET)
@@ -1404,6 +1406,7 @@ async def test_a_verdict_that_another_wrote_unseen_is_read_before_it_is_replaced
             await world.sample(m=1)
             await world.eventually(MET, ABSENT)
             assert bus.read == [verdict_key(NODE)]
+            assert registry.get_sample_value("tas_verdict_write_conflicts_total") == 1
             last = await world.verdict()
             assert last is not None
             assert last.time >= first.time + 1, "it follows on the verdict of the other"
