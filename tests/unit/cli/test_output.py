@@ -35,6 +35,18 @@ def test_a_printed_text_is_escaped_and_keeps_its_lines(capsys: pytest.CaptureFix
     assert (out.err if err else out.out) == f"one {SHOWN}\ntwo\n"
 
 
+@pytest.mark.parametrize(
+    ("value", "is_number"),
+    [(1 << 63, True), ((1 << 64) - 1, True), (1 << 64, False), (-(1 << 63), True), (-(1 << 63) - 1, False)],
+)
+def test_an_integer_of_json_is_a_number_up_to_64_bits(
+    capsys: pytest.CaptureFixture[str], value: int, *, is_number: bool
+) -> None:
+    print_json({"value": [value]})
+    (printed,) = json.loads(capsys.readouterr().out)["value"]
+    assert printed == (value if is_number else str(value))
+
+
 def test_printed_json_is_escaped_and_is_the_same_value(capsys: pytest.CaptureFixture[str]) -> None:
     print_json({HOSTILE: ["\u00a0", HOSTILE, "é"]})
     text = capsys.readouterr().out
