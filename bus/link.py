@@ -268,19 +268,19 @@ class Link:
         """Calls the JetStream API (`$JS.API.<verb>`), and returns its answer. Raises BusError."""
         payload = b"" if body is None else msgspec.json.encode(body)
         try:
-            return await self._api(verb, payload, seconds=seconds)
+            return await self._api(prefix := self._api_prefix, verb, payload, seconds=seconds)
         except BusError as error:
-            if error.code not in NO_JETSTREAM or self._api_prefix != API or not self.loaded.name:
+            if error.code not in NO_JETSTREAM or prefix != API or not self.loaded.name:
                 raise
-            self._api_prefix = PUBLISHERS_API  # this user may be one of the account of publishers
-            try:
-                return await self._api(verb, payload, seconds=seconds)
+            try:  # this user may be one of the account of publishers
+                answer = await self._api(PUBLISHERS_API, verb, payload, seconds=seconds)
             except ForbiddenError:
-                self._api_prefix = API
                 raise error from None
+            self._api_prefix = PUBLISHERS_API
+            return answer
 
-    async def _api(self, verb: str, payload: bytes, *, seconds: float) -> dict[str, Any]:
-        data = await self.request(f"{self._api_prefix}.{verb}", payload, seconds=seconds)
+    async def _api(self, prefix: str, verb: str, payload: bytes, *, seconds: float) -> dict[str, Any]:
+        data = await self.request(f"{prefix}.{verb}", payload, seconds=seconds)
         try:
             answer = msgspec.json.decode(data, type=dict[str, Any])
             error = None if "error" not in answer else msgspec.convert(answer["error"], _Error)
