@@ -21,9 +21,9 @@ from bus.buckets import (
 from bus.connection import Bus
 from bus.consumers import MOST, allowed_subjects
 from bus.errors import STREAM_NOT_FOUND, NobodyListensError, RefusedError, UnavailableError
+from bus.rights.roles import is_refusing_earlier
 from bus.server import MINIMUM_VERSION
 from bus.streams import copies, has_leader, has_majority, late_copies
-from bus.subjects import EARLIER
 from bus.trying import Tries, is_late
 from tas.diagnosis.bus import BusFacts, WrongStream
 from tas.diagnosis.clocks import Offset
@@ -92,7 +92,7 @@ async def inspect(bus: Bus) -> tuple[BusFacts, Offset | Missing]:
         stuck=stuck,
         late=late,
         closed=bool(bus.link.loaded.name),
-        earlier=EARLIER in (await allowed_subjects(bus.link) or ()),
+        earlier=await _takes_earlier(bus),
         consumers={of.stream: _places(answer) for of, answer in known.items()},
         room={
             of.stream: (int(answer["state"].get("bytes", 0)), most)
@@ -104,6 +104,14 @@ async def inspect(bus: Bus) -> tuple[BusFacts, Offset | Missing]:
     clocks = [each.clock for each in told.values() if isinstance(each.clock, Offset)]
     none = Missing("no server told us about a stream, and only such an answer has the time")
     return facts, min(clocks, key=lambda clock: clock.doubt, default=none)
+
+
+async def _takes_earlier(bus: Bus) -> bool | Missing:
+    """Whether the server takes credentials of an earlier version. Raises BusError."""
+    if not bus.link.loaded.name:
+        return False  # nobody shows credentials
+    refuses = is_refusing_earlier(await allowed_subjects(bus.link) or ())
+    return Missing("servers tell only a reader or an operator") if refuses is None else not refuses
 
 
 def _places(answer: dict[str, Any]) -> tuple[int, int]:

@@ -33,8 +33,11 @@ PUBLISHERS_API = "tas.api"
 Under `API` a server answers them first that their own account has no JetStream (facts.md n160).
 """
 
-EARLIER = "tas.rights.earlier"
-"""A right by which a server tells people that it takes credentials of an earlier version. Nobody listens there."""
+STRICT = "tas.rights.strict"
+"""A right by which a server tells people that it refuses credentials of an earlier version. Nobody listens there.
+
+A server with the configuration of an earlier version does not tell it either.
+"""
 
 EXPECTED = "_expected"
 """The first token of the keys in WORKERS that are of no process."""

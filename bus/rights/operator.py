@@ -87,7 +87,7 @@ class Keys:
                 Scope(
                     key=self.roles[name].public,
                     role=name,
-                    permissions=(roles[name].earlier if earlier else roles[name].rights).permissions,
+                    permissions=(roles[name].earlier if earlier else roles[name].strict).permissions,
                     limits=roles[name].limits,
                 )
                 for name in names
@@ -134,6 +134,16 @@ class Keys:
         """The JWT of the account in what `server_configuration` made; empty if there is none."""
         found: dict[str, str] = dict(_LINE.findall(configuration))
         return found.get(self.account.public, "")
+
+    def publishers_in(self, configuration: str) -> str:
+        """As `account_in`, of the account of the publishers."""
+        found: dict[str, str] = dict(_LINE.findall(configuration))
+        return found.get(self.publishers.public, "")
+
+    def has_other_account(self, configuration: str) -> bool:
+        """Whether `server_configuration` made this for this operator with a key of publishers that is not here."""
+        known = {"operator", *(key.public for key in (self.account, self.publishers, self.system))}
+        return bool(self.account_in(configuration)) and bool(dict(_LINE.findall(configuration)).keys() - known)
 
     def takes_earlier(self, configuration: str) -> bool | None:
         """Whether a configuration takes credentials of an earlier version; None if it is not of this operator."""

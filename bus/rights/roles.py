@@ -13,7 +13,7 @@ A server writes its answer to whatever reply subject a request has, also into a 
 samples are users of another account, which has no stream: `PUBLISHERS`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import zip_longest
@@ -37,7 +37,7 @@ from bus.buckets import (
     Stream,
 )
 from bus.buckets import WORKERS as WORKERS_BUCKET
-from bus.subjects import API, EARLIER, EXPECTED, OWN_RIGHTS, PUBLISHERS_API, dead_letters_subject
+from bus.subjects import API, EXPECTED, OWN_RIGHTS, PUBLISHERS_API, STRICT, dead_letters_subject
 from bus.subjects import SAMPLES as SAMPLES_SUBJECT
 from bus.subjects import TABLES as TABLES_SUBJECT
 
@@ -185,13 +185,13 @@ class Role:
 
     @property
     def earlier(self) -> Rights:
-        """While credentials of an earlier version are taken: its processes gave random names to consumers.
+        """While credentials of an earlier version are taken: its processes gave random names to consumers."""
+        return replace(self.rights, consumers=ANY) if self.workers else self.rights
 
-        Who reads everything is told by a right that has no other meaning.
-        """
-        if self.workers:
-            return replace(self.rights, consumers=ANY)
-        return self.rights | Rights(writes=(EARLIER,)) if self.rights.reads == ALL else self.rights
+    @property
+    def strict(self) -> Rights:
+        """Once such credentials are refused: who reads everything is told by a right that has no other meaning."""
+        return self.rights | Rights(writes=(STRICT,)) if self.rights.reads == ALL else self.rights
 
 
 def _of_reader(stream: str, names: Iterable[str]) -> list[str]:
@@ -324,7 +324,7 @@ def permissions_of(role: Role, name: str, tags: Sequence[str], *, earlier: bool 
 
     With `earlier`, if the server also takes the credentials of an earlier version.
     """
-    own = (role.earlier if earlier else role.rights).permissions
+    own = (role.earlier if earlier else role.strict).permissions
     values = {
         template: [value for tag in tags for key, _, value in (tag.partition(":"),) if key == kind]
         for template, kind in ((SOURCE, "source"), (CONSUMER, "consumer"))
@@ -352,6 +352,16 @@ def tags_of(role: Role, name: str, *, sources: Iterable[str] = ()) -> tuple[str,
     places = [f"consumer:{name}_{place}" for place in range(1, most + 1)]
     named = bool(role.rights.reads) and CONSUMER in role.rights.consumers
     return (*(f"source:{each}" for each in sources), *(places if named else ()))
+
+
+def is_refusing_earlier(allowed: Collection[str]) -> bool | None:
+    """Whether a server refuses credentials of an earlier version, by the subjects that it allows to a user.
+
+    None: this does not tell. Only people are told, and only they read dead letters: so it was in earlier versions, too.
+    """
+    if STRICT in allowed:
+        return True
+    return False if f"$JS.API.STREAM.MSG.GET.{DEAD_LETTERS.stream}" in allowed else None
 
 
 def published() -> dict[str, str]:

@@ -60,7 +60,7 @@ class BusFacts(msgspec.Struct, frozen=True, kw_only=True):
         consumers: By stream, how many consumers it has, and how many it may have.
         room: By bucket with a limit that nobody but its keys can fill, its bytes, and how many it may have.
         weak: By stream, the settings of an earlier version with which one user can harm others.
-        earlier: Whether servers take credentials that an earlier version has made. Only people are told.
+        earlier: Whether the server takes credentials that an earlier version has made. Only people are told.
     """
 
     address: str
@@ -80,7 +80,7 @@ class BusFacts(msgspec.Struct, frozen=True, kw_only=True):
     consumers: Mapping[str, tuple[int, int]] = {}
     room: Mapping[str, tuple[int, int]] = {}
     weak: Mapping[str, Sequence[str]] = {}
-    earlier: bool = False
+    earlier: bool | Missing = False
 
 
 WITHOUT: Mapping[str, str] = {
@@ -249,8 +249,12 @@ def _limits(facts: BusFacts) -> Finding:
 
 
 def _credentials(facts: BusFacts) -> Finding:
+    if isinstance(facts.earlier, Missing):
+        return unknown("bus.credentials", facts.earlier)
+    if not facts.closed:
+        return ok("bus.credentials", "nobody shows credentials")
     if not facts.earlier:
-        return ok("bus.credentials", "no server takes credentials of an earlier version")
+        return ok("bus.credentials", "the server refuses credentials of an earlier version")
     what = "servers take credentials of an earlier version: with those of one node one can fill each bucket"
     mend = "it names the users who have such; docs/how-to/close-the-bus.md has the order"
     return finding("bus.credentials", Severity.WARNING, what, mend, run="tas bus check DIR")

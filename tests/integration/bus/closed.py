@@ -18,6 +18,7 @@ from bus.rights.jwt import Scope, account_jwt, claims_of, operator_jwt, user_jwt
 from bus.rights.nkeys import Nkey, NkeyKind
 from bus.rights.operator import NAME, Keys
 from bus.rights.roles import tags_of
+from tests.contract.rights import earlier_permissions
 from tests.e2e.processes import free_ports
 from tests.integration.bus.operated import EVERYTHING, OperatedServer
 from tests.integration.servers import eventually
@@ -142,11 +143,11 @@ def earlier_credentials(keys: Keys, role: str, name: str, *sources: str) -> str:
 
 
 def earlier_configuration(keys: Keys) -> str:
-    """What an earlier version made for servers: one account, with all roles."""
+    """What an earlier version made for servers: one account with all roles, and the rights of that version."""
     now = time.time()
     scopes = [
-        Scope(key=key.public, role=role, permissions=ROLES[role].earlier.permissions, limits=ROLES[role].limits)
-        for role, key in keys.roles.items()
+        Scope(key=keys.roles[role].public, role=role, permissions=permissions, limits=ROLES[role].limits)
+        for role, permissions in earlier_permissions().items()
     ]
     system, account = keys.system.public, keys.account.public
     operator = operator_jwt(keys.operator, name=NAME, system_account=system, signing_keys=(), now=now)

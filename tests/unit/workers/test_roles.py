@@ -1,6 +1,7 @@
 """Who may write what on a closed bus: no two users share a subject, unless it is named here."""
 
 import time
+from collections.abc import Collection
 from itertools import combinations
 from typing import Any
 
@@ -14,14 +15,16 @@ from bus.rights.operator import Keys, user_claims
 from bus.rights.roles import (
     PLACES,
     PROCESS_PLACES,
+    is_refusing_earlier,
     overlap,
     permissions_of,
     tags_of,
     user_of,
 )
 from bus.rights.roles import PUBLISHERS as PUBLISHER_ROLES
-from bus.subjects import EARLIER
+from bus.subjects import STRICT
 from tas.agents.file import MAX_AGENTS
+from tests.contract.rights import earlier_permissions
 from workers.registry import WORKERS, needed_by
 from workers.roles import ROLES
 
@@ -167,9 +170,24 @@ def test_a_process_has_names_for_consumers_and_one_of_an_earlier_version_any() -
         assert {start + "*", start + "*.>"} <= {*before}, role
     # People are told by a right without another meaning.
     for role in ("reader", "operator"):
-        told, others = (set(permissions_of(ROLES[role], "ann", (), earlier=each).publish) for each in (True, False))
-        assert told - others == {EARLIER}
-        assert not any(overlap(EARLIER, subject) for of in ALL for subject in of.subjects)
+        told, others = (set(permissions_of(ROLES[role], "ann", (), earlier=each).publish) for each in (False, True))
+        assert told - others == {STRICT}
+        assert not any(overlap(STRICT, subject) for of in ALL for subject in of.subjects)
+
+
+def test_only_people_are_told_whether_a_server_refuses_earlier_credentials_also_by_one_of_before() -> None:
+    people = ("reader", "operator")
+
+    def told(publish: dict[str, Collection[str]]) -> dict[str, bool | None]:
+        return {role: is_refusing_earlier(each) for role, each in publish.items()}
+
+    unknown = dict.fromkeys(ROLES, None)
+    for earlier in (True, False):
+        now = {role: permissions_of(each, "x", (), earlier=earlier).publish for role, each in ROLES.items()}
+        assert told(now) == unknown | dict.fromkeys(people, not earlier)
+    before = {role: each.publish for role, each in earlier_permissions().items()}
+    assert told(before) == unknown | dict.fromkeys(people, False)
+    assert told({"": (), "owner": (">",)}) == {"": None, "owner": None}
 
 
 def test_the_account_of_publishers_reaches_what_publishers_need_and_nothing_else() -> None:
