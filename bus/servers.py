@@ -61,10 +61,12 @@ class BusServer(msgspec.Struct, frozen=True):
     Attributes:
         account: The JWT of the account as the server has read it; empty: it does not say, for example since no user of
             the account was connected to it since its start.
+        publishers: The same of the account of publishers.
     """
 
     about: Varz
     account: str
+    publishers: str = ""
 
 
 class _Who(msgspec.Struct):
@@ -88,20 +90,27 @@ class _AccountAnswer(msgspec.Struct):
     data: _Account | None = None
 
 
-async def ask_servers(bus: Bus, account: str) -> list[BusServer]:
-    """Each server that the connected one reaches, and itself; `account` is a public key.
+async def ask_servers(bus: Bus, account: str, publishers: str) -> list[BusServer]:
+    """Each server that the connected one reaches, and itself; `account` and `publishers` are public keys.
 
     The user must be of the system account, with the rights of `bus.rights.operator.LOOKS`. Raises BusError.
     """
-    varz, accounts = await asyncio.gather(
-        _ask(bus, "VARZ", {}, _VarzAnswer), _ask(bus, "ACCOUNTZ", {"account": account}, _AccountAnswer)
+    varz, known, of_publishers = await asyncio.gather(
+        _ask(bus, "VARZ", {}, _VarzAnswer), _jwts(bus, account), _jwts(bus, publishers)
     )
-    known = {
+    return [
+        BusServer(each.data, known.get(each.data.server_id, ""), of_publishers.get(each.data.server_id, ""))
+        for each in varz
+    ]
+
+
+async def _jwts(bus: Bus, account: str) -> dict[str, str]:
+    """The JWT of an account by the id of the server. Raises BusError."""
+    return {
         each.server.id: each.data.account_detail.jwt
-        for each in accounts
+        for each in await _ask(bus, "ACCOUNTZ", {"account": account}, _AccountAnswer)
         if each.data is not None and each.data.account_detail is not None
     }
-    return [BusServer(each.data, known.get(each.data.server_id, "")) for each in varz]
 
 
 async def _ask(bus: Bus, what: str, request: object, kind: type[T]) -> list[T]:

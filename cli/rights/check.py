@@ -16,7 +16,7 @@ from bus.rights.access import Access, is_refused
 from bus.rights.roles import PUBLISHERS, Permissions, permissions_of, tags_of
 from bus.subjects import OWN_RIGHTS
 from bus.subjects import name as node_name
-from cli.configure.files import FilesError, stored
+from cli.configure.files import FilesError
 from cli.doctor.bus_facts import inspected
 from cli.doctor.output import print_findings
 from cli.loop import run_to_end
@@ -109,7 +109,6 @@ async def _checked(settings: Settings, folder: OperatorFolder) -> int:
         echo(f"{user.claims.name}: {problem or 'ok'}")
         code |= bool(problem)
     seen = await look(folder, address.split(","), access, reader=folder.user_file(READER))
-    auth = stored(folder.path / AUTH)
     if any(step.changes for step in folder.steps(now=time.time()) if step.path.name == AUTH):
         echo(f"{AUTH}: does not have the rights and limits of this version: tas bus init {folder.path}")
         code = 1
@@ -119,9 +118,9 @@ async def _checked(settings: Settings, folder: OperatorFolder) -> int:
             f"when each program has its new ones: tas bus init {folder.path} --refuse-earlier"
         )
         code = 1
-    account = folder.keys.account_in("" if auth is None else auth.content.decode(errors="replace"))
+    account, publishers = folder.keys.account_in(folder.auth), folder.keys.publishers_in(folder.auth)
     for server in servers_of(seen):
-        problem = problem_of(server, account, folder.issued)
+        problem = problem_of(server, account, publishers, folder.issued)
         echo(f"server {server.about.server_name}: {problem or 'ok'}")
         code |= bool(problem)
     for text in absent_of(seen):

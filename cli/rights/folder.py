@@ -5,6 +5,7 @@ keys/             the seeds of the operator, of its accounts, and of each role: 
 users/            NAME.creds of each user
 issued.json       the public keys of all credentials that were made, by the name of the user: so all can be revoked
 revoked.json      the public keys whose credentials do not count any more
+earlier.json      that servers refuse credentials of an earlier version; a version that does not know the file leaves it
 auth.conf         the part of the server's configuration that trusts the operator: nothing in it is secret
 cluster.password  what the servers of a cluster show to each other: whoever knows it can join as a server
 ```
@@ -31,11 +32,14 @@ from workers.roles import ROLES
 
 AUTH = "auth.conf"
 CLUSTER = "cluster.password"
-ISSUED, REVOKED = "issued.json", "revoked.json"
+ISSUED, REVOKED, EARLIER = "issued.json", "revoked.json", "earlier.json"
 _ROLE = "role-"
 
 _PASSWORD = re.compile(r"[a-z][a-z0-9]{23,127}")
 """What is one word in the URL of a route and in the configuration of NATS, and too long to guess."""
+
+MAX_JWT_BYTES = 3584
+"""Of the 4 KiB of a line that a server takes, the rest is for what else a client says when it connects."""
 
 T = TypeVar("T")
 
@@ -47,6 +51,12 @@ class User:
     file: Path
     claims: UserClaims
     role: str
+
+
+class _Earlier(msgspec.Struct):
+    """What was decided about credentials of an earlier version."""
+
+    refused: bool = False
 
 
 class NewUser(NamedTuple):
@@ -66,6 +76,7 @@ class OperatorFolder:
         cluster_password: The password of the servers of a cluster.
         takes_earlier: Whether servers take credentials of an earlier version, too: from `tas bus init` of a folder of
             that version until its `--refuse-earlier`.
+        undone: Whether auth.conf takes them although this was ended: an earlier version has written the file.
         issued: The public keys of each name.
         revoked: Public keys, and until when what was made does not count, in seconds since 1970.
     """
@@ -75,6 +86,7 @@ class OperatorFolder:
     found: bool
     cluster_password: str = field(repr=False)
     takes_earlier: bool = False
+    undone: bool = False
     issued: Mapping[str, Sequence[str]] = field(default_factory=dict)
     revoked: Mapping[str, int] = field(default_factory=dict)
 
@@ -107,10 +119,29 @@ class OperatorFolder:
             issued=_read_json(path / ISSUED, dict[str, list[str]]),
             revoked=_read_json(path / REVOKED, dict[str, int]),
         )
-        auth = stored(path / AUTH)
-        takes = keys.takes_earlier("" if auth is None else auth.content.decode(errors="replace"))
+        auth = folder.auth
+        if "publishers" not in seeds and (keys.has_other_account(auth) or folder.has_users_of_other_account()):
+            raise FilesError(
+                f"{path / 'keys' / 'publishers'}.seed: missing: without it servers refuse each user of the roles "
+                f"{', '.join(PUBLISHERS)}: restore the file. If nobody has it: remove {AUTH} and the credentials of "
+                f"these users, then tas bus init {path}, and make them again"
+            )
+        takes = keys.takes_earlier(auth)
+        if _read_json(path / EARLIER, _Earlier).refused:
+            return replace(folder, undone=bool(takes))
         # Without the file: as long as a user is left for whom it would matter.
         return replace(folder, takes_earlier=bool(folder.earlier_users()) if takes is None else takes)
+
+    @property
+    def auth(self) -> str:
+        """What auth.conf has; empty without the file. Raises FilesError."""
+        found = stored(self.path / AUTH)
+        return "" if found is None else found.content.decode(errors="replace")
+
+    def has_users_of_other_account(self) -> bool:
+        """Whether a user of a key of the folder is in an account that the folder has no key of. Raises FilesError."""
+        known = {self.keys.account.public, self.keys.publishers.public}
+        return any(user.role and user.claims.account not in known for user in self.users())
 
     def users(self) -> list[User]:
         """The users with a file, by name. Raises FilesError."""
@@ -150,17 +181,18 @@ class OperatorFolder:
         keys = {"operator": self.keys.operator, "system": self.keys.system, "account": self.keys.account}
         keys |= {"publishers": self.keys.publishers}
         keys |= {_ROLE + role: key for role, key in self.keys.roles.items()}
-        before = stored(self.path / AUTH)
         auth = self.keys.server_configuration(
             ROLES,
             revoked=gone,
             now=now,
-            before="" if before is None else before.content.decode(errors="replace"),
+            before=self.auth,
             earlier=self.takes_earlier,
         )
         steps = [secret_step(self.path / "keys" / f"{name}.seed", f"{key.seed}\n") for name, key in keys.items()]
         if gone:
             steps.append(_json_step(self.path / REVOKED, gone))
+        if not self.takes_earlier:
+            steps.append(_json_step(self.path / EARLIER, _Earlier(refused=True)))
         return [
             *steps,
             secret_step(self.path / AUTH, auth),
@@ -168,12 +200,21 @@ class OperatorFolder:
         ]
 
     def user_steps(self, users: Mapping[NewUser, float | None], *, now: float) -> list[Step]:
-        """New credentials of users, each with its end in seconds since 1970. Their public keys are noted."""
+        """New credentials of users, each with its end in seconds since 1970. Their public keys are noted.
+
+        Raises FilesError if no server would take them.
+        """
         issued = {name: list(keys) for name, keys in self.issued.items()}
         steps: list[Step] = []
         for user, expires in users.items():
             text = self.keys.credentials(user.role, user.name, tags=user.tags, now=now, expires=expires)
-            public = user_claims(parse_credentials(text.encode(), user.name).jwt).public
+            jwt = parse_credentials(text.encode(), user.name).jwt
+            if len(jwt) > MAX_JWT_BYTES:
+                raise FilesError(
+                    f"{self.user_file(user.name)}: would have a JWT of {len(jwt)} bytes, and a server takes about "
+                    f"{MAX_JWT_BYTES}: a user needs fewer or shorter names of sources; make several users"
+                )
+            public = user_claims(jwt).public
             issued.setdefault(user.name, []).append(public)
             steps.append(secret_step(self.user_file(user.name), text))
         return [_json_step(self.path / ISSUED, issued), *steps] if steps else []

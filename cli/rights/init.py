@@ -11,7 +11,7 @@ import click
 from bus.rights.roles import MOST_USERS, tags_of
 from bus.subjects import token
 from cli.certs.flags import errors_shown
-from cli.configure.files import FilesError, stored
+from cli.configure.files import FilesError, Step, stored
 from cli.output import echo
 from cli.rights.folder import AUTH, CLUSTER, NewUser, OperatorFolder, User, existing, make_private, write
 from tas.certificates.secret import NAMESPACE
@@ -89,6 +89,16 @@ def _init(
         kept = None if seconds is None else now + seconds
         ends[NewUser(user.role, user.claims.name, tags)] = kept if days is None else _end(days, now)
     write([*folder.steps(now=now), *folder.user_steps(ends, now=now)])
+    if folder.undone:
+        echo(
+            f"{directory / AUTH} took credentials of an earlier version again, since such a version has written it; it "
+            "refuses them now: give it to each nats-server"
+        )
+    if refuse_earlier:
+        echo(
+            f"After a reload servers refuse who still shows old credentials. This command sees only {directory}: not "
+            "the files of programs, the Secrets in Kubernetes, or credentials that were made elsewhere"
+        )
     echo(f"Include {directory / AUTH} in the configuration of nats-server: docs/how-to/close-the-bus.md")
     return 0
 
@@ -116,8 +126,18 @@ def _user(
         _check_number(role, [each.role for each in known.values()])
     tags = tags_of(ROLES[role], user, sources=source_names(sources or DEFAULT_SOURCES) if publishes else ())
     steps = folder.user_steps({NewUser(role, user, tags): _end(days, now)}, now=now)
-    write([*folder.steps(now=now), *steps])
+    write_with_auth([*folder.steps(now=now), *steps], directory)
     return 0
+
+
+def write_with_auth(steps: Sequence[Step], directory: Path) -> None:
+    """Writes the files, and says what to do if auth.conf is another one than before. Raises FilesError."""
+    write(steps)
+    if any(step.changes for step in steps if step.path.name == AUTH):
+        echo(
+            f"{directory / AUTH} has changed: include it in the configuration of each nats-server, and let the server "
+            "read it: nats-server --signal reload"
+        )
 
 
 @errors_shown

@@ -27,6 +27,9 @@ LOOKER = "tas-check"
 ASKS = 2
 """So often servers are asked that do not answer."""
 
+PUBLISHER = "publisher"
+"""The role by which it connects in the account of publishers; without a source it may publish nothing."""
+
 LOOK_SECONDS = 60.0
 """How long these credentials count."""
 
@@ -54,12 +57,15 @@ async def look(folder: OperatorFolder, addresses: Iterable[str], access: Access,
             async with connected(address, replace(access, credentials=reader)) as bus:
                 shown = bus.address
             now = time.time()
+            file.write_text(folder.keys.credentials(PUBLISHER, LOOKER, now=now, expires=now + LOOK_SECONDS))
+            async with connected(address, replace(access, credentials=file)):
+                pass
             file.write_text(folder.keys.looker(LOOKER, now=now, expires=now + LOOK_SECONDS))
             try:
                 servers = await asked(
                     address,
                     replace(access, credentials=file),
-                    partial(_asked, account=folder.keys.account.public),
+                    partial(_asked, account=folder.keys.account.public, publishers=folder.keys.publishers.public),
                 )
                 found[shown] = Seen(servers, "" if servers else "not to users of the system account of DIR")
             except BusError as error:
@@ -67,14 +73,15 @@ async def look(folder: OperatorFolder, addresses: Iterable[str], access: Access,
     return found
 
 
-async def _asked(bus: Bus, account: str) -> list[BusServer]:
+async def _asked(bus: Bus, account: str, publishers: str) -> list[BusServer]:
     """What the servers answer; asked again while one is missing or says too little: it may be slow. Raises BusError."""
     found: dict[str, BusServer] = {}
     for _ in range(ASKS):
-        for each in await ask_servers(bus, account):
-            found[each.about.server_id] = each if each.account else found.get(each.about.server_id, each)
+        for each in await ask_servers(bus, account, publishers):
+            has_both = each.account and each.publishers
+            found[each.about.server_id] = each if has_both else found.get(each.about.server_id, each)
         size = max((each.about.jetstream.meta.cluster_size for each in found.values()), default=0)
-        if 0 < size <= len(found) and all(each.account for each in found.values()):
+        if 0 < size <= len(found) and all(each.account and each.publishers for each in found.values()):
             break
     return list(found.values())
 
@@ -85,22 +92,32 @@ def servers_of(seen: Mapping[str, Seen]) -> list[BusServer]:
     return sorted(by_id.values(), key=lambda each: each.about.server_name)
 
 
-def problem_of(server: BusServer, account: str, issued: Mapping[str, Sequence[str]]) -> str:
+def problem_of(server: BusServer, account: str, publishers: str, issued: Mapping[str, Sequence[str]]) -> str:
     """What is wrong with a server; empty if nothing is.
 
-    `account` is the JWT of the account in auth.conf; `issued` has the public keys of all credentials by the name of
-    their user.
+    `account` and `publishers` are the JWTs of the accounts in auth.conf; `issued` has the public keys of all
+    credentials by the name of their user.
     """
     if not server.account:
         return "not checked: no user was connected to it since its start: give its address in --bus, too"
     if not account:
         return f"not compared: the folder has no {AUTH} of its account: tas bus init makes it"
-    if server.account == account or is_same_but_for_time(server.account, account):
-        return ""
+    if is_same(server.account, account):
+        if is_same(server.publishers, publishers):
+            return ""
+        if not server.publishers:
+            return (
+                "not checked: no user of the account of publishers was connected to it: give its address in --bus, too"
+            )
     still = _revoked(account) - _revoked(server.account)
     names = [name for name, keys in issued.items() if still & set(keys)]
     count = f", and revoked credentials of {some(names)} still count there" if names else ""
     return f"has another {AUTH} than the folder{count}: give it this file, then nats-server --signal reload"
+
+
+def is_same(first: str, second: str) -> bool:
+    """Whether two JWTs, or two empty texts, say the same."""
+    return first == second or bool(first and second and is_same_but_for_time(first, second))
 
 
 def _revoked(account: str) -> set[str]:

@@ -73,6 +73,56 @@ async def test_init_makes_users_once_and_only_their_owner_can_read_them(tas: Tas
     assert changed == {"keys/role-windows.seed", "users/tas-windows.creds", "auth.conf", "issued.json"}
 
 
+async def test_a_lost_key_of_publishers_is_not_replaced_while_servers_or_users_need_it(
+    tas: Tas, tmp_path: Path
+) -> None:
+    """With another one servers would refuse all nodes after the next reload."""
+    folder = tmp_path / "operator"
+    await init(tas, folder)
+    assert (await tas("bus", "user", str(folder), "node", "a.b", "--source", "machine")).code == 0
+    (folder / "keys" / "publishers.seed").unlink()
+    known = contents(folder)
+    for needs in ("auth.conf", "users/a_b.creds"):
+        for arguments in (("init", str(folder)), ("user", str(folder), "reader", "me"), ("secrets", str(folder))):
+            refused = await tas("bus", *arguments)
+            assert (refused.code, "keys/publishers.seed: missing: without it" in refused.err) == (1, True), needs
+        assert contents(folder) == known
+        (folder / needs).unlink()
+        del known[needs]
+    await init(tas, folder)
+    assert "keys/publishers.seed" in contents(folder)
+
+
+async def test_credentials_that_no_server_would_take_are_not_written(tas: Tas, tmp_path: Path) -> None:
+    """The line by which a client connects has at most 4 KiB."""
+    folder = tmp_path / "operator"
+    await init(tas, folder)
+    known = contents(folder)
+
+    def sources(number: int) -> list[str]:
+        return [word for each in range(number) for word in ("--source", f"{each:0>60}")]
+
+    refused = await tas("bus", "user", str(folder), "publisher", "many", *sources(40))
+    assert (refused.code, "users/many.creds: would have a JWT of" in refused.err) == (1, True)
+    assert contents(folder) == known
+    most = 40
+    while (await tas("bus", "user", str(folder), "publisher", "many", *sources(most))).code:
+        most -= 1
+    assert most > 20
+    async with operated(tmp_path, auth(folder)) as server:
+        access = Access(credentials=folder / "users" / "many.creds")
+        async with Bus.connect(server.url, name="x" * 100, streams=(), access=access) as bus:
+            await bus.wait_connected()
+    # Credentials of an earlier version had fewer tags: then nothing is renewed.
+    opened = OperatorFolder.open(folder)
+    file = folder / "users" / "tas-collect.creds"
+    file.write_text(earlier_credentials(opened.keys, "collect", "tas-collect", *(f"{each:0>60}" for each in range(25))))
+    known = contents(folder)
+    refused = await tas("bus", "init", str(folder), "--renew-earlier")
+    assert (refused.code, "users/tas-collect.creds: would have a JWT of" in refused.err) == (1, True)
+    assert contents(folder) == known
+
+
 async def test_mistakes_name_the_file_or_the_value_and_change_nothing(tas: Tas, tmp_path: Path) -> None:
     folder = tmp_path / "operator"
     await init(tas, folder)
@@ -212,9 +262,11 @@ async def _is_ok(check: Callable[[OperatedServer], Awaitable[list[str]]], server
 
 def make_earlier(folder: Path) -> None:
     """Makes of a folder what an earlier version would have made."""
-    keys = OperatorFolder.open(folder).keys
-    (folder / "keys" / "publishers.seed").unlink()
-    for user in OperatorFolder.open(folder).users():
+    opened = OperatorFolder.open(folder)
+    keys = opened.keys
+    for new in ("keys/publishers.seed", "earlier.json"):
+        (folder / new).unlink()
+    for user in opened.users():
         text = earlier_credentials(keys, user.role, user.claims.name, *user.claims.values("source"))
         user.file.write_text(text)
     (folder / "auth.conf").write_text(earlier_configuration(keys))
@@ -230,9 +282,9 @@ async def test_after_an_upgrade_programs_go_on_and_their_new_credentials_can_do_
     async def check() -> list[str]:
         return (await tas("bus", "check", str(folder), "--bus", server.url)).out.splitlines()
 
-    async def finding() -> tuple[str, str]:
-        reader = str(folder / "users" / "tas-reader.creds")
-        found = (await tas("doctor", "--bus", server.url, "--bus-credentials", reader, "--json")).json
+    async def finding(user: str = "tas-reader") -> tuple[str, str]:
+        credentials = str(folder / "users" / f"{user}.creds")
+        found = (await tas("doctor", "--bus", server.url, "--bus-credentials", credentials, "--json")).json
         (one,) = [each for each in found if each["check"] == "bus.credentials"]
         return one["severity"], one["run"]
 
@@ -266,6 +318,9 @@ async def test_after_an_upgrade_programs_go_on_and_their_new_credentials_can_do_
             copy.write_bytes((folder / "users" / f"{name}.creds").read_bytes())
         assert await works()
         assert f"auth.conf: does not have the rights and limits of this version: tas bus init {folder}" in await check()
+        # The server has the configuration of before, and does not know what this version asks.
+        assert await finding() == await finding("tas-operator") == ("warning", "tas bus check DIR")
+        assert (await finding("tas-evaluate"))[0] == "unknown"
 
         await init(tas, folder)
         await reloaded()
@@ -301,11 +356,13 @@ async def test_after_an_upgrade_programs_go_on_and_their_new_credentials_can_do_
         for copy in stolen:
             await connect(copy)
 
-        await init(tas, folder, "--refuse-earlier")
+        strict = await tas("bus", "init", str(folder), "--refuse-earlier")
+        assert (strict.code, "the Secrets in Kubernetes" in strict.out) == (0, True)
         await reloaded()
         assert await answered(works)
         assert not [line for line in await check() if "earlier" in line]
         assert (await finding())[0] == "ok"
+        assert (await finding("tas-evaluate"))[0] == "unknown"
         for copy in stolen[:2]:
             access = Access(credentials=copy)
             thief = await stack.enter_async_context(Bus.connect(server.url, name="x", streams=(), access=access))
@@ -315,6 +372,12 @@ async def test_after_an_upgrade_programs_go_on_and_their_new_credentials_can_do_
             await thief.write_durable(NODES.stream, "any", {"ack_policy": "none"}, action="create")
         await init(tas, folder)
         assert not OperatorFolder.open(folder).takes_earlier
+        # An earlier version writes auth.conf as it knows it.
+        (folder / "auth.conf").write_text(earlier_configuration(OperatorFolder.open(folder).keys))
+        again = await tas("bus", "init", str(folder))
+        assert "took credentials of an earlier version again" in again.out
+        assert not OperatorFolder.open(folder).undone
+        assert OperatorFolder.open(folder).keys.takes_earlier(auth(folder)) is False
         # Who has lost the file gets it as strict as it was.
         (folder / "auth.conf").unlink()
         assert not OperatorFolder.open(folder).takes_earlier

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 from bus.rights.operator import Keys
@@ -27,27 +28,44 @@ def server(name: str, *, size: int = 3, syncs: bool = True, version: str = "2.12
 
 def test_a_server_that_has_read_auth_conf_is_well() -> None:
     assert account()
-    assert problem_of(server("n0", jwt=account()), account(), {}) == ""
+    assert problem_of(server("n0", jwt=account()), account(), "", {}) == ""
     # A second `tas bus init` with a lost auth.conf writes the same with another time.
-    assert problem_of(server("n0", jwt=account(now=999.0)), account(), {}) == ""
+    assert problem_of(server("n0", jwt=account(now=999.0)), account(), "", {}) == ""
+
+
+def test_the_account_of_publishers_is_compared_too() -> None:
+    """Who has lost its key and made a new one: servers refuse every node after a reload."""
+
+    def publishers(keys: Keys) -> str:
+        return keys.publishers_in(keys.server_configuration(ROLES, revoked={}, now=100.0))
+
+    of_server = server("n0", jwt=account())
+    for there, here, problem in (
+        (publishers(KEYS), publishers(KEYS), ""),
+        (publishers(Keys.new(ROLES)), publishers(KEYS), "has another auth.conf than the folder: give it this file"),
+        ("", publishers(KEYS), "not checked: no user of the account of publishers was connected to it"),
+    ):
+        found = problem_of(msgspec.structs.replace(of_server, publishers=there), account(), here, {})
+        assert found.startswith(problem)
+        assert bool(found) is bool(problem)
 
 
 def test_a_folder_without_auth_conf_can_not_be_compared() -> None:
-    assert "tas bus init makes it" in problem_of(server("n0", jwt=account()), "", {})
+    assert "tas bus init makes it" in problem_of(server("n0", jwt=account()), "", "", {})
 
 
 def test_a_server_that_has_not_says_nothing_of_other_accounts() -> None:
-    assert "no user was connected to it" in problem_of(server("n0"), account(), {})
+    assert "no user was connected to it" in problem_of(server("n0"), account(), "", {})
 
 
 def test_a_revocation_that_a_server_has_not_read_names_its_user() -> None:
     issued = {"thief": ["U1", "U2"], "old": ["U3"], "good": ["U4"]}
-    found = problem_of(server("n0", jwt=account(revoked=["U3"])), account(revoked=["U2", "U3"]), issued)
+    found = problem_of(server("n0", jwt=account(revoked=["U3"])), account(revoked=["U2", "U3"]), "", issued)
     assert found.startswith(
         "has another auth.conf than the folder, and revoked credentials of thief still count there:"
     )
     # Other rights, with the same revocations.
-    assert problem_of(server("n0", jwt=account(revoked=["U3"])), account(), issued).startswith(
+    assert problem_of(server("n0", jwt=account(revoked=["U3"])), account(), "", issued).startswith(
         "has another auth.conf than the folder: give it this file"
     )
 
