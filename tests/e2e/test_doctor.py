@@ -67,7 +67,10 @@ OF_A_BUS = (
     WORKLOADS
     | DESCHEDULERS
     | {
-        *(f"bus.{name}" for name in ("consumers", "copies", "limits", "replicas", "streams", "sync", "version")),
+        *(
+            f"bus.{name}"
+            for name in ("consumers", "copies", "credentials", "limits", "replicas", "streams", "sync", "version")
+        ),
         *(f"metrics.{name}" for name in ("agree", "fresh", "late", "nodes", "present", "sources", "values")),
         *(f"policies.{name}" for name in ("any", "frozen", "label", "mirrored", "valid", "written")),
         *(f"workers.{name}" for name in ("asked", "behind", "clocks", "concerns", "expires", "ready", "running")),

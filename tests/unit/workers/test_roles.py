@@ -1,7 +1,7 @@
 """Who may write what on a closed bus: no two users share a subject, unless it is named here."""
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from itertools import combinations
 from typing import Any
 
@@ -178,7 +178,7 @@ def test_a_process_has_names_for_consumers_and_one_of_an_earlier_version_any() -
 def test_only_people_are_told_whether_a_server_refuses_earlier_credentials_also_by_one_of_before() -> None:
     people = ("reader", "operator")
 
-    def told(publish: dict[str, Collection[str]]) -> dict[str, bool | None]:
+    def told(publish: Mapping[str, Collection[str]]) -> dict[str, bool | None]:
         return {role: is_refusing_earlier(each) for role, each in publish.items()}
 
     unknown = dict.fromkeys(ROLES, None)
