@@ -378,6 +378,9 @@ async def test_after_an_upgrade_programs_go_on_and_their_new_credentials_can_do_
         assert "took credentials of an earlier version again" in again.out
         assert not OperatorFolder.open(folder).undone
         assert OperatorFolder.open(folder).keys.takes_earlier(auth(folder)) is False
+        (folder / "auth.conf").write_text(earlier_configuration(OperatorFolder.open(folder).keys))
+        (folder / "earlier.json").unlink()
+        assert OperatorFolder.open(folder).takes_earlier
         # Who has lost the file gets it as strict as it was.
         (folder / "auth.conf").unlink()
         assert not OperatorFolder.open(folder).takes_earlier
