@@ -115,7 +115,7 @@ async def test_a_process_takes_no_place_of_others_and_its_replicas_find_one(
             assert each.problem is None
         with pytest.raises(NoPlaceError, match=rf"may have {PROCESS_PLACES + 1} consumers .*none is free"):
             await replicas[0].create_consumer("KV_NODES", EPHEMERAL, prefix="any")
-        assert isinstance(replicas[0].problem, NoPlaceError)
+        assert "none is free" in str(replicas[0].problem)
         assert replicas[0].unavailable
         await replicas[0].api(f"CONSUMER.DELETE.KV_NODES.{names.pop()}")
         await replicas[0].create_consumer("KV_NODES", EPHEMERAL, prefix="any")

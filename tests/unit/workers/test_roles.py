@@ -181,7 +181,7 @@ def test_only_people_are_told_whether_a_server_refuses_earlier_credentials_also_
     def told(publish: Mapping[str, Collection[str]]) -> dict[str, bool | None]:
         return {role: is_refusing_earlier(each) for role, each in publish.items()}
 
-    unknown = dict.fromkeys(ROLES, None)
+    unknown: dict[str, bool | None] = dict.fromkeys(ROLES, None)
     for earlier in (True, False):
         now = {role: permissions_of(each, "x", (), earlier=earlier).publish for role, each in ROLES.items()}
         assert told(now) == unknown | dict.fromkeys(people, not earlier)
