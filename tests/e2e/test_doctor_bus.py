@@ -146,7 +146,7 @@ async def test_a_cluster_with_one_copy_of_each_stream(tas: Tas, tmp_path: Path) 
         await created(servers)
         single = {"bus.replicas": "warning"}
         first, *_ = servers.monitors.split(",")
-        asked = {"bus.sync": "1 of 3 servers of the cluster trio were asked"}
+        asked = {"bus.sync": "1 of 3 servers of the cluster trio was asked"}
         await doctored(tas, servers, single | {"bus.sync": "unknown"}, saying=asked, monitors=first)
         async with bus_at(servers) as bus:
             infos = [await answered(partial(bus.api, f"STREAM.INFO.{each.stream}")) for each in ALL]
