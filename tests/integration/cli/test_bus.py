@@ -456,6 +456,7 @@ async def test_a_stream_full_of_consumers_is_named_and_revoke_and_mend_make_room
     folder = tmp_path / "operator"
     await init(tas, folder)
     (folder / "auth.conf").write_text(earlier_configuration(OperatorFolder.open(folder).keys))
+    (folder / "earlier.json").unlink()  # an earlier version had none
     assert (await tas("bus", "user", str(folder), "reader", "bob")).code == 0
     admin = tmp_path / "admin.creds"
     admin.write_text(OperatorFolder.open(folder).keys.mender("admin", now=0, expires=time.time() + 3600))
