@@ -62,9 +62,8 @@ async def create(
                 raise
     raise NoPlaceError(
         f"{link.who} may have {counted(len(tried), 'consumer')} on {stream}, and none is free: "
-        f"{', '.join(sorted(tried))}. End "
-        "another command or process of this user, or make another user: tas bus user DIR ROLE NAME; credentials from "
-        "before this version have one place: --renew gives them all"
+        f"{', '.join(sorted(tried))}. End another command or process of this user, or make another user: tas bus user "
+        "DIR ROLE NAME; credentials from before this version have one place: --renew gives them all"
     )
 
 
