@@ -15,7 +15,7 @@ from bus import consumers
 from bus.buckets import NANOSECONDS, Bucket
 from bus.client import Msg, Subscription
 from bus.entry import Epoch, RawEntry, is_tombstone, replaced_revision
-from bus.errors import BusError, UnavailableError
+from bus.errors import MESSAGE_NOT_FOUND, BusError, RefusedError, UnavailableError
 from bus.link import CALL_SECONDS, Delivery, Link, status
 from bus.pulse import HEARTBEAT_SECONDS, Pulse
 from bus.requests import Pace, Requests
@@ -194,7 +194,7 @@ class Feed:
             if now.created != epoch.created or now.last_sequence < epoch.last_sequence:
                 raise UnavailableError(f"{stream} was replaced while a consumer was created")
             self._pending = created["num_pending"]
-            has_all = start is not None or self._filtered or self._pending >= min(subjects, subjects_now)
+            has_all = start is not None or await self._has_all(min(subjects, subjects_now))
             if has_all or pause is None:
                 break
             await self.remove(self._link)
@@ -211,6 +211,23 @@ class Feed:
             )
         if self._pending == 0 and (messages == 0 or self._filtered):
             self.applied = max(self.applied, epoch.last_sequence)
+
+    async def _has_all(self, keys: int) -> bool:
+        """Whether the consumer begins with all `keys` of the leader; if it is for a part of them, whether with any."""
+        if not self._filtered:
+            return self._pending >= keys
+        return self._pending > 0 or not [each for each in self._filters if await self._leader_has(each)]
+
+    async def _leader_has(self, subject: str) -> bool:
+        try:
+            await self._link.api(
+                f"STREAM.MSG.GET.{self._bucket.stream}", {"last_by_subj": subject}, seconds=CALL_SECONDS
+            )
+        except RefusedError as error:
+            if error.code == MESSAGE_NOT_FOUND:
+                return False
+            raise
+        return True
 
     async def _stream_state(self) -> tuple[Epoch, int, int]:
         """The epoch, the number of messages, and that of keys, by the leader."""

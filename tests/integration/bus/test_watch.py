@@ -74,6 +74,29 @@ async def test_facts_n74_a_server_that_has_not_all_keys_yet_is_not_believed(
         assert await consumers(bus, NODES) == 1
 
 
+async def test_facts_n74_a_server_that_has_none_of_some_keys_is_not_believed_if_the_leader_has_one(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `_synced`, for which a worker waits that reads no other key: it was never ready."""
+    await fill(bus, 1)
+    create, answers = consumers_of_feeds.create, []
+
+    async def created(*arguments: Any, **options: Any) -> tuple[str, dict[str, Any]]:
+        name, answer = await create(*arguments, **options)
+        answers.append(answer["num_pending"])
+        return name, answer | {"num_pending": 0} if len(answers) == 1 else answer
+
+    monkeypatch.setattr(consumers_of_feeds, "create", created)
+    feed = await bus.feed(NODES, keys=("*.metrics",))
+    entries: list[RawEntry] = []
+    await feed.release(entries.append)
+    await eventually(lambda: feed.is_caught_up)
+    assert [entry.key for entry in entries] == ["n0.metrics"]
+    assert answers == [1, 1]
+    assert await consumers(bus, NODES) == 1
+    await feed.close()
+
+
 async def test_an_entry_says_which_version_it_has_replaced_also_one_that_was_overwritten_unseen(bus: Bus) -> None:
     (revision,) = await fill(bus, 1)
     async with following(bus, NODES, pace=0.4) as follower:
