@@ -216,7 +216,11 @@ class Feed:
         """Whether the consumer begins with all `keys` of the leader; if it is for a part of them, whether with any."""
         if not self._filtered:
             return self._pending >= keys
-        return self._pending > 0 or not [each for each in self._filters if await self._leader_has(each)]
+        if not self._pending:
+            for subject in self._filters:
+                if await self._leader_has(subject):
+                    return False
+        return True
 
     async def _leader_has(self, subject: str) -> bool:
         try:
