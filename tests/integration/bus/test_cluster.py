@@ -151,6 +151,7 @@ async def test_a_stream_with_too_few_copies_is_reported_and_used(cluster: Cluste
             await write_eventually(three, "a")
 
 
+@pytest.mark.long
 async def test_an_idle_connection_to_a_server_without_a_majority_says_so_and_so_do_commands(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -187,6 +187,7 @@ def _stored(follower: Follower) -> int:
     return follower.epochs[0].last_sequence
 
 
+@pytest.mark.long
 async def test_who_comes_later_and_needs_more_gets_it(bus: Bus) -> None:
     for key in ("a.facts", "a.metrics"):
         await put(bus, key)

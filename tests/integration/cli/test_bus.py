@@ -272,6 +272,7 @@ def make_earlier(folder: Path) -> None:
     (folder / "auth.conf").write_text(earlier_configuration(keys))
 
 
+@pytest.mark.long
 async def test_after_an_upgrade_programs_go_on_and_their_new_credentials_can_do_less(tas: Tas, tmp_path: Path) -> None:
     folder = tmp_path / "operator"
     await init(tas, folder)
@@ -386,6 +387,7 @@ async def test_after_an_upgrade_programs_go_on_and_their_new_credentials_can_do_
         assert not OperatorFolder.open(folder).takes_earlier
 
 
+@pytest.mark.long
 async def test_check_compares_a_server_and_a_revoked_user_is_refused_after_a_reload(tas: Tas, tmp_path: Path) -> None:
     folder = tmp_path / "operator"
     await init(tas, folder)

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from lab.sandbox import Sandbox
 from lab.sandbox.resources import PODS
 from tas.configuring.static_pod import DIGEST
@@ -24,6 +26,7 @@ def create_scheduler(sandbox: Sandbox, node: str, annotations: dict[str, str]) -
     sandbox.cluster.patch(PODS, "kube-system", f"kube-scheduler-{node}", ready, manager="test", status=True)
 
 
+@pytest.mark.long
 async def test_status_names_the_node_that_is_not_configured(tmp_path: Path) -> None:
     async with Sandbox.start(nodes=["worker"]) as sandbox:
         tas = Tas(tmp_path / "home")

@@ -55,7 +55,7 @@ async def test_a_pipeline_learns_by_the_exit_code_whether_the_breaker_would_trip
 
 
 async def test_a_file_that_is_no_policy_ends_with_2_and_a_bus_that_does_not_answer_with_3(
-    tas: Tas, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tas: Tas, tmp_path: Path
 ) -> None:
     file = tmp_path / "policy.yaml"
     for content, text in (
@@ -70,7 +70,7 @@ async def test_a_file_that_is_no_policy_ends_with_2_and_a_bus_that_does_not_answ
         assert text in wrong.err
     assert (await tas("policy", "impact", str(tmp_path / "none.yaml"))).code == 2
     file.write_text(MANIFEST)
-    monkeypatch.setattr("cli.queries.query.CONNECT_SECONDS", 0.2)
+    tas.long_limits = False
     tas.environment["TAS_BUS"] = "nats://127.0.0.1:1"
     unreachable = await tas("policy", "impact", str(file))
     assert unreachable.code == 3
