@@ -93,6 +93,11 @@ class LabelledNodes:
         return len(self._nodes)
 
     @property
+    def nodes(self) -> Collection[str]:
+        """All nodes."""
+        return self._nodes.keys()
+
+    @property
     def with_labels(self) -> int:
         """How many nodes have a label in our form, also without a policy of its name, as after a wipe of the bus."""
         return sum(bool(node.names) or node.has_prefixed for node in self._nodes.values())

@@ -19,6 +19,7 @@ from bus.records.nodes import decode_node_facts
 from bus.records.policies import PolicyRecord, decode_policy
 from bus.records.samples import encode_samples
 from bus.subjects import node_facts_key, policy_key, refusals_key, samples_subject
+from tas.enforcing.brake import BrakeSettings
 from tas.policy.policy import PolicyKey
 from tas.samples.sample import Scrape, newest
 from tas.values.quantity import parse_quantity
@@ -34,7 +35,6 @@ from workers.kubernetes.reflector import Reflector
 from workers.kubernetes.reflectors import Reflectors
 from workers.kubernetes.resources import NODES as NODE_OBJECTS
 from workers.kubernetes.resources import Object
-from workers.labels.brake import BrakeSettings
 from workers.labels.worker import Labels
 from workers.materialize.worker import Materialize
 from workers.runtime import Worker

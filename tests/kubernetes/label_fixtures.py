@@ -11,13 +11,13 @@ from prometheus_client import CollectorRegistry
 
 from bus.buckets import PODS, POLICIES, VERDICTS
 from bus.connection import Bus
+from tas.enforcing.brake import DEFAULTS, BrakeSettings
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.running import running
 from tests.kubernetes.admin import Admin
 from tests.kubernetes.world import STALE_SECONDS, World
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.reflectors import Reflectors
-from workers.labels.brake import DEFAULTS, BrakeSettings
 from workers.labels.worker import Labels
 
 __all__ = ["Running", "labels", "labels_running", "world"]

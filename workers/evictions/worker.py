@@ -74,7 +74,7 @@ class Evictions:
         self._cards = FollowedCards(bus, self._view, on_node=self._add, on_complete=self._add_all)
         labelled = Reflector(client, LABELLED_PODS, label_selector=EVICTION_LABEL)
         self._pods = labelled.consumer(on_list=self._take_in_list, on_change=self._take_in_change)
-        self._lease = LeaseFirst(bus, self.name, on_held=self._add_all)
+        self._lease = LeaseFirst(bus, self.name, self._queue, on_held=self._add_all)
 
     def unready(self) -> str | None:
         """Why nothing is written yet."""
@@ -230,7 +230,7 @@ class Evictions:
             self._queue.forget(name)
             self._failed.pop(name, None)
         elif label_changes(cards.hold, cards.facts, self._labels):
-            self._queue.add(name, after=self._lease.delay)
+            self._lease.add(name)
 
     def _add_all(self) -> None:
         for name in tuple(self._view.nodes):

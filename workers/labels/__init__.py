@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 async def _build(context: "Context") -> "Worker":
-    from workers.labels.brake import BrakeSettings
+    from tas.enforcing.brake import BrakeSettings
     from workers.labels.worker import Labels
 
     settings = context.settings

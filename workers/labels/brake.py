@@ -1,89 +1,55 @@
-"""The brake of `labels`: pause, breakers (`tas.enforcing.breaker`) and the flap budget.
+"""The loop of the brake (`tas.enforcing.brake`): it reads and writes BREAKERS, and waits.
 
 Before a patch, `labels` asks for a permit. For a permit, what is known of BREAKERS is made current
-(`workers.labels.breaker_records`). A node that gets its first label must be admitted; if it is not yet, it is *asked
-for* (`workers.labels.admissions`).
+(`workers.labels.breaker_records`). The nodes that are asked for are admitted in rounds. A round waits until no verdict
+is outstanding that follows from the same change as others (`tas.verdict.outstanding`): the breaker counts the nodes
+that want a label, so it must know all of them first.
 """
 
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
-from math import inf, nan
-from typing import NamedTuple
+from math import inf
 
 import structlog
 from prometheus_client import CollectorRegistry, Gauge
 
-from bus.buckets import PAUSED
+from bus.buckets import BREAKERS, VERDICTS
 from bus.connection import Bus
-from bus.record_kind import Entry
-from bus.records.policies import PolicyRecord
-from bus.watch import WatchStatus
-from tas.enforcing.breaker import LabelledNodes, is_over, names_on, version_of
-from tas.enforcing.label_rate import ALL_RATE, POLICY_RATE, LabelRate, Rate
-from tas.enforcing.labels import policy_name
-from tas.enforcing.limits import ALL_DEFAULT, POLICY_DEFAULT, DefaultLimit, KeptLimits, Limits
-from tas.enforcing.memory import FlapBudget
-from tas.policy.policy import PolicyKey
-from tas.values.names import is_subdomain
-from tas.verdict.brake import ALL
-from workers.labels.admissions import Admissions
-from workers.labels.breaker_records import BreakerRecords
-from workers.labels.settling import Settling
+from bus.errors import BusError, ConflictError
+from tas.enforcing.brake import FLAP_SECONDS, FLAPS, Brake, BrakeSettings, Permit
+from tas.enforcing.limits import IN_FLIGHT_SECONDS
+from tas.verdict.outstanding import HOLD_SECONDS
+from workers.kubernetes.reflector import Consumer
+from workers.kubernetes.resources import LabelledNode
+from workers.labels.breaker_records import BreakerRecords, all_of
 from workers.process.logs import ThrottledLog
+from workers.reconcile.inputs import Inputs
+from workers.reconcile.lease_first import LeaseFirst
 from workers.reconcile.node_patches import NodeLabels
 
 log = structlog.get_logger("labels")
 
-FLAP_SECONDS = 300.0
-"""The time in which the changes of the flap budget are counted."""
+BATCH_SECONDS = 0.002
+"""The wait before a round for each node of the last round: so a burst of nodes shares few rounds."""
 
-FLAPS = 4
-"""So many changes within this time are flapping: a label was set and removed twice."""
+LONGEST_BATCH_SECONDS = 0.1
+"""The longest wait before a round."""
 
-
-class BrakeSettings(NamedTuple):
-    """The operator's limits: of a policy without its own, of all policies, and of changes of a policy on a node.
-
-    `label_rate` and `label_rate_all` are how fast nodes get their first label of a policy, and of any policy.
-
-    None or 0: no limit. `new_bus_wait`: for how many seconds after the creation of the bus no node gets its first
-    label, since replicas that start now cannot know what was admitted on an earlier bus.
-    """
-
-    policy: DefaultLimit | None = POLICY_DEFAULT
-    over_all: DefaultLimit | None = ALL_DEFAULT
-    flap_budget: int = 20
-    label_rate: Rate | None = POLICY_RATE
-    label_rate_all: Rate | None = ALL_RATE
-    new_bus_wait: float = 0.0
+TIDY_SECONDS = 10.0
+"""How often the lease holder removes the nodes from the records that have left."""
 
 
-DEFAULTS = BrakeSettings()
-
-
-class Permit(NamedTuple):
-    """Which labels of a node may change now.
-
-    `read_at` is the monotonic time of the oldest read behind this. `wait` are the seconds until the flap budget allows
-    another label; None: no label waits for that. `is_asked`: the node waits to be admitted, and is handled again then.
-    """
-
-    labels: frozenset[str]
-    read_at: float
-    wait: float | None
-    is_asked: bool
-
-
-class Brake:
+class BrakeLoop:
     """Part of the worker `labels`.
 
-    `on_answer` is called for each node after a round, with seconds to wait; `on_thaw` when frozen labels may change
-    again; `relist` has all nodes listed again; `verdicts` is the state of the watch of VERDICTS.
+    Nodes that are answered are added to the queue of `lease`, and all nodes when frozen labels may change again. After
+    a loss of the records `nodes` lists all of them again. `on_change` is called after a burst of records.
 
     Attributes:
-        settling: What is known of outstanding verdicts.
+        state: What policies and nodes change.
     """
 
     def __init__(
@@ -92,101 +58,187 @@ class Brake:
         settings: BrakeSettings,
         *,
         registry: CollectorRegistry,
-        on_answer: Callable[[str, float], None],
-        on_thaw: Callable[[], None],
-        on_caught_up: Callable[[], None],
-        relist: Callable[[], None],
+        lease: LeaseFirst,
+        nodes: Consumer[LabelledNode],
+        inputs: Inputs,
         is_ready: Callable[[], bool],
-        is_active: Callable[[], bool],
-        verdicts: Callable[[], WatchStatus],
+        on_change: Callable[[], None],
     ) -> None:
-        self._on_thaw = on_thaw
-        self._limits = Limits(settings.policy, settings.over_all)
-        self._seen = LabelledNodes()
-        self._flaps = FlapBudget(settings.flap_budget, seconds=FLAP_SECONDS)
-        self._flapping = FlapBudget(FLAPS, seconds=FLAP_SECONDS)
-        self._rate = LabelRate(settings.label_rate, settings.label_rate_all)
-        self._kept_limits = KeptLimits(self._limits)
-        self._throttled = ThrottledLog(log)
+        self._bus = bus
+        self._lease = lease
+        self._nodes = nodes
+        self._inputs = inputs
+        self._is_ready = is_ready
+        self._on_change = on_change
         self._records = BreakerRecords(
             bus,
             registry=registry,
-            on_thaw=on_thaw,
-            on_loss=self._note_loss,
             new_bus_wait=settings.new_bus_wait,
-            on_caught_up=on_caught_up,
+            on_thaw=self.add_all,
+            on_loss=self.lose_records,
             on_batch=self._note_batch,
         )
-        self.settling = Settling(bus, self._records, verdicts)
-        self._admissions = Admissions(
-            self._records,
-            self._limits,
-            self._seen,
-            self.settling,
-            on_answer=on_answer,
-            relist=relist,
-            is_ready=is_ready,
-            is_active=is_active,
-        )
+        self.state = Brake(settings, self._records)
+        self._unhandled: set[str] = set()  # nodes whose verdict has changed, and that were not asked for since
+        self._wake = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._throttled = ThrottledLog(log)
         self._export(registry)
 
     @property
     def flapping(self) -> int:
         """How many labels of a policy on a node have changed again and again."""
-        return self._flapping.exhausted(time.monotonic())
+        return self.state.flapping(time.monotonic())
 
     def unready(self) -> str | None:
         """Why no permit is given yet."""
         return self._records.unready()
 
-    async def run(self) -> None:
-        """Follows and answers until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._records.run())
-            tasks.create_task(self._admissions.run())
-
     def waiting(self) -> dict[str, int]:
         """By name of the policies, how many nodes wait for their turn to get their first label."""
-        return self._rate.waiting(time.monotonic())
+        return self.state.waiting(time.monotonic())
 
-    # What `labels` follows
+    async def run(self) -> None:
+        """Follows, answers, and tidies the records, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for work in (self._records.run(), self._answer(), self._tidy()):
+                tasks.create_task(work)
 
-    def take_in_policy(self, entry: Entry[PolicyKey, PolicyRecord]) -> None:
-        """Applies a change of a policy."""
-        self._kept_limits.forget(entry.key.name)
-        if entry.present:
-            record = entry.readable()
-            self._limits.take_in(entry.key, None if record is None else record.policy)
-        elif self._limits.drop(entry.key) and self._records.freezes(entry.key.name):
-            self._on_thaw()  # a deleted policy freezes nothing
-        self._seen.set_policy(entry.key.name, exists=self._limits.is_policy(entry.key.name))
+    async def permit(self, name: str, node: NodeLabels, values: Mapping[str, str | None]) -> Permit:
+        """Which of the changes `values` a patch of the state `node` may have: `Brake.permit`. Raises BusError."""
+        await self._records.refresh(self.state.concerned(values))
+        permit = self.state.permit(name, node.resource_version, node.labels, values, time.monotonic())
+        for policy, seconds in permit.flapping.items():
+            self._throttled.warning("label_flapping", (name, policy), node=name, policy=policy, seconds=round(seconds))
+        if permit.is_asked:
+            self._wake.set()
+        return permit
 
-    def forget_policies(self) -> None:
-        """Forgets all policies, before a new complete list."""
-        self._kept_limits.clear()
-        self._limits.clear()
-        self._seen.forget_policies()
+    # Events
+
+    def add_all(self) -> None:
+        """Has all nodes handled again."""
+        for name in self.state.nodes:
+            self.add(name)
+
+    def add(self, name: str) -> None:
+        """Has a node handled again: its verdict has changed, or what is known beside it."""
+        self._unhandled.add(name)
+        self._changed.set()
+        self._lease.add(name)
+
+    def note_handled(self, name: str) -> None:
+        """Applies that a node was handled by its verdict, or has failed, or is gone."""
+        if name in self._unhandled:
+            self._unhandled.discard(name)
+            self._changed.set()
+
+    def note_change(self) -> None:
+        """Applies that something else has come from the bus."""
+        self._changed.set()
 
     def begin_list(self, resource_version: str) -> None:
-        """Begins a new complete list of nodes; `take_in_node` gets each of them."""
-        self._seen.begin_list(version_of(resource_version))
-        self._admissions.note_list()
+        """Applies that all nodes are listed again."""
+        self.state.begin_list(resource_version, time.monotonic())
+        self._wake.set()
 
-    def take_in_node(self, name: str, node: NodeLabels) -> None:
-        """Applies a state of a node."""
-        for policy in self._seen.take_in(name, version_of(node.resource_version), node.labels):
-            self._flaps.changed(name, policy, at=time.monotonic())
-            self._flapping.changed(name, policy, at=time.monotonic())
-            self._rate.end(name, policy, time.monotonic(), is_used=True)
+    def lose_records(self, seconds: float = IN_FLIGHT_SECONDS) -> None:
+        """Applies a loss of the records: for so many seconds a patch for a lost admission may still arrive."""
+        self.state.lose_records(time.monotonic() + seconds)
+        asyncio.get_running_loop().call_later(seconds, self._nodes.relist)
 
-    def drop_node(self, name: str, resource_version: str) -> None:
-        """Applies the deletion of a node that the API server has shown at this version."""
-        self._seen.drop(name, version_of(resource_version))
-        self._admissions.withdraw(name)
-        self._rate.keep(name, (), time.monotonic())
-        self.settling.note_handled(name)
-        self._flaps.forget(name)
-        self._flapping.forget(name)
+    def _note_batch(self) -> None:
+        self._on_change()
+        self._changed.set()
+
+    # Rounds
+
+    async def _answer(self) -> None:
+        """Answers the nodes that are asked for, in rounds. Never ends."""
+        nodes, ended_at = 0, -inf
+        while True:
+            await _set_within(self._wake, self.state.retry_after(time.monotonic()))
+            due = ended_at + min(LONGEST_BATCH_SECONDS, nodes * BATCH_SECONDS)
+            if (wait := due - time.monotonic()) > 0:
+                await asyncio.sleep(wait)
+            self._wake.clear()
+            if not self.state.asked:
+                continue
+            nodes, answers = self.state.end_round(is_answered=await self._round())
+            ended_at = time.monotonic()
+            for node, after in answers.items():
+                self._lease.queue.add(node, after=after)
+
+    async def _round(self) -> bool:
+        """Admits the nodes that are asked for. Returns whether all is written."""
+        try:
+            await self._settle()
+            policies = self.state.begin_round()
+            await self._records.restore()
+            await self._records.refresh(policies)
+            if self._is_ready():
+                changed = self.state.admit(now=time.monotonic(), clock=time.time())
+                await all_of(*(self._records.write(key, breaker) for key, breaker in changed.items()))
+        except ConflictError as error:  # another replica was first
+            log.debug("breaker_not_written", error=str(error))
+            self._wake.set()
+            return False
+        except BusError as error:
+            self._throttled.warning("breaker_not_written", error=str(error))
+            return False
+        return True
+
+    async def _settle(self) -> None:
+        """Waits until no verdict is outstanding, until the first node has waited `HOLD_SECONDS`. Raises BusError."""
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, self.state.asked_since + HOLD_SECONDS - time.monotonic())):
+                    await self._until_settled()
+        finally:
+            self.state.is_holding = False
+
+    async def _until_settled(self) -> None:
+        """Returns when nothing is outstanding. Raises BusError.
+
+        Three steps are in this order, since `evaluate` ends an announcement after it has stored the verdicts, and a
+        node is asked for after its verdict has come.
+        """
+        while True:
+            verdicts, breakers = await asyncio.gather(self._bus.epoch(VERDICTS), self._bus.epoch(BREAKERS))
+            while not (self._inputs.verdicts.status.has_all(verdicts) and self._records.has_all(breakers)):
+                await self._until_changed()
+            if not self._is_announced() and not self._unhandled:
+                return
+            self._hold()
+            while self._is_announced():
+                await self._until_changed(self._records.outstanding_until(now := time.monotonic()) - now)
+            while self._unhandled:
+                await self._until_changed()
+
+    def _hold(self) -> None:
+        """Has the nodes handled once more: while they wait, their labels of other policies may change."""
+        if not self.state.is_holding:
+            self.state.is_holding = True
+            for node in self.state.asked:
+                self._lease.queue.add(node)
+
+    def _is_announced(self) -> bool:
+        return self._records.outstanding_until(now := time.monotonic()) > now
+
+    async def _until_changed(self, seconds: float | None = None) -> None:
+        self._changed.clear()
+        await _set_within(self._changed, seconds)
+
+    async def _tidy(self) -> None:
+        """Removes what is no longer needed from the records. Never ends."""
+        while True:
+            await asyncio.sleep(TIDY_SECONDS)
+            try:
+                if self._lease.held and self._is_ready():
+                    for key in self._records.breakers:
+                        await self._records.replace(key, partial(self.state.without_left, key))
+            except BusError as error:
+                log.debug("breaker_not_written", error=str(error))
 
     def _export(self, registry: CollectorRegistry) -> None:
         gauge = partial(Gauge, registry=registry)
@@ -200,81 +252,14 @@ class Brake:
             "Nodes that wait for their first label of a policy, for outstanding verdicts or for the rate.",
             ["reason"],
         )
-        waiting.labels("verdicts").set_function(lambda: float(self._admissions.held))
-        waiting.labels("rate").set_function(lambda: float(sum(self.waiting().values())))
+        waiting.labels("verdicts").set_function(lambda: len(self.state.asked) if self.state.is_holding else 0)
+        waiting.labels("rate").set_function(lambda: sum(self.waiting().values()))
         labelled = gauge("tas_labelled_nodes", "Nodes with labels of policies; NaN before the first list of nodes.")
-        labelled.set_function(lambda: self._seen.with_labels if self._seen.version else nan)
+        labelled.set_function(lambda: self.state.labelled)
 
-    def _note_batch(self) -> None:
-        self.settling.note_change()
 
-    def _note_loss(self, seconds: float | None) -> None:
-        self._admissions.note_loss(seconds)
-
-    # Permits
-
-    async def permit(self, name: str, node: NodeLabels, values: Mapping[str, str | None]) -> Permit:
-        """Which of the changes `values` a patch of the state `node` may have. Raises BusError.
-
-        If the node must be admitted first, it is asked for, and nothing may change until the answer: so all changes of
-        a node are one patch. While it is asked for and verdicts are outstanding, only what needs the admission waits.
-        """
-        by_policy: dict[str, list[str]] = {}
-        for label in values:
-            policy = policy_name(label)
-            by_policy.setdefault(policy if is_subdomain(policy) else "", []).append(label)
-        await self._records.refresh([policy for policy in by_policy if not self._is_frozen(policy)])
-        now = time.monotonic()
-        allowed: set[str] = set()
-        read_at, wait = inf, inf
-        version, names = version_of(node.resource_version), names_on(node.labels)
-        asked: set[str] = set()
-        needed: set[str] = set()
-        for policy, labels in by_policy.items():
-            if self._is_frozen(policy):
-                continue
-            if (pause := self._flaps.wait(name, policy, at=now)) > 0:
-                self._throttled.warning(
-                    "label_flapping", (name, policy), node=name, policy=policy, seconds=round(pause)
-                )
-                wait = min(wait, pause)
-                continue
-            sets = any(values[label] is not None for label in labels)
-            if sets and policy not in names and (pause := self._rate.pending(name, policy, now)) > 0:
-                # Not asked for again: each patch of another label is a new version, for which breakers write once more.
-                wait = min(wait, pause)
-                continue
-            admissions = self._limits.admitting(policy, node.labels, names) if sets else set()
-            if all(self._is_admitted(key, name, version, now) for key in admissions):
-                if sets and policy not in names and (pause := self._rate.wait(name, policy, now)) > 0:
-                    wait = min(wait, pause)
-                    continue
-                allowed.update(labels)
-                read_at = min(read_at, self._records.current_at(policy))
-            else:
-                asked.add(policy)
-                needed |= admissions
-        self._rate.keep(name, by_policy, now)
-        if asked:
-            self._admissions.ask(name, version, asked, needed)
-        else:
-            self._admissions.withdraw(name)
-        return Permit(
-            labels=frozenset() if asked and not self._admissions.is_holding else frozenset(allowed),
-            read_at=read_at,
-            wait=None if wait == inf else wait,
-            is_asked=bool(asked),
-        )
-
-    def _is_admitted(self, key: str, name: str, version: int, now: float) -> bool:
-        """Whether a breaker has admitted a node for a patch of this version, and the limit still has room for it."""
-        breaker = self._records.breaker(key)
-        if breaker.nodes.get(name) != version:
-            return False
-        limit = self._kept_limits.of(key, self._seen, now)
-        return limit is None or not is_over(breaker, self._seen.unrecorded(key, breaker), limit.nodes)
-
-    def _is_frozen(self, policy: str) -> bool:
-        """Whether no label of a policy changes. Orphans of a deleted policy are not frozen by its breaker."""
-        freezes = self._records.freezes
-        return freezes(PAUSED) or freezes(ALL) or (self._limits.is_policy(policy) and freezes(policy))
+async def _set_within(event: asyncio.Event, seconds: float | None) -> None:
+    """Returns when the event is set, or after so many seconds."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()

@@ -68,7 +68,7 @@ class BreakerRecords:
 
     `on_thaw` is called when frozen labels may change again, `on_loss` when the bucket was lost, or may have been lost
     less than `new_bus_wait` seconds ago: its records were the only ones of what was admitted. `on_loss` gets the rest
-    of these seconds; None: the loss is seen only now.
+    of these seconds; without an argument the loss is seen only now. `on_batch` is called after a burst of records.
     """
 
     def __init__(
@@ -77,9 +77,8 @@ class BreakerRecords:
         *,
         registry: CollectorRegistry,
         on_thaw: Callable[[], None],
-        on_loss: Callable[[float | None], None],
+        on_loss: Callable[..., None],
         new_bus_wait: float,
-        on_caught_up: Callable[[], None],
         on_batch: Callable[[], None],
     ) -> None:
         self._bus = bus
@@ -100,7 +99,6 @@ class BreakerRecords:
             on_epoch=self._start_epoch,
             on_batch=self._take_in_batch,
         )
-        self._on_caught_up = on_caught_up
         self._on_batch = on_batch
         self._outstanding: dict[str, tuple[float, float]] = {}  # since when, and when it was first received
         self._epoch: Epoch | None = None
@@ -123,6 +121,11 @@ class BreakerRecords:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch.run())
             tasks.create_task(self._complete_each_epoch())
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether all labels are paused."""
+        return self.freezes(PAUSED)
 
     @property
     def breakers(self) -> list[str]:
@@ -279,7 +282,6 @@ class BreakerRecords:
         epoch = self._epoch
         if epoch is not None and self._synced_epoch == epoch.created and self._watch.status.caught_up:
             self._knows_all = True
-        self._on_caught_up()
         self._on_batch()
 
     def _note(self, key: str, known: _Known) -> None:
@@ -316,7 +318,7 @@ class BreakerRecords:
         self._complete_at = time.monotonic() + (0.0 if self._knows_all else STRANGER_SECONDS)
         self._epoch_began.set()
         if before is not None:
-            self._on_loss(None)
+            self._on_loss()
         elif epoch.age < self._new_bus_wait:
             self._on_loss(self._new_bus_wait - epoch.age)
 

@@ -20,6 +20,7 @@ from bus.kinds import NODE_VERDICTS, REFUSED_LABELS
 from bus.record_kind import Entry, Unreadable
 from bus.records.policies import PolicyRecord
 from bus.records.synced import Synced
+from tas.enforcing.brake import DEFAULTS, BrakeSettings
 from tas.enforcing.changes import LabelChanges, label_changes
 from tas.enforcing.memory import Declined, DeclinedChange, PatchLimit
 from tas.enforcing.refusals import Refusals
@@ -39,7 +40,7 @@ from workers.kubernetes.errors import (
 )
 from workers.kubernetes.reflectors import Reflectors
 from workers.kubernetes.resources import LABELLED_NODES, LabelledNode, NodeMetadata
-from workers.labels.brake import DEFAULTS, Brake, BrakeSettings
+from workers.labels.brake import BrakeLoop
 from workers.labels.reports import LabelReports
 from workers.labels.waking import Waking
 from workers.reconcile.confirmation import Confirmation
@@ -106,18 +107,16 @@ class Labels:
             on_policies=self._policies_complete,
             on_change=self._note_change,
         )
-        self._lease = LeaseFirst(bus, "labels", on_held=self._add_all)
-        self._brake = Brake(
+        self._lease = LeaseFirst(bus, "labels", self._queue, on_held=self._add_all)
+        self._brake = BrakeLoop(
             bus,
             brake,
             registry=registry,
-            on_answer=lambda name, wait: self._queue.add(name, after=wait),
-            on_thaw=self._add_all,
-            on_caught_up=self._start_if_ready,
-            relist=self._followed.relist,
+            lease=self._lease,
+            nodes=self._followed,
+            inputs=self._inputs,
             is_ready=lambda: self.unready() is None,
-            is_active=lambda: self._lease.held and self.unready() is None,
-            verdicts=lambda: self._inputs.verdicts.status,
+            on_change=self._start_if_ready,
         )
         self._waking = Waking(bus, client, registry, is_active=lambda: self._lease.held)
         self._records = RefusalRecords(
@@ -177,7 +176,7 @@ class Labels:
             raise RequeueError(str(error), pause=pause) from error
         finally:
             if self._verdicts.get(name) is verdict:
-                self._brake.settling.note_handled(name)
+                self._brake.note_handled(name)
 
     async def _reconcile(self, name: str) -> float | None:
         """Reconciles one node; returns the seconds until it must be reconciled again, or None."""
@@ -195,7 +194,7 @@ class Labels:
             self._reports.dropped(name, changes.dropped)
         permit = await self._brake.permit(name, node, changes.values)
         if self._verdicts.get(name) is stored:  # else it has changed meanwhile
-            self._brake.settling.note_handled(name)
+            self._brake.note_handled(name)
         if permit.is_asked and not permit.labels:
             return None
         if permit.labels:
@@ -267,7 +266,9 @@ class Labels:
         confirmed = await self._confirmation.confirmed(name, changes.removals, policies, node.labels)
         orphans: frozenset[str] = frozenset()
         if (values := changes.allowed(confirmed)) and changes.orphans:
-            self._add(name)  # the orphans wait: the list of policies may take longer than the other reads are valid
+            self._lease.add(
+                name
+            )  # the orphans wait: the list of policies may take longer than the other reads are valid
         else:
             orphans, listed_at = await self._confirmation.orphans_that_may_go(changes.orphans)
             read_at = min(read_at, listed_at)
@@ -320,7 +321,7 @@ class Labels:
             return
         self._reports.kept(name, orphans)
         if not self._confirmation.is_current(listed_at):
-            self._add(name)
+            self._lease.add(name)
             return
         for label in orphans:
             self._kept.add(name, label, None, at=time.monotonic())
@@ -346,24 +347,19 @@ class Labels:
         if self._unchecked:
             self._unchecked.discard(name)
 
-    def _add(self, name: str) -> None:
-        self._queue.add(name, after=self._lease.delay)
-
     def _add_all(self) -> None:
-        for name in self._nodes:
-            self._brake.settling.note_verdict(name)
-            self._add(name)
+        self._brake.add_all()
 
     def _note_change(self) -> None:
         self._start_if_ready()
-        self._brake.settling.note_change()
+        self._brake.note_change()
 
     def _start_if_ready(self) -> None:
         """Adds every node when the worker has become ready."""
         ready = self.unready() is None
         if ready and not self._started:
             log.info("labels_ready", nodes=len(self._nodes), verdicts=len(self._verdicts))
-            self._add_all()
+            self._brake.add_all()
             if self._unchecked is None:
                 self._unchecked = set(self._nodes)
         self._started = ready
@@ -387,15 +383,16 @@ class Labels:
         known = self._nodes.get(metadata.name)
         self._know(metadata.name, node)
         if known != node:
-            self._add(metadata.name)
+            self._lease.add(metadata.name)
 
     def _know(self, name: str, node: NodeLabels) -> None:
         self._nodes[name] = node
-        self._brake.take_in_node(name, node)
+        self._brake.state.set_node(name, node.resource_version, node.labels, time.monotonic())
 
     def _drop_node(self, name: str, resource_version: str) -> None:
         self._nodes.pop(name, None)
-        self._brake.drop_node(name, resource_version)
+        self._brake.state.drop_node(name, resource_version, time.monotonic())
+        self._brake.note_handled(name)
         self._contested.discard(name)
         self._refusals.set(name, {})
         self._checked(name)
@@ -412,20 +409,22 @@ class Labels:
             self._verdicts[entry.key] = entry
         else:
             self._verdicts.pop(entry.key, None)
-        self._brake.settling.note_verdict(entry.key)
-        self._add(entry.key)
+        self._brake.add(entry.key)
         self._waking.take_in_verdict(entry)
 
     def _start_policies(self, _: Epoch) -> None:
         self._confirmation.claims.clear()  # removals wait for the complete list
-        self._brake.forget_policies()
+        self._brake.state.forget_policies()
 
     def _take_in_policy(self, entry: Entry[PolicyKey, PolicyRecord]) -> None:
-        self._brake.take_in_policy(entry)
+        if entry.present:
+            record = entry.readable()
+            self._brake.state.set_policy(entry.key, None if record is None else record.policy)
+        elif self._brake.state.drop_policy(entry.key):
+            self._brake.add_all()
         if self._confirmation.take_in_policy(entry):
             for node in self._contested:
-                self._brake.settling.note_verdict(node)
-                self._add(node)
+                self._brake.add(node)
             self._contested.clear()
         self._recheck_kept()
 
@@ -436,7 +435,7 @@ class Labels:
     def _recheck_kept(self) -> None:
         """Checks kept orphans again: the policies may not keep them any more."""
         for node in self._kept.clear():
-            self._add(node)
+            self._lease.add(node)
 
 
 def _verdict_of(entry: Entry[str, NodeVerdict]) -> NodeVerdict | None:

@@ -126,7 +126,7 @@ class Marks:
             on_policies=lambda _: self._check_need(),
             on_change=self._start_if_ready,
         )
-        self._lease = LeaseFirst(bus, "marks", on_held=self._add_all)
+        self._lease = LeaseFirst(bus, "marks", self._queue, on_held=self._add_all)
         self._freezes = Freezes(bus, on_change=self._take_in_freezes)
         self._records = RefusalRecords(
             bus,
@@ -414,7 +414,7 @@ class Marks:
         if is_settled(node, self._wanted):
             self._note(name, {})
         else:
-            self._queue.add(name, after=self._lease.delay)
+            self._lease.add(name)
 
     def _add_all(self) -> None:
         for name in self._nodes:

@@ -11,6 +11,7 @@ import structlog
 from bus.connection import Bus
 from bus.errors import BusError
 from bus.lease import Lease
+from workers.reconcile.work_queue import WorkQueue
 
 log = structlog.get_logger(__name__)
 
@@ -19,9 +20,14 @@ HOLD_BACK_SECONDS = 1.0
 
 
 class LeaseFirst:
-    """The delay of this replica's work. `on_held` is called when the replica becomes the lease holder."""
+    """Delays what this replica adds to its queue. `on_held` is called when the replica becomes the lease holder.
 
-    def __init__(self, bus: Bus, key: str, *, on_held: Callable[[], None]) -> None:
+    Attributes:
+        queue: What is added to it directly is not delayed.
+    """
+
+    def __init__(self, bus: Bus, key: str, queue: WorkQueue, *, on_held: Callable[[], None]) -> None:
+        self.queue = queue
         self._key = key
         self._lease = Lease(bus, key)
         self._on_held = on_held
@@ -31,10 +37,9 @@ class LeaseFirst:
         """Whether this replica holds the lease."""
         return self._lease.held
 
-    @property
-    def delay(self) -> float:
-        """Seconds to wait before the reaction to a change."""
-        return 0.0 if self.held else HOLD_BACK_SECONDS
+    def add(self, key: str) -> None:
+        """Adds a key: to be handled now, or on standby later."""
+        self.queue.add(key, after=0.0 if self.held else HOLD_BACK_SECONDS)
 
     async def run(self) -> None:
         """Acquires the lease whenever it is free, until cancelled."""

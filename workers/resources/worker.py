@@ -55,7 +55,7 @@ class Resources:
         self._throttled = ThrottledLog(log)
         self._queue = WorkQueue(self._handle, max_concurrent=MAX_CONCURRENT)
         self._followed = reflectors.whole_nodes.consumer(on_list=self._listed, on_change=self._change)
-        self._lease = LeaseFirst(bus, "resources", on_held=self._followed.relist)
+        self._lease = LeaseFirst(bus, "resources", self._queue, on_held=self._followed.relist)
         self._events = ResourceEvents(bus, source=event_source)
         self._patches = Counter(
             "tas_node_resource_patches",
@@ -139,4 +139,4 @@ class Resources:
         if self._is_correct(node):
             self._events.note(node.metadata.name, node.metadata.uid, self._count, is_listed=is_listed)
         else:
-            self._queue.add(node.metadata.name, after=self._lease.delay)
+            self._lease.add(node.metadata.name)

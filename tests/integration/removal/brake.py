@@ -16,6 +16,7 @@ from bus.buckets import PAUSED
 from bus.connection import Bus
 from bus.errors import BusError
 from bus.kinds import BREAKER_RECORDS, PAUSE_RECORDS
+from tas.enforcing.brake import BrakeSettings
 from tas.enforcing.breaker import reset
 from tas.enforcing.limits import DefaultLimit
 from tas.verdict.brake import Breaker, Pause
@@ -23,7 +24,6 @@ from tests.integration.removal.cases import Case
 from tests.integration.removal.model import PREFIX, VIOLATING, Key, Spec, is_silent, selects
 from tests.integration.removal.observed import Observed, Written
 from tests.integration.removal.spans import Span, intersection
-from workers.labels.brake import BrakeSettings
 
 DEFAULT_NODES = 1
 NO_RATE = BrakeSettings(flap_budget=0, label_rate=None, label_rate_all=None)

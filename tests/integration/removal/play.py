@@ -13,6 +13,7 @@ from pathlib import Path
 
 from bus.connection import Bus
 from lab.sandbox import Sandbox
+from tas.enforcing.brake import BrakeSettings
 from tests.integration.lateness import Lateness
 from tests.integration.removal.api import Api, SandboxApi
 from tests.integration.removal.brake import DEFAULT_NODES, LIMITED, OFF, LimitJudge, Operators
@@ -25,7 +26,6 @@ from tests.integration.removal.workers import KINDS, STALE_AFTER, One, Process, 
 from tests.integration.replicas import Replica, replica, tas
 from tests.integration.servers import Server, eventually
 from tests.integration.watched import meanwhile
-from workers.labels.brake import BrakeSettings
 
 HISTORY_SECONDS = 6.0
 PROCESS_HISTORY_SECONDS = 14.0

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from bus.connection import Bus
 from bus.record_kind import Entry
 from bus.records.nodes import StoredSamples
+from tas.enforcing.brake import BrakeSettings
 from tas.samples.table import Table, TableKey
 from tests.integration.removal.behind import set_pause
 from tests.integration.removal.cases import Case
@@ -25,7 +26,6 @@ from workers.evaluate.worker import Evaluate
 from workers.following.followed_view import FollowedView
 from workers.kubernetes.client import WRITE_SECONDS, KubernetesClient
 from workers.kubernetes.reflectors import Reflectors
-from workers.labels.brake import BrakeSettings
 from workers.labels.worker import Labels
 from workers.materialize.worker import Materialize
 from workers.runtime import Worker

@@ -23,10 +23,10 @@ from pathlib import Path
 import workers.kubernetes.client
 from bus.buckets import NODES, Bucket
 from bus.connection import Bus, RawEntry
+from tas.enforcing.brake import BrakeSettings
 from tas.enforcing.limits import DefaultLimit
 from tests.integration.workers.whole_process import NAMES, NumberedContext, settings_of_all
 from tests.kubernetes.world import STALE_SECONDS
-from workers.labels.brake import BrakeSettings
 from workers.labels.worker import Labels
 from workers.process.log_form import LogFormat, LogLevel
 from workers.process.logs import configure_logging

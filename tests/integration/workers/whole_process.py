@@ -7,11 +7,11 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from cli.loading import load_settings
+from tas.enforcing.brake import BrakeSettings
 from tas.enforcing.label_rate import Rate
 from tas.enforcing.limits import DefaultLimit
 from workers.context import Context
 from workers.kubernetes.client import KubernetesClient
-from workers.labels.brake import BrakeSettings
 from workers.registry import ALL_WORKERS, WORKERS
 from workers.runtime import Worker
 from workers.settings import Settings

@@ -18,6 +18,7 @@ from bus.kinds import BREAKER_RECORDS, NODE_TABLES, NODE_VERDICTS, OUTSTANDING
 from cli.brake import TRIES, _reset
 from lab.sandbox import Sandbox
 from lab.sandbox.resources import NODES
+from tas.enforcing.brake import BrakeSettings
 from tas.enforcing.label_rate import Rate
 from tas.verdict.outstanding import Announcement
 from tests.integration.bus.limits import long_limits
@@ -30,8 +31,7 @@ from tests.kubernetes.world import STALE_SECONDS, World, deschedule
 from workers.evaluate.worker import Evaluate
 from workers.following.followed_view import FollowedView
 from workers.following.records import Records
-from workers.labels.admissions import Admissions
-from workers.labels.brake import BrakeSettings
+from workers.labels.brake import BrakeLoop
 
 __all__ = ["long_limits", "world"]
 
@@ -94,7 +94,7 @@ def cluster(
     sandbox: Sandbox, world: World, kubeconfig: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> Cluster:
     for module in (
-        "labels.admissions",
+        "labels.brake",
         "evaluate.announcing",
         "labels.breaker_records",
     ):  # however slow this machine is
@@ -102,13 +102,13 @@ def cluster(
     monkeypatch.setattr("tas.verdict.outstanding.HOLD_SECONDS", 600.0)
     monkeypatch.setattr("tas.verdict.pending.GIVE_UP_SECONDS", 600.0)
     holds: list[str] = []
-    hold = Admissions._hold
+    hold = BrakeLoop._hold
 
-    def counted(admissions: Admissions) -> None:
+    def counted(loop: BrakeLoop) -> None:
         holds.append("hold")
-        hold(admissions)
+        hold(loop)
 
-    monkeypatch.setattr(Admissions, "_hold", counted)
+    monkeypatch.setattr(BrakeLoop, "_hold", counted)
     return Cluster(sandbox, world, kubeconfig, server.url, holds)
 
 
@@ -229,7 +229,7 @@ async def test_a_node_waits_for_announced_verdicts_only_as_long_as_the_bound(
 ) -> None:
     """Something announces outstanding verdicts again and again, and never ends: it keeps no label away."""
     hold = 0.5
-    monkeypatch.setattr("workers.labels.admissions.HOLD_SECONDS", hold)
+    monkeypatch.setattr("workers.labels.brake.HOLD_SECONDS", hold)
     world, name = cluster.world, cluster.world.name()
     (node,) = await nodes_of(world, 1)
     announced = asyncio.Event()

@@ -17,6 +17,7 @@ from bus.kinds import BREAKER_RECORDS, PAUSE_RECORDS, synced_of
 from cli.brake import TRIES, _pause, _reset, _resume
 from lab.sandbox import Sandbox
 from lab.sandbox.resources import NODES
+from tas.enforcing.brake import BrakeSettings
 from tas.enforcing.limits import DefaultLimit
 from tas.verdict.brake import ALL, Breaker, Trip
 from tests.integration.servers import Server, answered, eventually
@@ -24,7 +25,6 @@ from tests.kubernetes.admin import Admin
 from tests.kubernetes.label_fixtures import Running, labels, labels_running, world
 from tests.kubernetes.label_scenarios import VIOLATING, has
 from tests.kubernetes.world import World, deschedule
-from workers.labels.brake import BrakeSettings
 
 __all__ = ["labels", "world"]
 
@@ -69,10 +69,10 @@ async def nodes_of(world: World, count: int) -> list[str]:
 
 async def postponed_or_labelled(world: World, labels: Running, node: str, policy: str) -> None:
     """Waits until a node has a label, or waits until it may be admitted."""
-    queue, admissions = labels.worker._queue, labels.worker._brake._admissions
+    queue, brake = labels.worker._queue, labels.worker._brake.state
 
     async def is_decided() -> bool:
-        is_postponed = not queue._busy and node in admissions._asked and not admissions._is_relisted
+        is_postponed = not queue._busy and node in brake.asked and not brake._is_relisted
         return is_postponed or not await world.has(node, policy, None)
 
     await eventually(is_decided)
@@ -109,7 +109,7 @@ async def test_a_breaker_trips_before_one_label_too_many_freezes_and_is_reset_by
     assert await world.has(first, name, VIOLATING)  # neither removed nor set
     assert await world.has(third, name, None)
     # However slow this machine is, the first node makes room before the third one trips the breaker again.
-    monkeypatch.setattr("workers.labels.admissions.PATIENCE_SECONDS", 600.0)
+    monkeypatch.setattr("tas.enforcing.brake.PATIENCE_SECONDS", 600.0)
     assert await TRIES.of(lambda: _reset(world.bus, name)) == 0
     await eventually(has(world, first, name, None))
     await eventually(has(world, third, name, VIOLATING))
@@ -270,7 +270,7 @@ async def test_the_breaker_over_all_policies_freezes_all_of_them(
 async def test_while_paused_no_label_changes_and_a_wiped_bus_does_not_end_the_pause(
     world: World, labels: Running, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.labels.admissions.IN_FLIGHT_SECONDS", 0.5)
+    monkeypatch.setattr("workers.labels.brake.IN_FLIGHT_SECONDS", 0.5)
     name, (first, second) = world.name(), await nodes_of(world, 2)
     namespace = await world.namespace()
     await world.policy(namespace, name, deschedule())
@@ -327,7 +327,7 @@ async def test_a_replica_that_knows_no_earlier_freezes_waits_before_it_calls_the
 async def test_after_a_loss_of_the_records_the_labels_of_the_nodes_count(
     world: World, labels: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.labels.admissions.IN_FLIGHT_SECONDS", 0.5)
+    monkeypatch.setattr("workers.labels.brake.IN_FLIGHT_SECONDS", 0.5)
     name, (first, second, third) = world.name(), await nodes_of(world, 3)
     await world.policy(await world.namespace(), name, deschedule(), breaker={"maxNodes": 2})
     await sampled(world, [first, second], health=1)
@@ -364,9 +364,9 @@ async def test_a_patch_from_before_a_wipe_counts_for_a_replica_that_starts_after
         assert await world.has(first, name, None), "the patch has arrived too early to be a hard case"
         released.set()
         await eventually(has(world, first, name, VIOLATING))
-        labels.worker._brake._admissions.note_loss(0.0)  # the 30 s are over
-        await eventually(lambda: labels.worker._brake._admissions._is_relisted)
-        labels.worker._add_all()
+        labels.worker._brake.lose_records(0.0)  # the 30 s are over
+        await eventually(lambda: labels.worker._brake.state._is_relisted)
+        labels.worker._brake.add_all()
         await wait_for_trip(world, name)
         assert await world.has(second, name, None)
 

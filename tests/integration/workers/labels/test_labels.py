@@ -20,6 +20,7 @@ from bus.subjects import policy_key, verdict_key
 from lab.sandbox import Sandbox
 from lab.sandbox.faults import Call, Drop, Which
 from lab.sandbox.resources import NODES
+from tas.enforcing.brake import BrakeSettings
 from tas.policy.policy import PolicyKey
 from tas.verdict.verdict import ABSENT, DesiredKind, DesiredLabel
 from tests.integration.bus.followers import consumers
@@ -33,7 +34,6 @@ from tests.kubernetes.world import World, deschedule
 from workers.kubernetes.client import WRITE_SECONDS, KubernetesClient
 from workers.kubernetes.resources import POLICIES as POLICY_OBJECTS
 from workers.kubernetes.resources import Resource
-from workers.labels.brake import BrakeSettings
 from workers.reconcile.node_patches import PATCHES, PATCHES_SECONDS
 
 __all__ = ["admin", "client", "labels", "world"]
