@@ -18,12 +18,13 @@ from cli.loop import run_to_end
 from tas.values.window import near_window
 from workers.context import Context
 from workers.discovery import SHARED_MEMORY, announced, temporary_directory
+from workers.http.listening import check_free
 from workers.process.embedded import EmbeddedBus
 from workers.process.errors import StartError, WorkerError
 from workers.process.logs import configure_logging
 from workers.process.signals import stop_signals
 from workers.registry import ALL_WORKERS, ON_EACH_NODE, WORKERS, run_by
-from workers.runtime import Supervisor, Worker, beside, check_free, new_registry
+from workers.runtime import Supervisor, Worker, beside, new_registry
 from workers.settings import EMBEDDED_PORT, Settings, flag, variable
 
 log = structlog.get_logger("tas")

@@ -26,12 +26,12 @@ if TYPE_CHECKING:  # each is loaded by who needs it
     from workers.following.followed_view import FollowedView
     from workers.following.roster import Roster
     from workers.http.certificates import Certificates, TlsMetrics
-    from workers.http.limits import Limits
     from workers.kubernetes.client import KubernetesClient
     from workers.kubernetes.errors import ConfigurationError
     from workers.kubernetes.metrics import RequestMetrics
     from workers.kubernetes.reflectors import Reflectors
     from workers.samples.metrics import SourceMetrics
+    from workers.scheduler.server import SchedulerServer
 
 
 class Context:
@@ -149,13 +149,25 @@ class Context:
             self._reflectors = Reflectors(client)
         return self._reflectors
 
-    def limits(self) -> "Limits":
-        """Those of connections to a server that answers kube-scheduler."""
+    def server(self, name: str, *, purpose: str = "", setting: str = "--listen, TAS_LISTEN") -> "SchedulerServer":
+        """The server of the worker `name` that answers kube-scheduler. Raises StartError."""
         from workers.http.limits import Limits
+        from workers.scheduler.server import SchedulerServer
 
-        return Limits(connections=self.settings.max_connections, idle_seconds=self.settings.idle_timeout)
+        settings = self.settings
+        return SchedulerServer(
+            name,
+            settings.listen,
+            self.registry,
+            purpose=purpose,
+            setting=setting,
+            max_body_bytes=settings.max_body,
+            shared=settings.share_listen,
+            limits=Limits(connections=settings.max_connections, idle_seconds=settings.idle_timeout),
+            certificates=self._certificates(),
+        )
 
-    def certificates(self) -> "Certificates | None":
+    def _certificates(self) -> "Certificates | None":
         """The files of HTTPS, or None for plain HTTP. Raises StartError."""
         from workers.http.certificates import Certificates
         from workers.http.tls_files import TlsError, TlsFiles

@@ -15,21 +15,15 @@ async def _build(context: "Context") -> "Worker":
     from workers.agents.configured import agents_file, hooks_of
     from workers.agents.worker import AgentsWorker
 
-    settings = context.settings
-    bus = await context.bus()
-    source = agents_file(settings, context.registry)
+    source = agents_file(context.settings, context.registry)
     return AgentsWorker(
-        bus,
+        await context.bus(),
         await context.view(),
         source,
         await source.load(),
+        context.server("agents", setting="--listen, TAS_LISTEN, HTTP_PORT"),
         hooks_of=hooks_of,
-        listen=settings.listen,
         registry=context.registry,
-        max_body_bytes=settings.max_body,
-        share_listen=settings.share_listen,
-        limits=context.limits(),
-        certificates=context.certificates(),
     )
 
 

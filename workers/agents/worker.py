@@ -6,7 +6,6 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AsyncExitStack
 from functools import partial
 
 import structlog
@@ -28,18 +27,13 @@ from workers.agents.learner import hand_over
 from workers.agents.learning import Learning
 from workers.following.allocations import FollowedAllocations
 from workers.following.followed_view import FollowedView
-from workers.http.address import Address
-from workers.http.certificates import Certificates
-from workers.http.connections import ConnectionMetrics
-from workers.http.limits import Limits
 from workers.process.logs import ThrottledLog
 from workers.process.version import product_version
-from workers.runtime import first_ready, json_response, listening
+from workers.runtime import json_response
 from workers.scheduler.extensions import Extension
-from workers.scheduler.http import MAX_BODY_BYTES, AnswerRing, Route, build_app
-from workers.scheduler.metrics import ExtenderMetrics
+from workers.scheduler.http import Route
 from workers.scheduler.mounted import MountedExtension
-from workers.scheduler.request_log import with_request_lines
+from workers.scheduler.server import SchedulerServer
 
 log = structlog.get_logger("agents")
 
@@ -68,26 +62,15 @@ class AgentsWorker:
         followed: FollowedView,
         source: AgentsSource,
         agents: Agents,
+        server: SchedulerServer,
         *,
         hooks_of: HooksOf,
-        listen: Address,
         registry: CollectorRegistry,
-        max_body_bytes: int = MAX_BODY_BYTES,
-        share_listen: bool = False,
-        limits: Limits | None = None,
-        certificates: Certificates | None = None,
     ) -> None:
-        """`agents` are those that `source` has loaded. With `certificates` it serves HTTPS to admitted clients only."""
+        """`agents` are those that `source` has loaded."""
         self._source = source
         self._hooks_of = hooks_of
-        self._listen = listen
-        self._limits = limits or Limits()
-        self._certificates = certificates
-        self._share_listen = share_listen
-        self._max_body_bytes = max_body_bytes
-        self._connections = ConnectionMetrics(registry)
-        self._metrics = ExtenderMetrics(registry)
-        self.answers = AnswerRing()
+        self._server = server
         self._throttled = ThrottledLog(log)
         self._followed = followed
         self._nodes = NodeView(self._followed.view)
@@ -112,43 +95,22 @@ class AgentsWorker:
 
     async def run(self) -> None:
         """Serves until cancelled, then finishes current requests."""
-        app = build_app(
-            {PREFIX: {"bind": refuse_bind}},
-            unready=self.unready,
-            max_body_bytes=self._max_body_bytes,
-            on_answer=with_request_lines("agents", self._answered),
-            metrics=self._metrics,
-            routes=[web.get("/version", _version)],
-            changing=self._routes,
-        )
-        async with AsyncExitStack() as stack:
-            tasks = await stack.enter_async_context(asyncio.TaskGroup())
-            stack.enter_context(self._interrupter.watching())
-            tasks.create_task(self._followed.run())
-            tasks.create_task(self._allocations.run())
-            tasks.create_task(self._learning.run())
-            tasks.create_task(self._follow_file())
-            if self._share_listen:
-                await first_ready(self.unready)
-            address = await stack.enter_async_context(
-                listening(
-                    app,
-                    self._listen,
-                    purpose="agents",
-                    setting="--listen, TAS_LISTEN, HTTP_PORT",
-                    limits=self._limits,
-                    certificates=self._certificates,
-                    metrics=self._connections,
-                    shared=self._share_listen,
-                )
-            )
-            scheme = "http" if self._certificates is None else "https"
-            log.info("extender_listening", url=f"{scheme}://{address}{PREFIX}")
-            await asyncio.Event().wait()
+        async with asyncio.TaskGroup() as tasks:
+            with self._interrupter.watching():
+                for part in (self._followed.run(), self._allocations.run(), self._learning.run(), self._follow_file()):
+                    tasks.create_task(part)
+                async with self._server.serving(
+                    {PREFIX: {"bind": refuse_bind}},
+                    unready=self.unready,
+                    routes=[web.get("/version", _version)],
+                    on_answer=self._answered,
+                    changing=self._routes,
+                ):
+                    await asyncio.Event().wait()
 
     def health_routes(self) -> Iterable[web.RouteDef]:
         """Routes for the last answers and the agents."""
-        return [web.get("/answers", self._answers), web.get("/agents", self._list_agents)]
+        return [self._server.answers_route(), web.get("/agents", self._list_agents)]
 
     async def _follow_file(self) -> None:
         while True:
@@ -174,7 +136,7 @@ class AgentsWorker:
         routes = {}
         for name, (loaded, mounted) in self._mounted.items():
             served = {str(verb): mounted.verbs[verb] for verb in AgentVerb if verb in loaded.config.verbs}
-            self._metrics.mount(f"/{name}", served)
+            self._server.metrics.mount(f"/{name}", served)
             for verb, handler in served.items():
                 route = Route(f"/{name}", verb, handler)
                 routes[f"/{name}/{verb}"] = routes[f"{PATHS[AgentVerb(verb)]}/{name}"] = route
@@ -200,7 +162,6 @@ class AgentsWorker:
         return MountedExtension(extension, self._nodes, limit=config.timeout)
 
     def _answered(self, answer: Answer) -> None:
-        self.answers.add(answer)
         if 0 < answer.candidates == answer.unknown + answer.unknown_rejected:
             missing = next((each for each in answer.values if each.rule == NO_OPINION and each.value), None)
             if missing is not None:  # else it has not learned anything of such a pod, or its formula does not apply
@@ -215,10 +176,7 @@ class AgentsWorker:
 
     def last_answers(self) -> Mapping[str, LastAnswer]:
         """The last answer by verb."""
-        return self.answers.last
-
-    async def _answers(self, _request: web.Request) -> web.Response:
-        return web.Response(body=self.answers.to_json(), content_type="application/json")
+        return self._server.answers.last
 
     async def _list_agents(self, _request: web.Request) -> web.Response:
         return json_response([_described(loaded) for loaded, _ in self._mounted.values()])

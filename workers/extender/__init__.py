@@ -20,19 +20,15 @@ async def _build(context: "Context") -> "Worker":
     return ExtenderWorker(
         await context.bus(),
         await context.view(),
-        listen=settings.listen,
+        context.server("extender"),
         registry=context.registry,
-        max_body_bytes=settings.max_body,
         unknown_policy_fails=settings.unknown_policy is UnknownPolicy.ERROR,
         unresolvable=settings.failed_nodes is FailedNodes.UNRESOLVABLE,
         debug_explain=settings.debug_explain,
         prometheus_query=settings.prometheus_query,
-        share_listen=settings.share_listen,
         extensions=installed(),
         only=settings.only,
         extension_seconds=settings.extension_timeout,
-        limits=context.limits(),
-        certificates=context.certificates(),
     )
 
 

@@ -24,17 +24,12 @@ from workers.extender.instant_query import InstantQueryHandler
 from workers.following.allocations import FollowedAllocations
 from workers.following.cards import FollowedCards
 from workers.following.followed_view import FollowedView
-from workers.http.address import Address
-from workers.http.certificates import Certificates
-from workers.http.connections import ConnectionMetrics
-from workers.http.limits import Limits
 from workers.process.logs import ThrottledLog
-from workers.runtime import first_ready, json_response, listening, version_route
+from workers.runtime import json_response, version_route
 from workers.scheduler.extensions import TELEMETRY, Extension, load
-from workers.scheduler.http import AnswerRing, build_app, verb_handlers
-from workers.scheduler.metrics import ExtenderMetrics
+from workers.scheduler.http import verb_handlers
 from workers.scheduler.mounted import EXTENSION_SECONDS, MountedExtension, entered
-from workers.scheduler.request_log import with_request_lines
+from workers.scheduler.server import SchedulerServer
 
 log = structlog.get_logger("extender")
 
@@ -51,32 +46,23 @@ class ExtenderWorker:
         self,
         bus: Bus,
         followed: FollowedView,
+        server: SchedulerServer,
         *,
-        listen: Address,
         registry: CollectorRegistry,
-        max_body_bytes: int,
         unknown_policy_fails: bool = False,
         unresolvable: bool = True,
         debug_explain: bool = False,
         prometheus_query: bool = False,
-        share_listen: bool = False,
-        limits: Limits | None = None,
-        certificates: Certificates | None = None,
         extensions: Iterable[EntryPoint] = (),
         only: str | None = None,
         extension_seconds: float = EXTENSION_SECONDS,
     ) -> None:
-        """`followed` has the costs of pods. With `certificates` it serves HTTPS to admitted clients only.
+        """`followed` has the costs of pods.
 
         All `extensions` are mounted beside telemetry; with `only`, just the one with that name. A call of an extension
         is cancelled after `extension_seconds`. Raises StartError if `only` cannot be mounted.
         """
-        self._listen = listen
-        self._limits = limits or Limits()
-        self._certificates = certificates
-        self._connections = ConnectionMetrics(registry)
-        self._max_body_bytes = max_body_bytes
-        self.answers = AnswerRing()
+        self._server = server
         self._followed = followed
         self._decider = TelemetryDecider(
             self._followed.view, unknown_policy_fails=unknown_policy_fails, unresolvable=unresolvable
@@ -88,7 +74,6 @@ class ExtenderWorker:
             if prometheus_query
             else None
         )
-        self._share_listen = share_listen
         self._served = {PREFIX: verb_handlers(self._decider)} if only in (None, TELEMETRY) else {}
         nodes = NodeView(self._followed.view)
         self._extensions = [
@@ -106,7 +91,6 @@ class ExtenderWorker:
         allocations = nodes.followed_allocations
         self._allocations = None if allocations is None else FollowedAllocations(bus, allocations)
         self._served |= {path: mounted.verbs for mounted in self._extensions if (path := mounted.extension.path)}
-        self._metrics = ExtenderMetrics(registry)
         self._throttled = ThrottledLog(log)
         self._export(registry)
 
@@ -131,56 +115,38 @@ class ExtenderWorker:
 
     async def run(self) -> None:
         """Serves until cancelled, then finishes current requests."""
-        app = build_app(
-            self._served,
-            unready=self.unready,
-            max_body_bytes=self._max_body_bytes,
-            on_answer=with_request_lines("extender", self._answered),
-            metrics=self._metrics,
-            routes=[version_route(), *([self._explain.route()] if self._debug_explain else [])],
-        )
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._followed.run())
             for part in (self._cards, self._allocations):
                 if part is not None:
                     tasks.create_task(part.run())
-            if self._share_listen:
-                await first_ready(self.unready)
-            async with listening(
-                app,
-                self._listen,
-                purpose="extender",
-                setting="--listen, TAS_LISTEN",
-                limits=self._limits,
-                certificates=self._certificates,
-                metrics=self._connections,
-                shared=self._share_listen,
-            ) as address:
-                scheme = "http" if self._certificates is None else "https"
-                log.info("extender_listening", url=f"{scheme}://{address}{next(iter(self._served))}")
-                async with entered(self._extensions):
-                    await asyncio.Event().wait()
+            async with (
+                self._server.serving(
+                    self._served,
+                    unready=self.unready,
+                    routes=[version_route(), *([self._explain.route()] if self._debug_explain else [])],
+                    on_answer=self._answered,
+                ),
+                entered(self._extensions),
+            ):
+                await asyncio.Event().wait()
 
     def health_routes(self) -> Iterable[web.RouteDef]:
         """Routes for the last answers, the explanation of current answers, the extensions, and queries."""
         return [
-            web.get("/answers", self._answers),
+            self._server.answers_route(),
             web.get("/extensions", self._list_extensions),
             self._explain.route(),
             *([] if self._queries is None else self._queries.routes()),
         ]
 
     def _answered(self, answer: Answer) -> None:
-        self.answers.add(answer)
         if answer.outcome is Outcome.POLICY_NOT_FOUND:
             self._throttled.warning("policy_not_found", answer.policy, policy=answer.policy, pod=answer.pod)
 
     def last_answers(self) -> Mapping[str, LastAnswer]:
         """The last answer by verb."""
-        return self.answers.last
-
-    async def _answers(self, _request: web.Request) -> web.Response:
-        return web.Response(body=self.answers.to_json(), content_type="application/json")
+        return self._server.answers.last
 
     async def _list_extensions(self, _request: web.Request) -> web.Response:
         telemetry = {"name": TELEMETRY, "path": PREFIX, "verbs": list(VERBS), "problem": None}

@@ -15,19 +15,14 @@ async def _build(context: "Context") -> "Worker":
     from workers.gpu.worker import GpuExtender
 
     settings = context.settings
-    bus = await context.bus()
     return GpuExtender(
-        bus,
+        await context.bus(),
         await context.connect_kubernetes("gpu"),
-        listen=settings.listen,
+        context.server("gpu", purpose="GPU extender"),
         registry=context.registry,
         options=settings.card_options,
         by=settings.card_score,
         one_start=settings.one_start,
-        max_body_bytes=settings.max_body,
-        share_listen=settings.share_listen,
-        limits=context.limits(),
-        certificates=context.certificates(),
     )
 
 

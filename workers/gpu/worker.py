@@ -14,7 +14,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from bus.connection import Bus
 from tas.extender.decision import FilterDecision, Pod
 from tas.extender.gpu import CardsDecider
-from tas.extender.verbs import Answer
 from tas.extension import Hooks, NodeView
 from tas.gpu.card_score import CardScore
 from tas.gpu.claim import Options
@@ -23,17 +22,11 @@ from tas.processes.process import LastAnswer
 from tas.view.view import View
 from workers.following.cards import FollowedCards
 from workers.gpu.binder import CardBinder
-from workers.http.address import Address
-from workers.http.certificates import Certificates
-from workers.http.connections import ConnectionMetrics
-from workers.http.limits import Limits
 from workers.kubernetes.client import KubernetesClient
-from workers.runtime import first_ready, json_response, listening, version_route
+from workers.runtime import json_response, version_route
 from workers.scheduler.extensions import Extension
-from workers.scheduler.http import MAX_BODY_BYTES, AnswerRing, build_app
-from workers.scheduler.metrics import ExtenderMetrics
 from workers.scheduler.mounted import MountedExtension, entered
-from workers.scheduler.request_log import with_request_lines
+from workers.scheduler.server import SchedulerServer
 
 log = structlog.get_logger("gpu")
 
@@ -54,29 +47,15 @@ class GpuExtender:
         self,
         bus: Bus,
         client: KubernetesClient,
+        server: SchedulerServer,
         *,
-        listen: Address,
         registry: CollectorRegistry,
         options: Options,
         by: CardScore = CardScore.PACK,
         one_start: bool = False,
-        max_body_bytes: int = MAX_BODY_BYTES,
-        share_listen: bool = False,
-        limits: Limits | None = None,
-        certificates: Certificates | None = None,
     ) -> None:
-        """With `certificates` it serves HTTPS to admitted clients only.
-
-        `by` says by what nodes are scored; `one_start` is as in `CardBinder`.
-        """
-        self._listen = listen
-        self._limits = limits or Limits()
-        self._certificates = certificates
-        self._share_listen = share_listen
-        self._max_body_bytes = max_body_bytes
-        self._connections = ConnectionMetrics(registry)
-        self._metrics = ExtenderMetrics(registry)
-        self.answers = AnswerRing()
+        """`by` says by what nodes are scored; `one_start` is as in `CardBinder`."""
+        self._server = server
         nodes = NodeView(View())
         self._decider = CardsDecider(nodes.cards(), options=options, by=by)
         assert nodes.followed_cards is not None
@@ -108,36 +87,18 @@ class GpuExtender:
 
     async def run(self) -> None:
         """Serves until cancelled, then finishes current requests."""
-        app = build_app(
-            {PREFIX: self._mounted.verbs},
-            unready=self.unready,
-            max_body_bytes=self._max_body_bytes,
-            on_answer=with_request_lines("gpu", self._answered),
-            metrics=self._metrics,
-            routes=[version_route()],
-        )
+        served = {PREFIX: self._mounted.verbs}
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._followed.run())
-            if self._share_listen:
-                await first_ready(self.unready)
-            async with listening(
-                app,
-                self._listen,
-                purpose="GPU extender",
-                setting="--listen, TAS_LISTEN",
-                limits=self._limits,
-                certificates=self._certificates,
-                metrics=self._connections,
-                shared=self._share_listen,
-            ) as address:
-                scheme = "http" if self._certificates is None else "https"
-                log.info("extender_listening", url=f"{scheme}://{address}{PREFIX}")
-                async with entered([self._mounted]):
-                    await asyncio.Event().wait()
+            async with (
+                self._server.serving(served, unready=self.unready, routes=[version_route()]),
+                entered([self._mounted]),
+            ):
+                await asyncio.Event().wait()
 
     def health_routes(self) -> Iterable[web.RouteDef]:
         """Routes for the last answers and the extension."""
-        return [web.get("/answers", self._answers), web.get("/extensions", self._list_extensions)]
+        return [self._server.answers_route(), web.get("/extensions", self._list_extensions)]
 
     def _filter(self, pod: Pod, candidates: Collection[str], _now: float) -> FilterDecision:
         found = self._decider.filter(pod, candidates)
@@ -148,15 +109,9 @@ class GpuExtender:
     def _score(self, pod: Pod, candidates: Collection[str], _now: float) -> dict[str, int]:
         return self._decider.score(pod, candidates)
 
-    def _answered(self, answer: Answer) -> None:
-        self.answers.add(answer)
-
     def last_answers(self) -> Mapping[str, LastAnswer]:
         """The last answer by verb."""
-        return self.answers.last
-
-    async def _answers(self, _request: web.Request) -> web.Response:
-        return web.Response(body=self.answers.to_json(), content_type="application/json")
+        return self._server.answers.last
 
     async def _list_extensions(self, _request: web.Request) -> web.Response:
         return json_response([self._mounted.describe()])

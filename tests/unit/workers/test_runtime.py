@@ -18,9 +18,10 @@ from structlog.testing import capture_logs
 
 from workers.http.address import Address
 from workers.http.connections import bind
+from workers.http.listening import listening
 from workers.process.errors import StartError, WorkerError
 from workers.process.signals import stop_signals
-from workers.runtime import Supervisor, listening, new_registry
+from workers.runtime import Supervisor, new_registry
 
 LOOPBACK = Address("127.0.0.1", 0)
 

@@ -24,8 +24,8 @@ from workers.collect.sources.config import ConfigFile
 from workers.collect.sources.tokens import TokenFile
 from workers.http.address import Address
 from workers.http.certificates import Certificates
+from workers.http.listening import listening
 from workers.process.logs import ThrottledLog
-from workers.runtime import listening
 
 log = structlog.get_logger("collect")
 

@@ -35,6 +35,7 @@ from workers.following.synced import write_synced
 from workers.http.address import Address
 from workers.process.errors import StartError
 from workers.process.version import product_version
+from workers.scheduler.server import SchedulerServer
 
 POD = {"metadata": {"name": "p", "namespace": "n", "uid": "u"}}
 NAMES = {"Pod": POD, "Nodes": None, "NodeNames": ["a", "b"]}
@@ -197,8 +198,8 @@ async def serving(
         FollowedView(bus, default_stale_after=60.0),
         source,
         await source.load(),
+        SchedulerServer("agents", listen, registry),
         hooks_of=hooks_of,
-        listen=listen,
         registry=registry,
     )
     async with running(worker), aiohttp.ClientSession() as session:

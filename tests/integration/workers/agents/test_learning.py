@@ -39,6 +39,7 @@ from workers.following.synced import write_synced
 from workers.http.address import Address
 from workers.inventory.worker import Inventory
 from workers.kubernetes.client import KubernetesClient
+from workers.scheduler.server import SchedulerServer
 
 FILE = "agents: {rl-priority: , pigeon-holing: }"
 PROGRAM = "tests.integration.workers.agents.test_learning"
@@ -142,8 +143,8 @@ async def replica(bus: Bus, folder: Path, text: str = FILE) -> AsyncIterator[Rep
         FollowedView(bus, default_stale_after=60.0),
         source,
         await source.load(),
+        SchedulerServer("agents", Address("127.0.0.1", *free_ports(1)), registry),
         hooks_of=hooks_of,
-        listen=Address("127.0.0.1", *free_ports(1)),
         registry=registry,
     )
     async with running(worker):

@@ -18,7 +18,7 @@ from tas.view.view import View
 from tests.deciders import FixedDecider
 from tests.integration.servers import eventually
 from workers.http.address import Address
-from workers.runtime import listening
+from workers.http.listening import listening
 from workers.scheduler.extensions import Extension
 from workers.scheduler.http import build_app, verb_handlers
 from workers.scheduler.metrics import ExtenderMetrics

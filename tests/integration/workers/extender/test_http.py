@@ -19,7 +19,7 @@ from tas.extender.verbs import Answer
 from tests.deciders import FixedDecider
 from tests.integration.servers import eventually
 from workers.http.address import Address
-from workers.runtime import listening
+from workers.http.listening import listening
 from workers.scheduler.http import UNFINISHED_BODIES, AnswerRing, build_app, verb_handlers
 from workers.scheduler.metrics import CLIENT_GONE, ExtenderMetrics
 

@@ -19,7 +19,7 @@ from tests.integration.servers import eventually
 from workers.extender import instant_query
 from workers.extender.instant_query import MAX_BODY_BYTES, MAX_WAITING, PATH, InstantQueryHandler
 from workers.http.address import Address
-from workers.runtime import listening
+from workers.http.listening import listening
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 

@@ -17,7 +17,7 @@ from tests.integration.workers.extender.test_http import Connection, Reply, requ
 from workers.http.address import Address
 from workers.http.connections import ConnectionMetrics
 from workers.http.limits import Limits
-from workers.runtime import listening
+from workers.http.listening import listening
 
 PATIENCE = 120.0
 LARGE = 32 << 20

@@ -26,9 +26,9 @@ from workers.http.address import Address
 from workers.http.certificates import Certificates, TlsMetrics
 from workers.http.connections import ConnectionMetrics
 from workers.http.limits import Limits
+from workers.http.listening import listening
 from workers.http.tls import load_credentials
 from workers.http.tls_files import TlsError, TlsFiles
-from workers.runtime import listening
 
 PATIENCE = 120.0
 AUTHORITY = Authority("cluster")

@@ -17,6 +17,7 @@ from workers.extender.worker import ExtenderWorker
 from workers.following.followed_view import FollowedView
 from workers.following.synced import write_synced
 from workers.http.address import Address
+from workers.scheduler.server import SchedulerServer
 
 __all__ = ["long_limits"]
 
@@ -28,7 +29,8 @@ ASK = {"Pod": {"metadata": {"name": "p", "namespace": "n"}}, "Nodes": None, "Nod
 async def test_once_ready_it_answers_also_while_the_lists_of_a_new_epoch_are_incomplete(bus: Bus) -> None:
     listen = Address("127.0.0.1", *free_ports(1))
     followed = FollowedView(bus, default_stale_after=60.0)
-    worker = ExtenderWorker(bus, followed, listen=listen, registry=CollectorRegistry(), max_body_bytes=1 << 20)
+    registry = CollectorRegistry()
+    worker = ExtenderWorker(bus, followed, SchedulerServer("extender", listen, registry), registry=registry)
 
     async def filtered(session: aiohttp.ClientSession) -> tuple[int, Any]:
         async with session.post(f"http://{listen}/scheduler/filter", json=ASK) as answer:

@@ -27,6 +27,7 @@ from workers.following.synced import write_synced
 from workers.gpu.worker import GpuExtender
 from workers.http.address import Address
 from workers.kubernetes.client import KubernetesClient
+from workers.scheduler.server import SchedulerServer
 
 NAMESPACE = "default"
 
@@ -134,11 +135,10 @@ class Gpus:
             worker = GpuExtender(
                 bus or self.bus,
                 client,
-                listen=listen,
+                SchedulerServer("gpu", listen, registry, shared=share_listen),
                 registry=registry,
                 options=options or Options(),
                 one_start=one_start,
-                share_listen=share_listen,
             )
             async with running(worker):
                 extender = Extender(worker, f"http://{listen}", session, registry)

@@ -5,7 +5,7 @@ import random
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -44,6 +44,7 @@ from workers.following.synced import write_synced
 from workers.gpu.binder import CardBinder, Result
 from workers.http.address import Address
 from workers.kubernetes.client import KubernetesClient
+from workers.scheduler.server import SchedulerServer
 
 __all__ = ["long_limits"]
 
@@ -298,6 +299,14 @@ async def test_a_binding_is_not_sent_when_its_reads_are_old(world: Gpus, monkeyp
     assert "nodeName" not in world.pod("p")["spec"]
 
 
+def extender_with(
+    extensions: Sequence[EntryPoint], followed: FollowedView, listen: Address, *, world: Gpus, only: str | None = None
+) -> tuple[ExtenderWorker, CollectorRegistry]:
+    registry = CollectorRegistry()
+    server = SchedulerServer("extender", listen, registry)
+    return ExtenderWorker(world.bus, followed, server, registry=registry, extensions=extensions, only=only), registry
+
+
 async def test_an_installed_extension_is_asked_once_what_it_reads_is_complete(
     world: Gpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,19 +328,10 @@ async def test_an_installed_extension_is_asked_once_what_it_reads_is_complete(
         for name, kind in (("cards", "UnusedCards"), ("allocations", "Allocated"), ("plain", "Three"))
     ]
     listen = Address("127.0.0.1", *free_ports(1))
-    common: dict[str, Any] = {"max_body_bytes": 1 << 20, "extensions": extensions}
     followed = FollowedView(world.bus, default_stale_after=60.0, pods=True)
-    registry = CollectorRegistry()
-    worker = ExtenderWorker(world.bus, followed, listen=listen, registry=registry, **common)
+    worker, registry = extender_with(extensions, followed, listen, world=world)
     alone = [
-        ExtenderWorker(
-            world.bus,
-            followed,
-            listen=Address("127.0.0.1", *free_ports(1)),
-            registry=CollectorRegistry(),
-            only=name,
-            **common,
-        )
+        extender_with(extensions, followed, Address("127.0.0.1", *free_ports(1)), world=world, only=name)[0]
         for name in ("cards", "allocations", "plain")
     ]
     asked = {"Pod": world.add_pod("p", "A{i1}"), "Nodes": None, "NodeNames": ["full", "free", "unknown"]}

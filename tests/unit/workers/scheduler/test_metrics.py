@@ -7,6 +7,7 @@ from bus.connection import Bus
 from workers.extender.worker import ExtenderWorker
 from workers.following.followed_view import FollowedView
 from workers.http.address import Address
+from workers.scheduler.server import SchedulerServer
 
 
 async def test_the_lag_of_a_view_without_a_bus_is_not_known_and_not_0() -> None:
@@ -15,9 +16,8 @@ async def test_the_lag_of_a_view_without_a_bus_is_not_known_and_not_0() -> None:
     ExtenderWorker(
         bus,
         FollowedView(bus, default_stale_after=120.0),
-        listen=Address("127.0.0.1", 0),
+        SchedulerServer("extender", Address("127.0.0.1", 0), registry),
         registry=registry,
-        max_body_bytes=1 << 20,
     )
     for bucket in (NODES, POLICIES):
         assert registry.get_sample_value("tas_view_lag", {"bucket": bucket.name}) == -1
