@@ -45,6 +45,7 @@ class Refusals:
 
     def __init__(self, name_of: Callable[[str], str] = policy_name) -> None:
         self._name_of = name_of
+        self._unchecked: set[str] | None = None
         self.changed: set[str] = set()
         self._of_node: dict[str, Mapping[str, DeclinedChange]] = {}
         self._nodes: dict[str, dict[tuple[str, str | None], dict[str, set[str]]]] = {}
@@ -54,8 +55,24 @@ class Refusals:
         """The policy names with refused labels."""
         return self._nodes.keys()
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether every node was checked since `begin`: until then an earlier replica may know more."""
+        return self._unchecked is not None and not self._unchecked
+
+    def begin(self, nodes: Collection[str]) -> None:
+        """All nodes that are to be checked, the first time."""
+        if self._unchecked is None:
+            self._unchecked = set(nodes)
+
+    def checked(self, node: str) -> None:
+        """Applies that a node was checked, or is gone."""
+        if self._unchecked:
+            self._unchecked.discard(node)
+
     def set(self, node: str, refused: Mapping[str, DeclinedChange]) -> None:
-        """Replaces the refused labels of a node."""
+        """Replaces the refused labels of a node, which was checked."""
+        self.checked(node)
         before = self._of_node.pop(node, {})
         if refused:
             self._of_node[node] = refused

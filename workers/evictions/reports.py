@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from tas.enforcing.pod import PodKey
 from tas.gpu.eviction import Reasons
 from workers.process.logs import GroupedLog, ThrottledLog
+from workers.reconcile.work_queue import WorkQueue
 
 log = structlog.get_logger("evictions")
 
@@ -16,14 +17,7 @@ log = structlog.get_logger("evictions")
 class EvictionReports:
     """The metrics of `evictions`, and its log lines about pods and nodes."""
 
-    def __init__(
-        self,
-        registry: CollectorRegistry,
-        *,
-        labels: Callable[[], int],
-        pending: Callable[[], int],
-        failing: Callable[[], int],
-    ) -> None:
+    def __init__(self, registry: CollectorRegistry, queue: WorkQueue, *, labels: Callable[[], int]) -> None:
         self._throttled = ThrottledLog(log)
         self._pods = GroupedLog(log, kind="pod")
         self._nodes = GroupedLog(log, kind="node")
@@ -39,12 +33,11 @@ class EvictionReports:
             self._patches.labels(result)
         for change in ("set", "removed"):
             self._changes.labels(change)
-        for name, text, function in (
-            ("tas_eviction_labels", "Pods with the eviction label.", labels),
-            ("tas_eviction_nodes_pending", "Nodes with a pod whose eviction label waits to be changed.", pending),
-            ("tas_eviction_nodes_failing", "Nodes with a pod whose eviction label could not be changed.", failing),
-        ):
-            gauge(name, text).set_function(function)
+        gauge("tas_eviction_labels", "Pods with the eviction label.").set_function(labels)
+        queue.export(
+            gauge("tas_eviction_nodes_pending", "Nodes with a pod whose eviction label waits to be changed."),
+            gauge("tas_eviction_nodes_failing", "Nodes with a pod whose eviction label could not be changed."),
+        )
 
     def patched(self, pod: PodKey, node: str, reasons: Reasons, *, age: float) -> None:
         """Reports a changed label, `age` seconds after the node was read; without reasons it was removed."""

@@ -31,13 +31,13 @@ from workers.kubernetes.errors import (
     KubernetesError,
     NotFoundError,
     RejectedError,
-    ThrottledError,
     is_outdated,
 )
 from workers.kubernetes.reflector import Reflector
 from workers.kubernetes.resources import LABELLED_NODES, LABELLED_PODS, LabelledNode, LabelledPod
+from workers.reconcile.failed_requests import requeued
 from workers.reconcile.lease_first import LeaseFirst
-from workers.reconcile.work_queue import RequeueError, WorkQueue
+from workers.reconcile.work_queue import WorkQueue
 
 log = structlog.get_logger("evictions")
 
@@ -65,12 +65,7 @@ class Evictions:
         self._declined: dict[str, float] = {}  # until when a pod is not tried again, by uid
         self._limit = PatchLimit(PATCHES, seconds=PATCHES_SECONDS)
         self._queue = WorkQueue(self._handle, max_concurrent=MAX_CONCURRENT)
-        self._reports = EvictionReports(
-            registry,
-            labels=lambda: len(self._labels),
-            pending=lambda: len(self._queue),
-            failing=lambda: self._queue.failing,
-        )
+        self._reports = EvictionReports(registry, self._queue, labels=lambda: len(self._labels))
         self._cards = FollowedCards(bus, self._view, on_node=self._add, on_complete=self._add_all)
         labelled = Reflector(client, LABELLED_PODS, label_selector=EVICTION_LABEL)
         self._pods = labelled.consumer(on_list=self._take_in_list, on_change=self._take_in_change)
@@ -104,7 +99,7 @@ class Evictions:
                 self._reports.attempted("gone")
                 return None
             self._reports.node_failed(name, error)
-            raise _again(error) from error
+            raise requeued(error) from error
         return await self._reconcile(name, cards, node, read_at=read_at)
 
     async def _is_current(self) -> bool:
@@ -163,7 +158,7 @@ class Evictions:
                     self._reports.attempted("conflict")
                 else:
                     self._reports.failed(pod, name, error)
-                raise _again(error) from error
+                raise requeued(error) from error
 
     async def _change(self, pod: PodKey, uid: str, reasons: Reasons, *, node: str, read_at: float) -> None:
         """Sets the label of a pod, or removes it if there are no reasons. Raises KubernetesError."""
@@ -266,8 +261,3 @@ class Evictions:
 def _differs(label: EvictionLabel | None, reasons: Reasons) -> bool:
     """Whether the label of a pod is to change, as the API server has it now."""
     return label is None if reasons else label is not None and label.is_ours
-
-
-def _again(error: BusError | KubernetesError) -> RequeueError:
-    pause = error.retry_after if isinstance(error, ThrottledError) else 0.0
-    return RequeueError(str(error), pause=pause, too_slow=isinstance(error, ExpiredError))

@@ -1,7 +1,7 @@
 """Metrics, log lines and Events of `labels`."""
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import TypeVar
 
@@ -11,10 +11,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from tas.enforcing.labels import DroppedLabel
 from tas.verdict.verdict import REPLACEABLE
 from workers.kubernetes.client import KubernetesClient
-from workers.kubernetes.errors import KubernetesError
+from workers.kubernetes.errors import ConflictError, ExpiredError, KubernetesError
 from workers.labels.node_events import LABEL_OVERWRITTEN, record_event
 from workers.process.logs import GroupedLog, ThrottledLog
 from workers.reconcile.node_patches import NodeLabels
+from workers.reconcile.work_queue import WorkQueue
 
 log = structlog.get_logger("labels")
 
@@ -24,14 +25,7 @@ T = TypeVar("T")
 class LabelReports:
     """The metrics of `labels`, and its throttled log lines about nodes."""
 
-    def __init__(
-        self,
-        client: KubernetesClient,
-        registry: CollectorRegistry,
-        *,
-        pending: Callable[[], int],
-        failing: Callable[[], int],
-    ) -> None:
+    def __init__(self, client: KubernetesClient, registry: CollectorRegistry, queue: WorkQueue) -> None:
         self._client = client
         self._throttled = ThrottledLog(log)
         self._grouped = GroupedLog(log, kind="node")
@@ -59,18 +53,24 @@ class LabelReports:
             self._patches.labels(result)
         for change in ("set", "removed", "orphan_removed", "overwritten"):
             self._changes.labels(change)
-        nodes_pending = gauge("tas_label_nodes_pending", "Nodes that wait to be reconciled.")
-        nodes_pending.set_function(pending)
-        nodes_failing = gauge("tas_label_nodes_failing", "Nodes whose last patch failed.")
-        nodes_failing.set_function(failing)
-        foreign = gauge("tas_labels_foreign", "Labels in the form of TAS's labels that somebody else has set.")
-        foreign.set_function(lambda: sum(map(len, self._foreign.values())))
-        foreign_values = gauge(
-            "tas_label_values_foreign", "Labels that a policy requires, but whose key has a value of somebody else."
+        queue.export(
+            gauge("tas_label_nodes_pending", "Nodes that wait to be reconciled."),
+            gauge("tas_label_nodes_failing", "Nodes whose last patch failed."),
         )
-        foreign_values.set_function(lambda: sum(map(len, self._foreign_values.values())))
-        dropped = gauge("tas_verdict_labels_dropped", "Labels in verdicts that their policy may not set; they stay.")
-        dropped.set_function(lambda: sum(map(len, self._dropped.values())))
+        for name, text, kept in (
+            ("tas_labels_foreign", "Labels in the form of TAS's labels that somebody else has set.", self._foreign),
+            (
+                "tas_label_values_foreign",
+                "Labels that a policy requires, but whose key has a value of somebody else.",
+                self._foreign_values,
+            ),
+            (
+                "tas_verdict_labels_dropped",
+                "Labels in verdicts that their policy may not set; they stay.",
+                self._dropped,
+            ),
+        ):
+            gauge(name, text).set_function(partial(_total, kept))
 
     def attempted(self, result: str) -> None:
         """Counts a patch without success: `conflict`, `expired` or `gone`."""
@@ -82,6 +82,10 @@ class LabelReports:
 
     def failed(self, node: str, error: Exception) -> None:
         """Reports a node that could not be patched."""
+        if isinstance(error, (ConflictError, ExpiredError)):
+            self.attempted("conflict" if isinstance(error, ConflictError) else "expired")
+            log.debug("node_patch_retried", node=node, error=str(error))
+            return
         self._patches.labels("failed").inc()
         self._grouped.warning("node_patch_failed", _cause(node, error), node, error=str(error))
 
@@ -177,6 +181,10 @@ class LabelReports:
 def _cause(node: str, error: Exception) -> str:
     """The text of an error without the node, so that an error of many nodes is one cause."""
     return str(error).replace(node, "NODE")
+
+
+def _total(kept: Mapping[str, Collection[object]]) -> int:
+    return sum(map(len, kept.values()))
 
 
 def _noted(known: dict[str, frozenset[T]], node: str, labels: frozenset[T]) -> frozenset[T]:

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 import structlog
 from prometheus_client import CollectorRegistry
 
+from bus.buckets import POLICIES, Bucket
 from bus.connection import Bus, Epoch
 from bus.errors import BusError
 from bus.kinds import NODE_VERDICTS, REFUSED_LABELS
@@ -30,12 +31,9 @@ from tas.values.nouns import counted
 from tas.verdict.verdict import NodeVerdict, PolicyVerdict
 from workers.kubernetes.client import Change, ChangeType, KubernetesClient, Listing
 from workers.kubernetes.errors import (
-    ConflictError,
-    ExpiredError,
     ForbiddenError,
     KubernetesError,
     NotFoundError,
-    ThrottledError,
     is_outdated,
 )
 from workers.kubernetes.reflectors import Reflectors
@@ -44,6 +42,7 @@ from workers.labels.brake import BrakeLoop
 from workers.labels.reports import LabelReports
 from workers.labels.waking import Waking
 from workers.reconcile.confirmation import Confirmation
+from workers.reconcile.failed_requests import requeued
 from workers.reconcile.inputs import Inputs
 from workers.reconcile.lease_first import LeaseFirst
 from workers.reconcile.node_patches import (
@@ -88,22 +87,18 @@ class Labels:
         self._verdicts: dict[str, Entry[str, NodeVerdict]] = {}  # decoded when needed, which is seldom
         self._refused = Declined(seconds=RESYNC_SECONDS)
         self._refusals = Refusals()
-        self._unchecked: set[str] | None = None  # nodes that this replica has not handled yet; None before it is ready
         self._kept = Declined(seconds=RESYNC_SECONDS)  # orphans that policies keep
         self._contested: set[str] = set()  # nodes of policies that desire labels of others
         self._limit = PatchLimit(PATCHES, seconds=PATCHES_SECONDS)
         self._queue = WorkQueue(self._handle, max_concurrent=MAX_CONCURRENT)
-        self._reports = LabelReports(
-            client, registry, pending=lambda: len(self._queue), failing=lambda: self._queue.failing
-        )
+        self._reports = LabelReports(client, registry, self._queue)
         self._confirmation = Confirmation(bus, client, default_stale_after=default_stale_after)
         self._followed = reflectors.nodes.consumer(on_list=self._take_in_list, on_change=self._take_in_change)
         self._inputs = Inputs(
             bus,
+            on_epoch=self._start_epoch,
             on_verdict=self._take_in_verdict,
-            on_verdicts_epoch=self._start_epoch,
             on_policy=self._take_in_policy,
-            on_policies_epoch=self._start_policies,
             on_policies=self._policies_complete,
             on_change=self._note_change,
         )
@@ -119,13 +114,7 @@ class Labels:
             on_change=self._start_if_ready,
         )
         self._waking = Waking(bus, client, registry, is_active=lambda: self._lease.held)
-        self._records = RefusalRecords(
-            bus,
-            self._refusals,
-            REFUSED_LABELS,
-            is_active=lambda: self._lease.held,
-            is_complete=lambda: self._unchecked is not None and not self._unchecked,
-        )
+        self._records = RefusalRecords(bus, self._refusals, REFUSED_LABELS, is_active=lambda: self._lease.held)
         self._started = False
 
     def unready(self) -> str | None:
@@ -166,14 +155,9 @@ class Labels:
         verdict = self._verdicts.get(name)
         try:
             return await self._reconcile(name)
-        except (ConflictError, ExpiredError) as error:
-            self._reports.attempted("conflict" if isinstance(error, ConflictError) else "expired")
-            log.debug("node_patch_retried", node=name, error=str(error))
-            raise RequeueError(str(error), too_slow=isinstance(error, ExpiredError)) from error
         except (KubernetesError, BusError, InvalidInputError) as error:
             self._reports.failed(name, error)
-            pause = error.retry_after if isinstance(error, ThrottledError) else 0.0
-            raise RequeueError(str(error), pause=pause) from error
+            raise requeued(error) from error
         finally:
             if self._verdicts.get(name) is verdict:
                 self._brake.note_handled(name)
@@ -207,7 +191,7 @@ class Labels:
             self._note_refusals(name, node, verdict, changes)
         if permit.wait is not None:
             return permit.wait
-        self._checked(name)
+        self._refusals.checked(name)
         return RESYNC_SECONDS if name in self._kept or name in self._refused else None
 
     def _changes(self, name: str, policies: Mapping[PolicyKey, PolicyVerdict], node: NodeLabels) -> LabelChanges:
@@ -335,17 +319,11 @@ class Labels:
         if error.code == 403 and name in self._nodes:
             reason = refusal_reason(error, name)
             self._refusals.set(name, {label: DeclinedChange(value, reason) for label, value in values.items()})
-            self._checked(name)
 
     def _note_refusals(self, name: str, node: NodeLabels, verdict: NodeVerdict | None, changes: LabelChanges) -> None:
         """Notes which desired changes are refused, unless the node is gone or what is desired is unknown."""
         if verdict is not None and verdict.node_uid == node.uid and name in self._nodes:
             self._refusals.set(name, self._refused.among(name, changes.desired))
-            self._checked(name)
-
-    def _checked(self, name: str) -> None:
-        if self._unchecked:
-            self._unchecked.discard(name)
 
     def _add_all(self) -> None:
         self._brake.add_all()
@@ -360,8 +338,7 @@ class Labels:
         if ready and not self._started:
             log.info("labels_ready", nodes=len(self._nodes), verdicts=len(self._verdicts))
             self._brake.add_all()
-            if self._unchecked is None:
-                self._unchecked = set(self._nodes)
+            self._refusals.begin(self._nodes)
         self._started = ready
 
     def _take_in_list(self, listing: Listing[LabelledNode]) -> None:
@@ -395,11 +372,14 @@ class Labels:
         self._brake.note_handled(name)
         self._contested.discard(name)
         self._refusals.set(name, {})
-        self._checked(name)
         for each in (self._kept, self._refused, self._limit, self._reports, self._queue):
             each.forget(name)
 
-    def _start_epoch(self, epoch: Epoch) -> None:
+    def _start_epoch(self, bucket: Bucket, epoch: Epoch) -> None:
+        if bucket is POLICIES:
+            self._confirmation.claims.clear()  # removals wait for the complete list
+            self._brake.state.forget_policies()
+            return
         log.info("verdicts_epoch_changed", epoch=epoch.created)
         self._verdicts.clear()
         self._records.check_all()  # the whole bus may have been wiped
@@ -411,10 +391,6 @@ class Labels:
             self._verdicts.pop(entry.key, None)
         self._brake.add(entry.key)
         self._waking.take_in_verdict(entry)
-
-    def _start_policies(self, _: Epoch) -> None:
-        self._confirmation.claims.clear()  # removals wait for the complete list
-        self._brake.state.forget_policies()
 
     def _take_in_policy(self, entry: Entry[PolicyKey, PolicyRecord]) -> None:
         if entry.present:

@@ -7,7 +7,9 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from tas.enforcing.marks import MarkChange, MarkKind, Taint
+from workers.kubernetes.errors import ConflictError, ExpiredError
 from workers.process.logs import GroupedLog, ThrottledLog
+from workers.reconcile.work_queue import WorkQueue
 
 log = structlog.get_logger("marks")
 
@@ -15,14 +17,7 @@ log = structlog.get_logger("marks")
 class MarkReports:
     """The metrics of `marks`, and its throttled log lines about nodes."""
 
-    def __init__(
-        self,
-        registry: CollectorRegistry,
-        *,
-        pending: Callable[[], int],
-        failing: Callable[[], int],
-        without_label: Callable[[], int],
-    ) -> None:
+    def __init__(self, registry: CollectorRegistry, queue: WorkQueue, *, without_label: Callable[[], int]) -> None:
         self._throttled = ThrottledLog(log)
         self._grouped = GroupedLog(log, kind="node")
         counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
@@ -37,12 +32,12 @@ class MarkReports:
         for mark in MarkKind:
             for change in ("set", "removed", *(("met",) if mark is MarkKind.CONDITION else ())):
                 self._changes.labels(mark.value, change)
-        for name, text, function in (
-            ("tas_mark_nodes_pending", "Nodes whose marks wait to be reconciled.", pending),
-            ("tas_mark_nodes_failing", "Nodes whose last patch of marks failed.", failing),
-            ("tas_marks_without_label", "Policies with a mark on a node without the label, by node.", without_label),
-        ):
-            gauge(name, text).set_function(function)
+        queue.export(
+            gauge("tas_mark_nodes_pending", "Nodes whose marks wait to be reconciled."),
+            gauge("tas_mark_nodes_failing", "Nodes whose last patch of marks failed."),
+        )
+        strays = gauge("tas_marks_without_label", "Policies with a mark on a node without the label, by node.")
+        strays.set_function(without_label)
 
     def attempted(self, result: str) -> None:
         """Counts a patch without success: `conflict` or `gone`."""
@@ -61,6 +56,9 @@ class MarkReports:
 
     def failed(self, node: str, error: Exception) -> None:
         """Reports a node whose marks could not be patched."""
+        if isinstance(error, (ConflictError, ExpiredError)):
+            self.attempted("conflict")
+            return
         self._patches.labels("failed").inc()
         self._grouped.warning("node_mark_failed", _cause(node, error), node, error=str(error))
 

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 import structlog
 from prometheus_client import CollectorRegistry
 
+from bus.buckets import POLICIES, Bucket
 from bus.connection import Bus, Epoch
 from bus.errors import BusError
 from bus.kinds import NODE_VERDICTS, REFUSED_MARKS
@@ -47,19 +48,18 @@ from workers.following.freezes import Freezes
 from workers.kubernetes.client import Change, ChangeType, KubernetesClient, Listing
 from workers.kubernetes.errors import (
     ConflictError,
-    ExpiredError,
     ForbiddenError,
     InvalidError,
     KubernetesError,
     NotFoundError,
     RejectedError,
-    ThrottledError,
     is_outdated,
 )
 from workers.kubernetes.reflectors import Reflectors
 from workers.kubernetes.resources import WHOLE_NODES, WholeNode
 from workers.marks.reports import MarkReports
 from workers.reconcile.confirmation import Confirmation
+from workers.reconcile.failed_requests import requeued
 from workers.reconcile.inputs import Inputs
 from workers.reconcile.lease_first import LeaseFirst
 from workers.reconcile.node_patches import PATCHES, PATCHES_SECONDS, refusal_reason
@@ -102,16 +102,10 @@ class Marks:
         self._held_back: dict[str, dict[str, float]] = {}  # nodes that wait for these, each with the first attempt
         self._refused = Declined(seconds=RESYNC_SECONDS)
         self._refusals = Refusals(mark_policy)
-        self._unchecked: set[str] | None = None  # nodes that this replica has not handled yet; None before it is ready
         self._kept = Declined(seconds=RESYNC_SECONDS)  # orphans that policies keep
         self._limit = PatchLimit(PATCHES, seconds=PATCHES_SECONDS)
         self._queue = WorkQueue(self._handle, max_concurrent=MAX_CONCURRENT)
-        self._reports = MarkReports(
-            registry,
-            pending=lambda: len(self._queue),
-            failing=lambda: self._queue.failing,
-            without_label=lambda: sum(map(len, self._strays.values())),
-        )
+        self._reports = MarkReports(registry, self._queue, without_label=lambda: sum(map(len, self._strays.values())))
         self._confirmation = Confirmation(bus, client, default_stale_after=default_stale_after)
         self._followed = reflectors.whole_nodes.consumer(on_list=self._take_in_list, on_change=self._take_in_change)
         self._is_needed = asyncio.Event()
@@ -119,22 +113,15 @@ class Marks:
         self._is_needed.set()  # until the first list has shown that no node has a mark
         self._inputs = Inputs(
             bus,
+            on_epoch=self._start_epoch,
             on_verdict=lambda entry: self._add(entry.key),
-            on_verdicts_epoch=self._start_epoch,
             on_policy=self._take_in_policy,
-            on_policies_epoch=self._start_policies,
             on_policies=lambda _: self._check_need(),
             on_change=self._start_if_ready,
         )
         self._lease = LeaseFirst(bus, "marks", self._queue, on_held=self._add_all)
         self._freezes = Freezes(bus, on_change=self._take_in_freezes)
-        self._records = RefusalRecords(
-            bus,
-            self._refusals,
-            REFUSED_MARKS,
-            is_active=lambda: self._lease.held,
-            is_complete=lambda: self._unchecked is not None and not self._unchecked,
-        )
+        self._records = RefusalRecords(bus, self._refusals, REFUSED_MARKS, is_active=lambda: self._lease.held)
         self._started = False
 
     def unready(self) -> str | None:
@@ -195,13 +182,9 @@ class Marks:
     async def _handle(self, name: str) -> float | None:
         try:
             return await self._reconcile(name)
-        except (ConflictError, ExpiredError) as error:
-            self._reports.attempted("conflict")
-            raise RequeueError(str(error), too_slow=isinstance(error, ExpiredError)) from error
         except (KubernetesError, BusError, InvalidInputError) as error:
             self._reports.failed(name, error)
-            pause = error.retry_after if isinstance(error, ThrottledError) else 0.0
-            raise RequeueError(str(error), pause=pause) from error
+            raise requeued(error) from error
 
     async def _reconcile(self, name: str) -> float | None:
         """Reconciles one node; returns the seconds until it must be reconciled again, or None."""
@@ -353,23 +336,15 @@ class Marks:
         """Notes that a whole patch is not allowed; the queue tries again. 401 passes: it is about the credentials."""
         if error.code == 403 and name in self._nodes:
             reason = refusal_reason(error, name)
-            self._note(name, {each.mark: DeclinedChange(each.text, reason) for each in changes})
+            self._refusals.set(name, {each.mark: DeclinedChange(each.text, reason) for each in changes})
 
     def _note_refusals(
         self, name: str, policies: Mapping[PolicyKey, PolicyVerdict], wanted: Collection[MarkChange]
     ) -> None:
         """Notes which of the wanted changes are refused, unless the node is gone or has no verdict."""
         if policies and name in self._nodes:
-            self._note(name, self._refused.among(name, {each.mark: each.text for each in wanted}))
-        self._checked(name)
-
-    def _note(self, name: str, refused: Mapping[str, DeclinedChange]) -> None:
-        self._refusals.set(name, refused)
-        self._checked(name)
-
-    def _checked(self, name: str) -> None:
-        if self._unchecked:
-            self._unchecked.discard(name)
+            self._refusals.set(name, self._refused.among(name, {each.mark: each.text for each in wanted}))
+        self._refusals.checked(name)
 
     # Marks without a label
 
@@ -412,7 +387,7 @@ class Marks:
         if node is None:
             return
         if is_settled(node, self._wanted):
-            self._note(name, {})
+            self._refusals.set(name, {})
         else:
             self._lease.add(name)
 
@@ -424,13 +399,17 @@ class Marks:
         """Adds every node when the worker has become ready."""
         ready = self.unready() is None
         if ready and not self._started:
-            if self._unchecked is None:
-                self._unchecked = {name for name, node in self._nodes.items() if not is_settled(node, self._wanted)}
+            self._refusals.begin([name for name, node in self._nodes.items() if not is_settled(node, self._wanted)])
             self._add_all()
         self._started = ready
 
-    def _start_epoch(self, _: Epoch) -> None:
-        self._records.check_all()  # the whole bus may have been wiped
+    def _start_epoch(self, bucket: Bucket, _: Epoch) -> None:
+        if bucket is POLICIES:
+            self._confirmation.claims.clear()  # removals wait for the complete list
+            self._policies.clear()
+            self._wanted.clear()
+        else:
+            self._records.check_all()  # the whole bus may have been wiped
 
     def _take_in_freezes(self) -> None:
         self._start_if_ready()
@@ -465,17 +444,12 @@ class Marks:
     def _drop_node(self, name: str) -> None:
         self._nodes.pop(name, None)
         self._marked.discard(name)
-        self._note(name, {})
+        self._refusals.set(name, {})
         self._note_strays(name, ())
         for nodes in self._held_back.values():
             nodes.pop(name, None)
         for each in (self._kept, self._refused, self._limit, self._queue):
             each.forget(name)
-
-    def _start_policies(self, _: Epoch) -> None:
-        self._confirmation.claims.clear()  # removals wait for the complete list
-        self._policies.clear()
-        self._wanted.clear()
 
     def _take_in_policy(self, entry: Entry[PolicyKey, PolicyRecord]) -> None:
         self._confirmation.take_in_policy(entry)

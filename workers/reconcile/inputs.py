@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TypeVar
 
-from bus.buckets import NODES, POLICIES, SYNCED, VERDICTS
+from bus.buckets import NODES, POLICIES, SYNCED, VERDICTS, Bucket
 from bus.connection import Bus, Epoch
 from bus.kinds import NODE_VERDICTS, POLICY_RECORDS
 from bus.record_kind import Entry
@@ -21,9 +22,9 @@ T = TypeVar("T")
 class Inputs:
     """Follows VERDICTS, POLICIES, and `_synced` of NODES. Part of a worker that writes what verdicts desire.
 
-    `on_verdict` and `on_policy` get each entry. `on_verdicts_epoch` and `on_policies_epoch` are called before the first
-    entry of an epoch, `on_policies` when all policies are known. After all these, `on_change` is called: `unready` may
-    have begun or ended.
+    `on_epoch` is called before the first entry of an epoch of VERDICTS or POLICIES, `on_verdict` and `on_policy` get
+    each entry, and `on_policies` is called when all policies are known. After a burst, an epoch and a complete list,
+    `on_change` is called: `unready` may have begun or ended.
 
     Attributes:
         nodes: The watch of NODES.
@@ -35,10 +36,9 @@ class Inputs:
         self,
         bus: Bus,
         *,
+        on_epoch: Callable[[Bucket, Epoch], None],
         on_verdict: Callable[[Entry[str, NodeVerdict]], None],
-        on_verdicts_epoch: Callable[[Epoch], None],
         on_policy: Callable[[Entry[PolicyKey, PolicyRecord]], None],
-        on_policies_epoch: Callable[[Epoch], None],
         on_policies: Callable[[Synced], None],
         on_change: Callable[[], None],
     ) -> None:
@@ -51,12 +51,12 @@ class Inputs:
 
         self.nodes = SyncedWatch(bus, bucket=NODES, on_epoch=lambda _: on_change(), on_complete=lambda _: on_change())
         self.verdicts = Watch(
-            bus, NODE_VERDICTS.to(on_verdict), on_epoch=then_change(on_verdicts_epoch), on_batch=on_change
+            bus, NODE_VERDICTS.to(on_verdict), on_epoch=then_change(partial(on_epoch, VERDICTS)), on_batch=on_change
         )
         self.policies = SyncedWatch(
             bus,
             POLICY_RECORDS.to(on_policy),
-            on_epoch=then_change(on_policies_epoch),
+            on_epoch=then_change(partial(on_epoch, POLICIES)),
             on_complete=then_change(on_policies),
         )
 

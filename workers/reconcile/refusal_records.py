@@ -34,8 +34,8 @@ RENEW_SECONDS = 600.0
 class RefusalRecords:
     """Part of the workers `labels` and `marks`, each with a `kind` of records.
 
-    Only the replica that holds the lease (`is_active`) writes. A record only grows, and is not renewed, until
-    `is_complete`: until the replica has handled every node, an earlier replica may know more.
+    Only the replica that holds the lease (`is_active`) writes. A record only grows, and is not renewed, until the
+    refusals are complete.
     """
 
     def __init__(
@@ -45,13 +45,11 @@ class RefusalRecords:
         kind: RecordKind[str, tuple[RefusedLabel, ...]],
         *,
         is_active: Callable[[], bool],
-        is_complete: Callable[[], bool],
     ) -> None:
         self._bus = bus
         self._kind = kind
         self._refusals = refusals
         self._is_active = is_active
-        self._is_complete = is_complete
         self._all_checked_at = -inf
         self._written: dict[str, float] = {}
 
@@ -88,7 +86,7 @@ class RefusalRecords:
         read_at = time.monotonic()
         stored = await self._kind.get(self._bus, name)
         current = stored.readable() or ()
-        refused, is_complete = self._refusals.of(name, current), self._is_complete()
+        refused, is_complete = self._refusals.of(name, current), self._refusals.is_complete
         if not is_complete:
             refused = combined(current, refused)
         is_due = is_complete and time.time() - stored.created >= RENEW_SECONDS

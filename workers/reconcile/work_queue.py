@@ -7,6 +7,8 @@ ten times is handled once, and a failure loses nothing.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 
+from prometheus_client import Gauge
+
 from tas.values.backoff import Backoff
 from tas.values.nouns import counted
 from tas.view.deadlines import Deadlines
@@ -57,6 +59,11 @@ class WorkQueue:
     def failing(self) -> int:
         """The number of keys whose last handling failed."""
         return len(self._failures)
+
+    def export(self, pending: Gauge, failing: Gauge) -> None:
+        """Has the gauges show how many keys wait, and of how many the last handling failed."""
+        pending.set_function(lambda: len(self))
+        failing.set_function(lambda: self.failing)
 
     def concerns(self, noun: str) -> Iterator[str]:
         """A sentence about the keys, each a `noun`, whose last two handlings failed: one conflict is nothing."""

@@ -17,12 +17,13 @@ from tas.enforcing.managers import FIELD_MANAGER
 from tas.enforcing.node_resource import RESOURCE, is_offered
 from tas.events.event import SOURCE
 from workers.kubernetes.client import Change, ChangeType, KubernetesClient, Listing
-from workers.kubernetes.errors import ConflictError, ExpiredError, KubernetesError, NotFoundError, ThrottledError
+from workers.kubernetes.errors import ConflictError, ExpiredError, KubernetesError, NotFoundError
 from workers.kubernetes.reflectors import Reflectors
 from workers.kubernetes.resources import WHOLE_NODES, WholeNode
 from workers.process.logs import ThrottledLog
+from workers.reconcile.failed_requests import requeued
 from workers.reconcile.lease_first import LeaseFirst
-from workers.reconcile.work_queue import RequeueError, WorkQueue
+from workers.reconcile.work_queue import WorkQueue
 from workers.resources.reports import ResourceEvents
 
 log = structlog.get_logger("resources")
@@ -79,14 +80,13 @@ class Resources:
     async def _handle(self, name: str) -> float | None:
         try:
             return await self._offer(name)
-        except (ConflictError, ExpiredError) as error:
-            self._patches.labels("conflict").inc()
-            raise RequeueError(str(error)) from error
         except KubernetesError as error:
-            self._patches.labels("failed").inc()
-            self._throttled.warning("node_resource_failed", name, node=name, error=str(error))
-            pause = error.retry_after if isinstance(error, ThrottledError) else 0.0
-            raise RequeueError(str(error), pause=pause) from error
+            if isinstance(error, (ConflictError, ExpiredError)):
+                self._patches.labels("conflict").inc()
+            else:
+                self._patches.labels("failed").inc()
+                self._throttled.warning("node_resource_failed", name, node=name, error=str(error))
+            raise requeued(error) from error
 
     async def _offer(self, name: str) -> float | None:
         wait = self._patched.get(name, float("-inf")) + PATCH_SECONDS - time.monotonic()

@@ -37,10 +37,8 @@ class Replica:
 
     def __init__(self, bus: Bus, *, checked: bool = True) -> None:
         self.refusals = Refusals()
-        self.checked = checked
-        self._records = RefusalRecords(
-            bus, self.refusals, REFUSED_LABELS, is_active=lambda: True, is_complete=lambda: self.checked
-        )
+        self.refusals.begin([] if checked else ["unchecked"])
+        self._records = RefusalRecords(bus, self.refusals, REFUSED_LABELS, is_active=lambda: True)
         self._now = 0.0
 
     async def check(self, *, after: float = WRITE_SECONDS) -> None:
@@ -103,7 +101,7 @@ async def test_a_record_of_an_earlier_replica_is_deleted_only_after_every_node_i
         entry = await entry_on(bus, REFUSALS, "p")
         assert entry is not None
         assert entry.value == value
-    replica.checked = True
+    replica.refusals.checked("unchecked")
     await replica.check(after=CHECK_ALL_SECONDS)
     assert await stored(bus) is None
 
@@ -166,9 +164,10 @@ async def test_of_two_replicas_the_lease_holder_writes_and_the_next_one_continue
     tasks: list[asyncio.Task[None]] = []
     for replica in ("a", "b"):
         refusals = Refusals()
+        refusals.begin([replica])
         refusals.set(replica, WHY)
         is_active = partial(holds_lease, replica)
-        records = RefusalRecords(bus, refusals, REFUSED_LABELS, is_active=is_active, is_complete=lambda: True)
+        records = RefusalRecords(bus, refusals, REFUSED_LABELS, is_active=is_active)
         tasks.append(asyncio.create_task(records.run()))
     await eventually(partial(is_stored, "a"))
     holder = "b"

@@ -11,6 +11,10 @@ from tas.enforcing.labels import DroppedLabel
 from tas.policy.policy import PolicyKey
 from workers.kubernetes.client import KubernetesClient
 from workers.labels.reports import LabelReports
+from workers.reconcile.work_queue import WorkQueue
+
+
+async def _never(_: str) -> None: ...
 
 
 class Reported:
@@ -19,7 +23,7 @@ class Reported:
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         no_client = cast("KubernetesClient", None)
-        self.reports = LabelReports(no_client, self._registry, pending=lambda: 0, failing=lambda: 0)
+        self.reports = LabelReports(no_client, self._registry, WorkQueue(_never, max_concurrent=1))
 
     def count(self, metric: str, **labels: str) -> float:
         found = self._registry.get_sample_value(metric, labels)
