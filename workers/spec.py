@@ -6,13 +6,11 @@ worker, or shows its settings, starts fast.
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bus.rights.roles import Rights
 
 if TYPE_CHECKING:
-    from workers.context import Context
-    from workers.runtime import Worker
     from workers.settings import Settings
 
 OF_EACH = (
@@ -52,7 +50,8 @@ class WorkerSpec:
         name: As in `tas run NAME`, and the name of its folder.
         help: The help of `tas run NAME`.
         port: The default port of `--health-listen`; None: the worker has no command of its own.
-        build: Builds the worker, and imports it only then. Raises StartError.
+        build: Builds the `workers.runtime.Worker` from a `workers.context.Context`, and imports it only then. Raises
+            StartError. Not typed here: the context asks the registry, which has this.
         rights: What it may do on a closed bus.
         account: What its ServiceAccount may do in a cluster, such as `get list: nodes; create: events in default`.
         settings: The fields of `Settings` that it takes, besides those of every worker.
@@ -68,7 +67,7 @@ class WorkerSpec:
     name: str
     help: str
     port: int | None
-    build: Callable[["Context"], Awaitable["Worker"]]
+    build: Callable[[Any], Awaitable[Any]]
     rights: Rights
     account: str = ""
     settings: tuple[str, ...] = ()
