@@ -13,13 +13,12 @@ from cli.configure.backups import back_up, delete, prune
 from cli.configure.deployment import deployment
 from cli.configure.errors import EXIT_DIFFERENCES, ConfigureError, SomeNotRestoredError, errors_shown
 from cli.configure.files import FilesError, NotRestoredError, stored, write_all
-from cli.configure.flags import NO_BACKUP, Group, OriginalOption, backup_option
+from cli.configure.flags import NO_BACKUP, Command, Group, OriginalOption, backup_option
 from cli.configure.kubeadm import kubeadm
 from cli.configure.liveness import livez_option, look_before, wait_for_restart
 from cli.configure.planning import Planned, plan_options, planned
 from cli.configure.report import change_of, files_json, print_diffs, print_notices
 from cli.configure.revert import revert
-from cli.configure.status import status
 from cli.configure.verify import verify
 from cli.output import echo
 from tas.values.duration import DurationError, parse_duration
@@ -199,6 +198,25 @@ def _check_backup_dir(folder: Path, manifest: Path) -> None:
         raise ConfigureError(f"-b {folder}: is no folder")
     if folder.resolve() == manifest.absolute().parent.resolve():
         raise click.UsageError(f"-b {folder}: must not be the folder of the manifests: the kubelet reads it")
+
+
+@click.command(
+    "status",
+    cls=Command,
+    params=[click.Option(["--kubeconfig"], metavar="FILE", required=True, help="The cluster."), JSON_OPTION],
+)
+@errors_shown
+def status(*, kubeconfig: str, as_json: bool) -> int:
+    """Show whether the scheduler of each control plane node is configured.
+
+    Reads nodes and pods from the API server: the kubelet shows each static pod there with its annotations.
+
+    Exit codes: 0 all are configured, ready and alike; 1 the API server does not answer; 3 differences.
+    """
+    from cli.configure.schedulers import show_status
+    from cli.loop import run_to_end
+
+    return run_to_end(show_status(Path(kubeconfig), as_json=as_json))
 
 
 for command in (revert, verify, status, kubeadm, deployment):

@@ -17,6 +17,7 @@ from bus.buckets import SAMPLES
 from bus.connection import Bus
 from bus.records.samples import encode_samples
 from bus.subjects import samples_subject
+from cli.crd import crd_manifest
 from tas.samples.sample import Scrape
 from tas.values.quantity import parse_quantity
 from tests.bench.measure import ROUND_SECONDS, no_collection
@@ -28,7 +29,6 @@ from tests.e2e.cluster import Cluster
 from tests.e2e.controlplane import ADMIN_GROUP, Call, ControlPlane, control_plane
 from tests.e2e.product import Product, product
 from workers.kubernetes.client import KubernetesClient
-from workers.kubernetes.crd import crd_manifest
 from workers.kubernetes.resources import NODES, Metadata
 
 log = structlog.get_logger("bench")

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from cli.crd import crd_manifest
 from tests.integration.conftest import bus, kept_servers, server, tas
 from tests.kubernetes.fixtures import admin, client, node
-from workers.kubernetes.crd import crd_manifest
 
 from . import binaries
 from .admission import keep_parameters

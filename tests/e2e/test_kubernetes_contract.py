@@ -9,10 +9,10 @@ import aiohttp
 import pytest
 import yaml
 
+from cli.crd import crd_manifest
 from tests.contract.kubernetes.client import Client, Object, until
 from tests.contract.kubernetes.suite import ALL_POLICIES, CRD, KubernetesContract, Server
 from tests.contract.kubernetes.tables import TableContract
-from workers.kubernetes.crd import crd_manifest
 
 from .api import ApiError
 from .cluster import Cluster

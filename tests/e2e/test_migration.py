@@ -10,10 +10,10 @@ from typing import TypeVar
 
 import pytest
 
+from cli.crd import crd_manifest
 from tas.enforcing.managers import OWN_MANAGERS
 from tests.e2e.adapter import AggregatedAdapter
 from tests.kubernetes.admin import Admin
-from workers.kubernetes.crd import crd_manifest
 from workers.kubernetes.resources import POLICIES as RESOURCE
 
 from .api import Object

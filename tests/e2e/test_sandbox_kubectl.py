@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from cli.crd import crd_manifest
 from lab.sandbox import Sandbox
 from lab.sandbox.resources import NODES, PODS, TASPOLICIES
 from tests.integration.servers import eventually
-from workers.kubernetes.crd import crd_manifest
 
 from . import binaries
 from .conftest import find_binaries

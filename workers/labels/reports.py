@@ -1,7 +1,9 @@
 """Metrics, log lines and Events of `labels`."""
 
+import secrets
 import time
 from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
 from functools import partial
 from typing import TypeVar
 
@@ -9,13 +11,43 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from tas.enforcing.labels import DroppedLabel
+from tas.errors import line_of
 from tas.verdict.verdict import REPLACEABLE
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import ConflictError, ExpiredError, KubernetesError
-from workers.labels.node_events import LABEL_OVERWRITTEN, record_event
+from workers.kubernetes.resources import EVENTS
 from workers.process.logs import GroupedLog, ThrottledLog
 from workers.reconcile.node_patches import NodeLabels
 from workers.reconcile.work_queue import WorkQueue
+
+COMPONENT = "tas-on-nats"
+
+NAMESPACE = "default"
+"""The namespace of Events of objects without a namespace, such as nodes."""
+
+LABEL_OVERWRITTEN = "LabelOverwritten"
+"""The reason of an Event: a policy's label replaced a value that somebody else had set."""
+
+
+async def record_event(client: KubernetesClient, *, node: str, uid: str, reason: str, message: str) -> None:
+    """Records a warning on a node. Raises KubernetesError."""
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    event = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{node}.{secrets.token_hex(8)}", "namespace": NAMESPACE},
+        "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid},
+        "type": "Warning",
+        "reason": reason,
+        "message": line_of(message),
+        "source": {"component": COMPONENT},
+        "reportingComponent": COMPONENT,
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }
+    await client.create(EVENTS, event, namespace=NAMESPACE)
+
 
 log = structlog.get_logger("labels")
 

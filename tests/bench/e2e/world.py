@@ -14,6 +14,7 @@ import orjson
 from prometheus_client.parser import text_string_to_metric_families
 
 from bus.server import EmbeddedServer
+from cli.crd import crd_manifest
 from tests.bench import cluster
 from tests.bench.stand import FILTER, PRIORITIZE, Stand, module, product
 from tests.certificates import Authority
@@ -23,7 +24,6 @@ from tests.e2e.controlplane import ADMIN_GROUP, ControlPlane, control_plane
 from tests.e2e.processes import Process, free_ports, until
 from tests.integration.servers import eventually
 from tests.unit.tas.gpu import notation
-from workers.kubernetes.crd import crd_manifest
 
 CRD = "taspolicies.telemetry.intel.com"
 WORKERS = ("materialize", "watch", "evaluate", "labels", "extender")

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from cli.crd import crd_manifest
 from tests.e2e.adapter import AggregatedAdapter
 from tests.e2e.cluster import Cluster
 from tests.e2e.controlplane import ControlPlane
@@ -14,7 +15,6 @@ from tests.e2e.processes import free_ports
 from tests.integration.replicas import Replica, tas
 from tests.integration.servers import Server, eventually
 from tests.kubernetes.admin import POLICIES, Admin, AdminError
-from workers.kubernetes.crd import crd_manifest
 
 from .size import Size
 
