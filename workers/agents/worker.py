@@ -25,7 +25,7 @@ from workers.agents.agents_file import Agents, AgentsSource, LoadedAgent
 from workers.agents.interrupting import Interrupter
 from workers.agents.learner import hand_over
 from workers.agents.learning import Learning
-from workers.following.allocations import FollowedAllocations
+from workers.following.followed_allocations import FollowedAllocations
 from workers.following.followed_view import FollowedView
 from workers.process.logs import ThrottledLog
 from workers.process.version import product_version

@@ -23,7 +23,7 @@ from tas.gpu.card_view import CardView, NodeCards
 from tas.gpu.eviction import EvictionLabel, Reasons, confirmed_changes, label_changes
 from tas.gpu.names import EVICTION_LABEL, EVICTION_VALUE
 from workers.evictions.reports import EvictionReports
-from workers.following.cards import FollowedCards
+from workers.following.followed_cards import FollowedCards
 from workers.kubernetes.client import Change, ChangeType, KubernetesClient, Listing
 from workers.kubernetes.errors import (
     ExpiredError,

@@ -21,8 +21,8 @@ from tas.extender.verbs import VERBS, Answer
 from tas.processes.process import LastAnswer
 from workers.extender.debug import ExplainHandler
 from workers.extender.instant_query import InstantQueryHandler
-from workers.following.allocations import FollowedAllocations
-from workers.following.cards import FollowedCards
+from workers.following.followed_allocations import FollowedAllocations
+from workers.following.followed_cards import FollowedCards
 from workers.following.followed_view import FollowedView
 from workers.process.logs import ThrottledLog
 from workers.runtime import json_response, version_route

@@ -20,7 +20,7 @@ from tas.gpu.claim import Options
 from tas.gpu.refusal import Why
 from tas.processes.process import LastAnswer
 from tas.view.view import View
-from workers.following.cards import FollowedCards
+from workers.following.followed_cards import FollowedCards
 from workers.gpu.binder import CardBinder
 from workers.kubernetes.client import KubernetesClient
 from workers.runtime import json_response, version_route

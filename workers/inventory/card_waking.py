@@ -9,8 +9,8 @@ from bus.records.devices import NodeHold, NodeInventory
 from tas.gpu.card_waking import CardWakes, waits_for_cards
 from workers.kubernetes.client import Change, ChangeType, KubernetesClient
 from workers.kubernetes.followers import Gathered
+from workers.kubernetes.node_waker import NodeWaker
 from workers.kubernetes.resources import GpuPod
-from workers.kubernetes.waking import NodeWaker
 
 
 class CardWaking:

@@ -21,7 +21,7 @@ from tas.policy.policy import PolicyKey
 from tas.verdict.verdict import NodeVerdict
 from workers.following.synced import SyncedWatch
 from workers.kubernetes.client import KubernetesClient
-from workers.kubernetes.waking import NodeWaker
+from workers.kubernetes.node_waker import NodeWaker
 
 
 class Waking:

@@ -38,7 +38,7 @@ from tests.integration.workers.gpu.gpu import NAMESPACE, Extender, Gpus, gpus
 from tests.integration.workers.running import running
 from tests.unit.tas.gpu.device_plugin import DevicePlugin, Pending
 from workers.extender.worker import ExtenderWorker
-from workers.following.allocations import FollowedAllocations
+from workers.following.followed_allocations import FollowedAllocations
 from workers.following.followed_view import FollowedView
 from workers.following.synced import write_synced
 from workers.gpu.binder import CardBinder, Result

@@ -22,7 +22,7 @@ from tas.extension import NodeView
 from tas.view.view import View
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.running import entry_on, running
-from workers.following.allocations import FollowedAllocations
+from workers.following.followed_allocations import FollowedAllocations
 from workers.inventory import pods_on_nodes
 from workers.inventory.worker import Inventory
 from workers.kubernetes import client
