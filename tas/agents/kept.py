@@ -107,10 +107,6 @@ class KeptColumns:
         self.changes += 1
         self._changed[row] = self.changes
 
-    def changed_after(self, change: int) -> Rows:
-        """The rows that have changed after the change of this number."""
-        return np.flatnonzero(self._changed > change)
-
     def changed_at(self, rows: Rows) -> npt.NDArray[np.int64]:
         """The number of the last change of each of these rows."""
         return self._changed.take(rows)

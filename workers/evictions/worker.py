@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import Collection, Mapping
 
-import structlog
 from prometheus_client import CollectorRegistry
 
 from bus.buckets import HOLDS
@@ -38,8 +37,6 @@ from workers.kubernetes.resources import LABELLED_NODES, LABELLED_PODS, Labelled
 from workers.reconcile.failed_requests import requeued
 from workers.reconcile.lease_first import LeaseFirst
 from workers.reconcile.work_queue import WorkQueue
-
-log = structlog.get_logger("evictions")
 
 MAX_CONCURRENT = 8
 """Nodes whose pods are patched at the same time."""

@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 
-import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -27,8 +26,6 @@ from workers.runtime import json_response, version_route
 from workers.scheduler.extensions import Extension
 from workers.scheduler.mounted import MountedExtension, entered
 from workers.scheduler.server import SchedulerServer
-
-log = structlog.get_logger("gpu")
 
 NAME = "gpu"
 PREFIX = "/scheduler"

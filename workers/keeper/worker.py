@@ -2,11 +2,7 @@
 
 import asyncio
 
-import structlog
-
 from bus.connection import Bus
-
-log = structlog.get_logger("keeper")
 
 CHECK_SECONDS = 5.0
 """How often it is checked whether a stream is missing although the connection was never lost."""
