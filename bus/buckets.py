@@ -151,6 +151,11 @@ EVENTS = Stream(
     inactive_seconds=ABSENT_SECONDS,
 )
 """The public events. Below `tas.announced` the publisher stores up to which change of the bus all is announced."""
+SINK_CONSUMERS = tuple(f"_sink_{place}" for place in range(1, 33))
+"""The names of the durable consumers of EVENTS that sinks may have: the credentials of `notify` take no other place.
+
+No user may have such a name, so these are of no subscription, and of no person.
+"""
 ANNOUNCED = Stream(name="ANNOUNCED", sources=(EVENTS,), max_messages_per_subject=1, max_bytes=256 << 20)
 """The last event of each subject, also when EVENTS no longer has it: a violation may last longer than that."""
 DEAD_LETTERS = Stream(

@@ -4,8 +4,9 @@ Unlike `SharedConsumer`, a message may be held for hours: while it is held, the 
 """
 
 import asyncio
+import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from time import time
@@ -16,7 +17,15 @@ import structlog
 from bus.attachment import keep_attached
 from bus.buckets import ABSENT_SECONDS, NANOSECONDS, Stream
 from bus.connection import Bus
-from bus.errors import CONSUMER_NOT_FOUND, BusError, MisconfiguredError, RefusedError, UnavailableError
+from bus.errors import (
+    CONSUMER_EXISTS,
+    CONSUMER_NOT_FOUND,
+    BusError,
+    MisconfiguredError,
+    NoPlaceError,
+    RefusedError,
+    UnavailableError,
+)
 from bus.interruptions import Interruptions
 from bus.pull import Message, Pull
 
@@ -52,7 +61,8 @@ class Deliveries:
         self,
         bus: Bus,
         stream: Stream,
-        durable: str,
+        holder: str,
+        places: Sequence[str],
         take: Callable[[Sequence[Message]], None],
         *,
         filter_subject: str,
@@ -61,11 +71,15 @@ class Deliveries:
     ) -> None:
         """At most `capacity` messages of `filter_subject` are held.
 
+        `places` are the names that the durables of all holders may have: `holder` is in the description of its own.
         `on_missed` gets the number of messages of any subject that the stream dropped before it delivered them.
         """
         self._bus = bus
         self._stream = stream
-        self._durable = durable
+        self._holder = holder
+        self._what = f"consumer of {holder} on {stream.stream}"
+        self._places = places
+        self._durable = places[0]
         self._take = take
         self._filter = filter_subject
         self._capacity = capacity
@@ -74,7 +88,7 @@ class Deliveries:
         self._done: OrderedDict[int, None] = OrderedDict()
         self._delivered = 0
         self._epoch = ""
-        self._interruptions = Interruptions(log, "consumer_interrupted", durable=durable)
+        self._interruptions = Interruptions(log, "consumer_interrupted", holder=holder)
         self.behind = 0
 
     def __len__(self) -> int:
@@ -165,38 +179,69 @@ class Deliveries:
                 await self._bus.link.send(message.reply, answer)
 
     async def _ensure(self) -> None:
-        """Creates the durable if it is missing. Raises BusError."""
-        stream = self._stream.stream
-        epoch = (await self._bus.api(f"STREAM.INFO.{stream}"))["created"]
+        """Finds the durable, or creates it in a free place. Raises BusError."""
+        epoch = (await self._bus.api(f"STREAM.INFO.{self._stream.stream}"))["created"]
         if epoch != self._epoch:  # sequences of another life of the stream say nothing about this one (facts.md n34)
             self._epoch, self._delivered = epoch, 0
         required: dict[str, Any] = {
+            "description": self._holder,
             "ack_policy": "explicit",
             "ack_wait": int(ACK_WAIT_SECONDS * NANOSECONDS),
             "max_ack_pending": self._capacity,
             "max_deliver": -1,
             "filter_subject": self._filter,
         }
-        try:
-            answer = await self._bus.api(f"CONSUMER.INFO.{stream}.{self._durable}")
-        except RefusedError as error:
-            if error.code != CONSUMER_NOT_FOUND:
-                raise
-            begin = datetime.fromtimestamp(time() - FIRST_SECONDS, UTC).isoformat().replace("+00:00", "Z")
-            config = required | {
-                "deliver_policy": "by_start_time",
-                "opt_start_time": begin,
-                "inactive_threshold": int(ABSENT_SECONDS * NANOSECONDS),
-            }
-            answer = await self._bus.write_durable(stream, self._durable, config, action="create")
-            log.info("consumer_created", stream=stream, durable=self._durable)
-        else:
-            self._delivered = max(self._delivered, answer["ack_floor"]["stream_seq"])
+        answer = await self._find()
+        while answer is None:
+            answer = await self._create(required) or await self._find()
         actual = answer["config"]
         wrong = [
             f"{field} is {actual.get(field)}, must be {needed}"
             for field, needed in (required | {"deliver_subject": None}).items()
             if actual.get(field) != needed
         ]
-        what = f"consumer {stream}/{self._durable}"
-        self._bus.report(what, MisconfiguredError(f"{what}: {'; '.join(wrong)}") if wrong else None)
+        what = f"consumer {self._stream.stream}/{self._durable}"
+        self._bus.report(self._what, MisconfiguredError(f"{what}: {'; '.join(wrong)}") if wrong else None)
+
+    async def _find(self) -> dict[str, Any] | None:
+        """What the server says of the durable; else None, and `_durable` is a free name. Raises BusError."""
+        free = []
+        for name in sorted(self._places, key=lambda each: each != self._durable):
+            try:
+                answer = await self._bus.api(f"CONSUMER.INFO.{self._stream.stream}.{name}")
+            except RefusedError as error:
+                if error.code != CONSUMER_NOT_FOUND:
+                    raise
+                free.append(name)
+                continue
+            if answer["config"].get("description") == self._holder:
+                self._durable = name
+                self._delivered = max(self._delivered, answer["ack_floor"]["stream_seq"])
+                return answer
+        if not free:
+            error = NoPlaceError(
+                f"{self._stream.stream} has {len(self._places)} durable consumers such as {self._durable}, and none is "
+                f"of {self._holder}: tas bus mend DIR removes those that nobody uses"
+            )
+            self._bus.report(self._what, error)
+            raise error
+        self._durable = secrets.choice(free)
+        return None
+
+    async def _create(self, required: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Creates the durable; None if another holder has its name meanwhile. Raises BusError."""
+        begin = datetime.fromtimestamp(time() - FIRST_SECONDS, UTC).isoformat().replace("+00:00", "Z")
+        config = {
+            **required,
+            "deliver_policy": "by_start_time",
+            "opt_start_time": begin,
+            "inactive_threshold": int(ABSENT_SECONDS * NANOSECONDS),
+        }
+        try:
+            answer = await self._bus.write_durable(self._stream.stream, self._durable, config, action="create")
+        except RefusedError as error:
+            if error.code != CONSUMER_EXISTS:
+                raise
+            return None
+        log.info("consumer_created", stream=self._stream.stream, durable=self._durable, holder=self._holder)
+        return answer

@@ -30,6 +30,7 @@ from bus.buckets import (
     NODES,
     SAMPLES,
     SAMPLES_CONSUMER,
+    SINK_CONSUMERS,
     SOURCES,
     TABLES,
     TABLES_CONSUMER,
@@ -185,8 +186,12 @@ class Role:
 
     @property
     def earlier(self) -> Rights:
-        """While credentials of an earlier version are taken: its processes gave random names to consumers."""
-        return replace(self.rights, consumers=ANY) if self.workers else self.rights
+        """While credentials of an earlier version are taken: its processes gave random names to consumers.
+
+        And those of sinks had the names of the sinks.
+        """
+        durables = _joined((of, "*" if name in SINK_CONSUMERS else name) for of, name in self.rights.durables)
+        return replace(self.rights, consumers=ANY, durables=durables) if self.workers else self.rights
 
     @property
     def strict(self) -> Rights:

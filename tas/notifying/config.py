@@ -29,6 +29,9 @@ _LabelName = Annotated[str, msgspec.Meta(pattern="^[a-zA-Z_][a-zA-Z0-9_]{0,99}$"
 
 _URL = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[1-9][0-9]{0,4})?(?:[/?][!-~]*)?")
 
+MAX_SINKS = 32
+"""So many durable consumers of EVENTS may the credentials of `notify` create."""
+
 DEFAULT_KINDS = frozenset({"violation", "metric", "source", "policy", "breaker", "pause", "gap"})
 """The kinds of events that a sink gets if its settings name none. A sink for CloudEvents gets all."""
 
@@ -152,6 +155,8 @@ def parse_sinks(origin: str, document: object) -> dict[str, SinkConfig]:
     value: Any = fields.get("sinks")
     kind: Any = SinkConfig  # `msgspec.convert` takes a union, too
     sinks: dict[str, SinkConfig] = dict(reader.entries("sinks", value, kind, is_source_name, otherwise))
+    if len(sinks) > MAX_SINKS:
+        reader.add_mistake("sinks", f"{len(sinks)} sinks", f"must have at most {MAX_SINKS}")
     if not sinks and not reader.mistakes:
         reader.add_mistake("sinks", value, "must have at least one sink")
     if reader.mistakes:

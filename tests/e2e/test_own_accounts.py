@@ -250,7 +250,7 @@ def processes(cluster: Cluster, url: str, folder: Path, workers: Mapping[str, tu
 
 def takes_events(logs: Sequence[Path]) -> bool:
     """Whether `notify` has its consumer of events."""
-    return any(b'"durable":"notify-cluster"' in log.read_bytes() for log in logs)
+    return any(b'"holder":"notify-cluster"' in log.read_bytes() for log in logs)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from bus.buckets import ANNOUNCED, DEAD_LETTERS, EVENTS, POLICIES
+from bus.buckets import ANNOUNCED, DEAD_LETTERS, EVENTS, POLICIES, SINK_CONSUMERS
 from bus.rights.roles import Rights, lease
 from workers.spec import WorkerSpec
 
@@ -27,7 +27,11 @@ SPEC = WorkerSpec(
     help="Take events to where people look: Kubernetes Events, Alertmanager, CloudEvents over HTTP, a chat.",
     port=9014,
     build=_build,
-    rights=Rights(reads=(EVENTS, ANNOUNCED, POLICIES), writes=DEAD_LETTERS.subjects, durables=((EVENTS, "*"),))
+    rights=Rights(
+        reads=(EVENTS, ANNOUNCED, POLICIES),
+        writes=DEAD_LETTERS.subjects,
+        durables=tuple((EVENTS, name) for name in SINK_CONSUMERS),
+    )
     | lease("notify.*"),
     account="create patch: events.events.k8s.io",
     settings=("sinks", "cluster_name", "kubeconfig"),

@@ -1,5 +1,6 @@
 """What who reads leaves on a server: a few consumers of known names, which end by themselves."""
 
+import asyncio
 import json
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
@@ -7,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from bus.buckets import ALL, EVENTS, NANOSECONDS, NODES, OUTCOMES, SAMPLES_CONSUMER
+from bus.buckets import ALL, EVENTS, NANOSECONDS, NODES, OUTCOMES, SAMPLES_CONSUMER, SINK_CONSUMERS
 from bus.connection import CALL_SECONDS, Bus
+from bus.deliveries import Deliveries
 from bus.errors import CrowdedError, ForbiddenError, NoPlaceError, RefusedError, UnavailableError
 from bus.outcomes import OutcomeReader
 from bus.rights.access import Access
@@ -145,6 +147,64 @@ async def test_each_agent_that_learns_has_a_consumer_of_outcomes(closed: Closed,
             await bus.create_consumer("KV_NODES", EPHEMERAL, prefix="any")
         with pytest.raises(NoPlaceError):
             await bus.create_consumer("KV_NODES", EPHEMERAL, prefix="any")
+
+
+@pytest.mark.parametrize("role", ["notify", "all"])
+async def test_who_takes_events_to_sinks_has_a_place_for_each_and_no_other_on_events(closed: Closed, role: str) -> None:
+    """It tries a thousand durable consumers, and that of a subscription; all possible sinks start at once."""
+    await closed.with_streams()
+    pager = Access(credentials=closed.user("subscriber", "pager"))
+    async with Subscription(closed.server.url, "pager", access=pager, resync=True) as events:
+        await eventually(lambda: events.bus.connected)
+        async with closed.raw(closed.user(role, "thief")) as (reader, writer):
+            for number in range(TRIES):
+                subject, body = created(f"d{number}", EVENTS.stream, ack_policy="explicit")
+                writer.write(b"PUB %s %d\r\n%s\r\n" % (subject, len(body), body))
+            for verb in (b"CONSUMER.DELETE", b"CONSUMER.MSG.NEXT", b"CONSUMER.INFO"):
+                writer.write(b"PUB $JS.API.%s.EVENTS.pager 0\r\n\r\n" % verb)
+            writer.write(b"PING\r\n")
+            assert (await reader.readuntil(b"PONG\r\n")).lower().count(b"permissions violation") == TRIES + 3
+    async with closed.connected(role) as bus, closed.connected_as(closed.owner()) as owner:
+
+        def sink(number: int) -> Deliveries:
+            return Deliveries(
+                bus,
+                EVENTS,
+                f"notify-{number}",
+                SINK_CONSUMERS,
+                lambda _: None,
+                filter_subject="tas.events.>",
+                capacity=1,
+                on_missed=lambda _: None,
+            )
+
+        async def places() -> dict[str, str]:
+            listed = await owner.api(f"CONSUMER.LIST.{EVENTS.stream}")
+            found = {each["name"]: each["config"].get("description", "") for each in listed["consumers"]}
+            return {holder: name for name, holder in found.items() if name != "pager"}
+
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(sink(number).run()) for number in range(len(SINK_CONSUMERS))]
+
+            async def all_have_places() -> bool:
+                return len(await places()) == len(SINK_CONSUMERS)
+
+            await eventually(all_have_places)
+            first = await places()
+            with pytest.raises(NoPlaceError, match="none is of notify-32: tas bus mend DIR"):
+                await sink(32)._ensure()
+            assert "none is of notify-32" in str(bus.problem)
+            for each in running:
+                each.cancel()
+        assert sorted(first.values()) == sorted(SINK_CONSUMERS)
+        again = sink(7)  # as after a restart
+        await again._ensure()
+        assert again._durable == first["notify-7"]
+        await owner.api(f"CONSUMER.DELETE.{EVENTS.stream}.{first['notify-3']}")
+        await sink(32)._ensure()
+        assert bus.problem is None
+        first["notify-32"] = first.pop("notify-3")
+        assert await places() == first
 
 
 async def test_commands_of_one_user_share_its_places_and_the_last_one_says_what_to_do(closed: Closed) -> None:

@@ -21,7 +21,9 @@ async def test_only_what_the_same_stream_has_dropped_counts(created: str, first:
 
     found: list[int] = []
     bus = cast("Bus", SimpleNamespace(api=api))
-    deliveries = Deliveries(bus, EVENTS, "d", lambda _: None, filter_subject=">", capacity=1, on_missed=found.append)
+    deliveries = Deliveries(
+        bus, EVENTS, "d", ["_1"], lambda _: None, filter_subject=">", capacity=1, on_missed=found.append
+    )
     deliveries._epoch, deliveries._delivered = "now", 5
     await deliveries._count_missed(until=20)
     assert found == missed

@@ -9,7 +9,7 @@ from typing import Protocol
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from bus.buckets import EVENTS
+from bus.buckets import EVENTS, SINK_CONSUMERS
 from bus.connection import Bus
 from bus.deliveries import Deliveries, Message
 from bus.events import ALL_EVENTS, EventMessage, decoded
@@ -141,6 +141,7 @@ class Inbox:
             bus,
             EVENTS,
             f"notify-{name}",
+            SINK_CONSUMERS,
             self._take,
             filter_subject=ALL_EVENTS,
             capacity=capacity,

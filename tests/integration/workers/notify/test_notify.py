@@ -23,7 +23,7 @@ from bus.buckets import DEAD_LETTERS, EVENTS, NANOSECONDS
 from bus.client import Msg
 from bus.connection import Bus
 from bus.dead_letters import dead_letter_of
-from bus.errors import BusError, RefusedError
+from bus.errors import BusError
 from bus.events import Expected, publish_events
 from bus.stream_reader import FROM_START, StreamReader
 from tas.events import cloudevents
@@ -108,15 +108,19 @@ class World:
     def value(self, metric: str, **labels: str) -> float:
         return self.registry.get_sample_value(metric, labels) or 0.0
 
+    async def durable(self, sink: str) -> dict[str, Any] | None:
+        """What the server says of the durable of a sink; None: it does not exist."""
+        listed = await answered(lambda: self.bus.api(f"CONSUMER.LIST.{EVENTS.stream}"))
+        of_sink = [each for each in listed["consumers"] or () if each["config"].get("description") == f"notify-{sink}"]
+        assert len(of_sink) <= 1
+        return of_sink[0] if of_sink else None
+
     async def acknowledged(self, sink: str) -> None:
         """Waits until the durable of a sink has nothing left."""
 
         async def done() -> bool:
-            try:
-                state = await answered(lambda: self.bus.api(f"CONSUMER.INFO.{EVENTS.stream}.notify-{sink}"))
-            except RefusedError:
-                return False
-            return bool(state["num_pending"] == state["num_ack_pending"] == 0)
+            state = await self.durable(sink)
+            return state is not None and bool(state["num_pending"] == state["num_ack_pending"] == 0)
 
         await eventually(done)
 
@@ -307,8 +311,8 @@ class TestCloudEvents:
             await world.publish(started("node-1"))
 
             async def comes_again() -> bool:
-                info = await answered(lambda: world.bus.api(f"CONSUMER.INFO.{EVENTS.stream}.notify-hook"))
-                return bool(info["num_redelivered"])
+                info = await world.durable("hook")
+                return info is not None and bool(info["num_redelivered"])
 
             await receiver.receives(1)
             await eventually(comes_again)
@@ -419,7 +423,7 @@ class TestOtherSinks:
         async def note(message: Msg) -> None:
             signs.append(message.data)
 
-        await world.bus.link.subscribe(f"$JS.ACK.{EVENTS.stream}.notify-chat.>", note)
+        await world.bus.link.subscribe(f"$JS.ACK.{EVENTS.stream}.>", note)
         await world.publish(started("node-1"))
         sink = world.chat(receiver.url, wait="1h")
         async with world.running(sink):
@@ -428,7 +432,8 @@ class TestOtherSinks:
             await eventually(lambda: signs.count(b"+WPI") >= 2)
             held = [*sink._inbox._messages.values(), *sink._inbox._deliveries._held.values()]
             assert [message.data for message in held] == [b"", b""], "thousands are held: none with its content"
-            durable = await answered(lambda: world.bus.api(f"CONSUMER.INFO.{EVENTS.stream}.notify-chat"))
+            durable = await world.durable("chat")
+            assert durable is not None
         assert receiver.requests == []
         # A sink that was removed leaves its position for a while, and not before the stream has dropped its events.
         assert EVENTS.max_age_seconds < durable["config"]["inactive_threshold"] / NANOSECONDS < 366 * 86400

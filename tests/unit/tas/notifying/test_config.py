@@ -3,8 +3,10 @@
 import msgspec
 import pytest
 
+from bus.buckets import SINK_CONSUMERS
 from tas.events.data import BreakerReset, BreakerTripped, EventData, LabelApplied, SourceDry, Unknown
 from tas.notifying.config import (
+    MAX_SINKS,
     AlertmanagerConfig,
     ChatConfig,
     CloudEventsConfig,
@@ -91,6 +93,14 @@ def test_every_mistake_is_named_and_no_secret_is_quoted() -> None:
         "sinks.a.type" in each and "alertmanager, chat, cloudevents, kubernetes-events" in each for each in found
     )
     assert any("sinks.f" in each and "not 'violations'" in each for each in found)
+
+
+def test_there_are_no_more_sinks_than_durable_consumers_for_them() -> None:
+    assert len(SINK_CONSUMERS) == MAX_SINKS
+    many = {f"s{number}": {"type": "chat", "url": "http://x"} for number in range(MAX_SINKS + 1)}
+    assert mistakes({"sinks": many}) == [f"sinks.yaml: sinks = '{MAX_SINKS + 1} sinks': must have at most {MAX_SINKS}"]
+    many.popitem()
+    assert len(parse_sinks("sinks.yaml", {"sinks": many})) == MAX_SINKS
 
 
 @pytest.mark.parametrize("document", [None, {}, {"sinks": {}}, {"sinks": None}, [], {"sink": {}}])
