@@ -219,12 +219,12 @@ class Deliveries:
                 self._delivered = max(self._delivered, answer["ack_floor"]["stream_seq"])
                 return answer
         if not free:
-            error = NoPlaceError(
+            crowded = NoPlaceError(
                 f"{self._stream.stream} has {len(self._places)} durable consumers such as {self._durable}, and none is "
                 f"of {self._holder}: tas bus mend DIR removes those that nobody uses"
             )
-            self._bus.report(self._what, error)
-            raise error
+            self._bus.report(self._what, crowded)
+            raise crowded
         self._durable = secrets.choice(free)
         return None
 

@@ -255,10 +255,11 @@ def _values(used: Collection[MetricUse], facts: MetricFacts) -> Iterator[Finding
     for name, how, values in lately:
         what = f"{name}: {values.count} {how}, as {values.example}"
         yield finding("metrics.values", Severity.WARNING, what, mend, run="tas get sources")
-    refused = [each for each in facts.refused if each.reason == "value" and facts.now - each.time <= LATELY]
+    mends = {"value": mend, "capacity": "see what this source publishes: more nodes or metrics than there is room for"}
+    refused = [each for each in facts.refused if each.reason in mends and facts.now - each.time <= LATELY]
     for each in refused:
         what = f"{each.source}: {each.count} refused when they came, as {each.example}"
-        yield finding("metrics.values", Severity.WARNING, what, mend, run="tas get sources")
+        yield finding("metrics.values", Severity.WARNING, what, mends[each.reason], run="tas get sources")
     if blanks:
         what = f"each is a number of bytes, or a blank of GPU exporters (DCGM): {some(blanks)}"
         yield finding("metrics.values", Severity.WARNING, what, mend, run="tas get sources")

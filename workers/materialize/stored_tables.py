@@ -9,7 +9,7 @@ the older ones only the cells count that have no newer value. The stored table s
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -25,6 +25,7 @@ from bus.overtaking import NewestMessages, Overtaking
 from bus.record_kind import Entry
 from bus.tables import by_table, received_table
 from tas.errors import InvalidInputError
+from tas.samples.new_nodes import NewNodes
 from tas.samples.sample import MAX_SAMPLE_AGE, NodeSamples
 from tas.samples.table import (
     Table,
@@ -124,17 +125,19 @@ class StoredTables:
         unknown: Callable[[Table], Collection[str]],
         samples: Callable[[str], NodeSamples],
         is_cluster: Callable[[], bool],
+        new_nodes: NewNodes,
         refuse: Refuse,
         registry: CollectorRegistry,
     ) -> None:
         """`unknown` returns the nodes of a table that Kubernetes does not have; `is_cluster`, whether that is known.
 
-        `samples` returns what the own record of a node has.
+        `samples` returns what the own record of a node has. Without a cluster, `new_nodes` bounds the nodes.
         """
         self._bus = bus
         self._samples = samples
         self._unknown = unknown
         self._is_cluster = is_cluster
+        self._new_nodes = new_nodes
         self._refuse = refuse
         self._stored: dict[TableKey, _Stored] = {}
         self._remembered: dict[TableKey, _Stored] = {}  # of the epochs before
@@ -162,6 +165,12 @@ class StoredTables:
     def apply(self, entry: Entry[TableKey, Table]) -> None:
         """Takes in an entry of the bucket."""
         self._remember(entry.key, _Stored(entry.revision, entry=entry), self._epoch)
+
+    def nodes(self) -> Iterator[str]:
+        """The nodes with a row, those of several tables more than once."""
+        for stored in self._stored.values():
+            if stored.table is not None:
+                yield from stored.table.rows
 
     @property
     def remembers(self) -> bool:
@@ -254,7 +263,7 @@ class StoredTables:
             if table is not None:
                 left_out = dict.fromkeys(table.left_out, message.sequence) | left_out
                 count += bool(table.left_out)
-                table = self._of_known_nodes(key, table, refuse)
+                table = self._with_room(key, self._of_known_nodes(key, table, refuse), refuse)
                 incoming = table if incoming is None else merge_tables(incoming, table)
             await asyncio.sleep(0)
         return key, incoming, left_out, count
@@ -276,6 +285,19 @@ class StoredTables:
         error = InvalidInputError(f"table {key.source}/{key.part}", "nodes", first, reason)
         refuse("unknown_node", error, len(unknown))
         return without_nodes(table, unknown)
+
+    def _with_room(self, key: TableKey, table: Table, refuse: Refuse) -> Table:
+        if self._is_cluster():
+            return table
+        if (stored := self._known(key).table) is not None:
+            self._new_nodes.note(stored.rows)
+        now = time.monotonic()
+        beyond = {node for node in table.nodes if not self._new_nodes.admit(key.source, node, now)}
+        if not beyond:
+            return table
+        error = self._new_nodes.refusal(f"table {key.source}/{key.part}", "nodes", key.source, min(beyond))
+        refuse("capacity", error, len(beyond))
+        return without_nodes(table, beyond)
 
     async def _update(
         self,

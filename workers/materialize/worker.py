@@ -11,7 +11,7 @@ that starts would pass nodes that a running one rejects by their last known valu
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from math import inf
 
@@ -33,6 +33,7 @@ from tas.processes.process import RefusedSamples
 from tas.processes.refused import RefusedBySource
 from tas.samples.capacity import refusal_of_new_source, within_capacity
 from tas.samples.freshness import kept_from
+from tas.samples.new_nodes import NewNodes
 from tas.samples.sample import MAX_SAMPLE_AGE, NodeSamples, Scrape, merge, replaced_metrics
 from tas.samples.table import Table
 from tas.samples.unknown_node import is_unknown_node
@@ -169,11 +170,13 @@ class Materialize:
             lambda: ThrottledLog(log, keys=MAX_REFUSED_OBJECTS)
         )  # by reason: many objects with one fault do not hide another fault
         self._refused = RefusedBySource()
+        self._new_nodes = NewNodes(self._nodes_with_samples)
         self._tables = StoredTables(
             bus,
             unknown=self._unknown_nodes,
             samples=self._stored_samples,
             is_cluster=lambda: self._cluster is True,
+            new_nodes=self._new_nodes,
             refuse=self._refuse_values,
             registry=registry,
         )
@@ -246,6 +249,11 @@ class Materialize:
         for each in found:
             if self._is_unknown_node(each.node):
                 refused += [("unknown_node", _unknown(each.node, each.source))] * len(each.messages)
+                continue
+            if not self._cluster and not self._new_nodes.admit(each.source, each.node, time.monotonic()):
+                subject = f"sample {each.node}/{each.source}"
+                refusal = self._new_nodes.refusal(subject, "node", each.source, each.node)
+                refused += [("capacity", refusal)] * len(each.messages)
                 continue
             stored = self._nodes.get(each.node) or _KnownSamples(0)
             if (refusal := refusal_of_new_source(each.node, each.source, stored.samples)) is not None:
@@ -350,9 +358,14 @@ class Materialize:
         stored = self._nodes.get(node)
         return () if stored is None else stored.samples
 
+    def _nodes_with_samples(self) -> Iterator[str]:
+        yield from (node for node, stored in self._nodes.items() if stored.has_samples)
+        yield from self._tables.nodes()
+
     def _start_epoch(self, epoch: Epoch) -> None:
         self._epoch = epoch
         self._tables.start_epoch(epoch)
+        self._new_nodes.start_epoch()
         self._remembered |= {node: stored for node, stored in self._nodes.items() if stored.has_samples}
         self._remembers.clear()
         self._nodes.clear()
@@ -361,6 +374,8 @@ class Materialize:
 
     def _apply_samples(self, entry: Entry[str, StoredSamples]) -> None:
         self._remember(entry.key, _KnownSamples(entry.revision, entry=entry), self._epoch)
+        if entry.present:
+            self._new_nodes.note([entry.key])
         if self._is_unknown_node(entry.key):
             # Accepted before the list was complete, or written late; or the deletion, after which nothing is kept.
             self._deleted.add(entry.key)

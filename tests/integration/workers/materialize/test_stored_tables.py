@@ -20,6 +20,7 @@ from bus.record_kind import Entry
 from bus.tables import encoded_tables, publish_tables
 from bus.watch import Watch
 from cli.queries.query import stored_nodes
+from tas.samples import new_nodes
 from tas.samples.parts import Part, divided
 from tas.samples.table import Table, TableKey
 from tas.sources.result import Sample
@@ -33,7 +34,7 @@ from tests.integration.workers.materialize.test_materialize import (
     materializing,
 )
 from tests.integration.workers.materialize.test_materialize import publish as publish_scrape_of
-from tests.integration.workers.running import running
+from tests.integration.workers.running import all_handled, running
 from workers.following.followed_view import FollowedView
 from workers.following.node_samples import NodeSamplesReads
 from workers.materialize import stored_tables
@@ -172,6 +173,41 @@ async def test_rows_of_nodes_that_kubernetes_does_not_have_are_refused(materiali
     await publish(bus, {"a": {"load": "1"}, "x": {"load": "1"}, "b": {"load": "2"}, "y": {"load": "1"}})
     await have(bus, "load", {"a": 1, "b": 2})
     assert materialized.refusals() == {"unknown_node": 2}
+
+
+async def test_without_a_cluster_nodes_that_a_publisher_invents_are_bounded_counted_and_named(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As samples and as rows of tables; a process that starts knows the nodes that are stored."""
+    monkeypatch.setattr(new_nodes, "MAX_NODES_OF_SOURCE", 30)
+    monkeypatch.setattr(new_nodes, "MAX_NODES", 50)
+    async with materializing(bus) as first:
+        await list_nodes(bus, cluster=False)
+        await eventually(lambda: first.worker._cluster is False)
+        await publish(bus, {"a": {"load": "1"}, "b": {"load": "2"}})
+        for number in range(20):
+            await publish_scrape_of(bus, f"single-{number}", "bad", load=1)
+        await all_handled(bus)
+        await publish(bus, {f"row-{number}": {"load": "1"} for number in range(100)}, source="bad")
+        await eventually(lambda: first.refusals() == {"capacity": 90})
+        for number in range(20, 60):
+            await publish_scrape_of(bus, f"single-{number}", "bad", load=1)
+        await eventually(lambda: first.refusals() == {"capacity": 130})
+        assert len((await stored_nodes(bus)).samples) == 32
+        await publish_scrape_of(bus, "c", "good", load=1)
+        await first.has("c", "load", "1")
+        (refused,) = first.worker.refused_samples()
+        assert (refused.source, refused.reason, refused.count) == ("bad", "capacity", 130)
+        assert "bad brought 30, at most 30" in refused.example
+    async with materializing(bus) as second:
+        await eventually(lambda: second.worker._cluster is False)
+        await publish_scrape_of(bus, "single-3", "bad", load=7)
+        await second.has("single-3", "load", "7")
+        for number in range(100, 140):
+            await publish_scrape_of(bus, f"single-{number}", "third", load=1)
+        await publish_scrape_of(bus, "c", "good", load=2)
+        await second.has("c", "load", "2")
+        assert 20 <= second.refusals()["capacity"] < 40, "the bus has a bound for all sources together"
 
 
 async def test_rows_of_deleted_nodes_are_removed_together(

@@ -210,7 +210,8 @@ def test_a_small_blank_that_another_program_has_written_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "age", "is_found"), [("value", 599, True), ("value", 601, False), ("time", 1, False)]
+    ("reason", "age", "is_found"),
+    [("value", 599, True), ("capacity", 599, True), ("value", 601, False), ("time", 1, False)],
 )
 def test_a_value_that_materialize_refuses_of_a_program_is_a_finding_for_ten_minutes(
     reason: str, age: float, is_found: bool

@@ -1,0 +1,72 @@
+"""Bounds the names of nodes that sources may invent, where no cluster says which nodes exist.
+
+Each name is a record on the bus, and a row of each view. With a cluster, samples of other nodes are refused.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from math import inf
+
+from tas.errors import InvalidInputError
+
+MAX_NODES_OF_SOURCE = 20_000
+"""The most nodes that one source brings: those of which no sample was stored before."""
+
+MAX_NODES = 40_000
+"""The most nodes of all sources: so one that invents names leaves room for others."""
+
+RECOUNT_SECONDS = 60.0
+
+
+class NewNodes:
+    """The nodes with samples on the bus, and which source brought each. `now` is in seconds of any clock."""
+
+    def __init__(self, stored: Callable[[], Iterable[str]]) -> None:
+        """`stored` returns the nodes with samples on the bus, asked about new ones once a minute: some may be gone."""
+        self._stored = stored
+        self._brought_by: dict[str, str] = {}
+        self._counts: Counter[str] = Counter()
+        self._fresh: set[str] = set()  # since the last count: their samples may still be on the way to the bus
+        self._counted = -inf
+
+    def start_epoch(self) -> None:
+        """Begins again with an empty bus."""
+        self._brought_by.clear()
+        self._counts.clear()
+        self._fresh.clear()
+
+    def note(self, nodes: Iterable[str]) -> None:
+        """These nodes have samples on the bus."""
+        for node in nodes:
+            if node not in self._brought_by:
+                self._brought_by[node] = ""
+
+    def admit(self, source: str, node: str, now: float) -> bool:
+        """Whether a source may publish samples of a node: the node is known, or there is room for one more."""
+        if node in self._brought_by:
+            return True
+        if now - self._counted >= RECOUNT_SECONDS:
+            self._recount(now)
+        if self._is_full(source):
+            return False
+        self._brought_by[node] = source
+        self._fresh.add(node)
+        self._counts[source] += 1
+        return True
+
+    def refusal(self, subject: str, field: str, source: str, node: str) -> InvalidInputError:
+        """Why `admit` refuses a node."""
+        reason = (
+            f"is one new node too many: {source} brought {self._counts[source]}, at most {MAX_NODES_OF_SOURCE}, and "
+            f"all sources {len(self._brought_by)}, at most {MAX_NODES}, while no cluster says which nodes exist"
+        )
+        return InvalidInputError(subject, field, node, reason)
+
+    def _is_full(self, source: str) -> bool:
+        return self._counts[source] >= MAX_NODES_OF_SOURCE or len(self._brought_by) >= MAX_NODES
+
+    def _recount(self, now: float) -> None:
+        self._brought_by = {node: self._brought_by.get(node, "") for node in {*self._stored(), *self._fresh}}
+        self._fresh.clear()
+        self._counts = Counter(self._brought_by.values())
+        self._counted = now

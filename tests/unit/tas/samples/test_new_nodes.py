@@ -1,0 +1,52 @@
+"""How many nodes sources may invent."""
+
+import pytest
+
+from tas.samples import new_nodes
+from tas.samples.new_nodes import RECOUNT_SECONDS, NewNodes
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(new_nodes, "MAX_NODES_OF_SOURCE", 3)
+    monkeypatch.setattr(new_nodes, "MAX_NODES", 5)
+
+
+def admitted(nodes: NewNodes, source: str, *names: str, now: float = 0.0) -> list[str]:
+    return [name for name in names if nodes.admit(source, name, now)]
+
+
+def test_a_source_that_invents_nodes_leaves_room_for_others_and_known_nodes_go_on() -> None:
+    nodes = NewNodes(lambda: ["known"])
+    nodes.note(["known"])
+    assert admitted(nodes, "bad", "a", "b", "c", "d", "e", "known", "a") == ["a", "b", "c", "known", "a"]
+    assert str(nodes.refusal("sample d/bad", "node", "bad", "d")) == (
+        "sample d/bad: node = 'd': is one new node too many: bad brought 3, at most 3, and all sources 4, at most 5, "
+        "while no cluster says which nodes exist"
+    )
+    assert admitted(nodes, "good", "x", "y", "a") == ["x", "a"]
+    nodes.start_epoch()
+    assert admitted(nodes, "bad", "p", "q", "r", "s") == ["p", "q", "r"]
+
+
+def test_nodes_that_are_gone_make_room_and_are_counted_once_a_minute() -> None:
+    asked: list[float] = []
+    left = ["a", "seen"]
+
+    def stored() -> list[str]:
+        asked.append(now)
+        return left
+
+    nodes, now = NewNodes(stored), RECOUNT_SECONDS
+    assert admitted(nodes, "one", "a", "b", "c", "d", now=now) == ["a", "b", "c"]
+    assert asked == [now]
+    left += ["b", "c"]  # stored only now
+    now += RECOUNT_SECONDS - 1
+    assert admitted(nodes, "one", *(f"n{number}" for number in range(100)), now=now) == []
+    assert len(asked) == 1
+    left[:] = ["a", "seen"]
+    now += 1
+    assert admitted(nodes, "one", "d", now=now) == [], "samples of those of the last minute may be on the way"
+    now += RECOUNT_SECONDS
+    assert admitted(nodes, "one", "d", "e", "f", now=now) == ["d", "e"]
+    assert len(asked) == 3
