@@ -252,8 +252,8 @@ class Materialize:
                 continue
             if not self._cluster and not self._new_nodes.admit(each.source, each.node, time.monotonic()):
                 subject = f"sample {each.node}/{each.source}"
-                refusal = self._new_nodes.refusal(subject, "node", each.source, each.node)
-                refused += [("capacity", refusal)] * len(each.messages)
+                too_many = self._new_nodes.refusal(subject, "node", each.source, each.node)
+                refused += [("capacity", too_many)] * len(each.messages)
                 continue
             stored = self._nodes.get(each.node) or _KnownSamples(0)
             if (refusal := refusal_of_new_source(each.node, each.source, stored.samples)) is not None:
