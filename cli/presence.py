@@ -48,6 +48,7 @@ def _process(context: Context, supervisor: Supervisor, workers: Sequence[str], s
         expires=context.expires,
         waiting_labels=supervisor.waiting_labels(),
         refused_samples=supervisor.refused_samples(),
+        late_metrics=supervisor.late_metrics(),
         concerns=supervisor.concerns(),
         newest_pods=supervisor.newest_pods(),
         not_ready=supervisor.policies_not_ready(),

@@ -23,6 +23,7 @@ from prometheus_client.process_collector import ProcessCollector
 from bus.buckets import ALL, Bucket
 from bus.invalid import InvalidEntries
 from tas.processes.process import LastAnswer, NotReady, RefusedSamples
+from tas.samples.pace import LateMetric
 from workers.http.address import Address
 from workers.http.listening import listening
 from workers.process.errors import EXIT_FAILED, EXIT_OK, WorkerError
@@ -94,6 +95,15 @@ class WithRefusedSamples(Protocol):
 
     def refused_samples(self) -> Sequence[RefusedSamples]:
         """What it has refused lately, the newest first."""
+        ...
+
+
+@runtime_checkable
+class WithLateMetrics(Protocol):
+    """A worker that knows when the values were measured that rules read."""
+
+    def late_metrics(self) -> Sequence[LateMetric]:
+        """The metrics that come late, the oldest first; part of the record in WORKERS."""
         ...
 
 
@@ -312,6 +322,11 @@ class Supervisor:
         """What its workers have refused lately, the newest of each first."""
         found = (each.refused_samples() for each in self._workers if isinstance(each, WithRefusedSamples))
         return [refused for of_worker in found for refused in of_worker]
+
+    def late_metrics(self) -> list[LateMetric]:
+        """The metrics that come late to its workers."""
+        found = (each.late_metrics() for each in self._workers if isinstance(each, WithLateMetrics))
+        return [late for of_worker in found for late in of_worker]
 
     def last_answers(self) -> dict[str, LastAnswer]:
         """The last answer of its workers by verb; of several with one verb that of the newest request."""

@@ -8,6 +8,7 @@ from bus.records.codec import Time, encode, reader, seconds_of, time_of
 from tas.errors import line_of
 from tas.processes.expected import MOST, Expected
 from tas.processes.process import LastAnswer, NotReady, Process, RefusedSamples
+from tas.samples.pace import MAX_LATE, LateMetric
 
 MAX_REASON = 300
 """The most characters of a reason or an error in a stored record."""
@@ -41,6 +42,14 @@ class _RefusedSamples(msgspec.Struct, kw_only=True):
     time: Time
 
 
+class _LateMetric(msgspec.Struct, kw_only=True, omit_defaults=True):
+    metric: str
+    source: str
+    measured: Time
+    every: Seconds = msgspec.field(default=0.0, name="everySeconds")
+    others_come: bool = msgspec.field(default=False, name="othersCome")
+
+
 class _NotReady(msgspec.Struct, kw_only=True):
     count: Count
     policies: list[str]
@@ -59,6 +68,7 @@ class _Process(msgspec.Struct, kw_only=True, omit_defaults=True):
     expires: dict[str, Time] = {}
     waiting_labels: dict[str, Count] = msgspec.field(default_factory=dict, name="waitingLabels")
     refused_samples: list[_RefusedSamples] = msgspec.field(default_factory=list, name="refusedSamples")
+    late_metrics: list[_LateMetric] = msgspec.field(default_factory=list, name="lateMetrics")
     concerns: dict[str, list[str]] = {}
     newest_pods: dict[str, Time] = msgspec.field(default_factory=dict, name="newestPods")
     not_ready: dict[str, _NotReady] = msgspec.field(default_factory=dict, name="notReady")
@@ -110,6 +120,16 @@ def encode_process(process: Process) -> bytes:
                 )
                 for each in process.refused_samples[:MAX_REFUSED]
             ],
+            late_metrics=[
+                _LateMetric(
+                    metric=each.metric,
+                    source=each.source,
+                    measured=time_of(each.measured),
+                    every=round(each.every, 1),
+                    others_come=each.others_come,
+                )
+                for each in process.late_metrics[:MAX_LATE]
+            ],
             concerns={
                 worker: [line_of(each, MAX_REASON) for each in concerns]
                 for worker, concerns in process.concerns.items()
@@ -151,6 +171,10 @@ def decode_process(data: bytes) -> Process:
         refused_samples=[
             RefusedSamples(each.source, each.reason, each.count, each.example, seconds_of(each.time))
             for each in stored.refused_samples
+        ],
+        late_metrics=[
+            LateMetric(each.metric, each.source, seconds_of(each.measured), each.every, each.others_come)
+            for each in stored.late_metrics
         ],
         concerns={worker: tuple(concerns) for worker, concerns in stored.concerns.items()},
         newest_pods={state: seconds_of(created) for state, created in stored.newest_pods.items()},

@@ -24,7 +24,7 @@ from tas.diagnosis.metrics import MetricFacts
 from tas.diagnosis.policies import PolicyFacts, StoredPolicy
 from tas.diagnosis.processes import ProcessFacts
 from tas.policy.policy import PolicyKey
-from tas.processes.process import NotReady, not_ready, refused_samples
+from tas.processes.process import NotReady, late_metrics, not_ready, refused_samples
 from tas.samples.sample import NodeSamples
 from tas.sources.state import SourceState
 from tas.values.backoff import Backoff
@@ -168,6 +168,7 @@ def metric_facts(
         stale_after=stale_after,
         in_files=in_files,
         refused=() if isinstance(read.processes, Missing) else refused_samples(read.processes.running),
+        late=() if isinstance(read.processes, Missing) else late_metrics(read.processes.running),
     )
 
 

@@ -26,12 +26,13 @@ from tas.explain.trace import refused_on
 from tas.explain.unknown import why_unknown
 from tas.gpu.explanation import explain_cards
 from tas.policy.policy import PolicyKey
+from tas.processes.process import waiting_labels
 from tas.values.names import is_dns_label, is_subdomain
 from tas.verdict.status import labels_to_set, waiting_problem
 from tas.view.view import View
 from workers.following.node_samples import NodeSamplesReads
 from workers.following.placed_pods import place
-from workers.following.processes import waiting_nodes
+from workers.following.processes import running_processes
 from workers.settings import Settings
 
 COMMANDS = {
@@ -124,7 +125,7 @@ async def _explain_node(bus: Bus, name: str, default_stale_after: float, *, as_j
 
 async def _waiting(bus: Bus, node: str, labels: Mapping[str, str]) -> dict[str, list[str]]:
     """Why the node does not have a label that its verdict sets, if nodes wait for their first label of the policy."""
-    waiting = await waiting_nodes(bus)
+    waiting = waiting_labels(await running_processes(bus))
     verdict = (await NODE_VERDICTS.get(bus, node)).readable() if waiting else None
     policies = {} if verdict is None else verdict.policies
     return {
@@ -147,7 +148,7 @@ async def _explain_policy(bus: Bus, key: PolicyKey, default_stale_after: float, 
     explanation = explain_policy(await view_of(bus, default_stale_after, now), key, now)
     if not explanation.known:
         raise click.ClickException(f"policy {key}: does not exist (tas get policies lists all policies)")
-    waiting = (await waiting_nodes(bus)).get(key.name, 0)
+    waiting = waiting_labels(await running_processes(bus)).get(key.name, 0)
     if as_json:
         print_json(msgspec.to_builtins(explanation) | {"waiting": waiting})
     else:

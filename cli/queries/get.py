@@ -40,7 +40,7 @@ from cli.queries.tables import cell_of, new_table, print_table
 from tas.policy.directory import FileProblem, FileProblems
 from tas.policy.manifest import policy_spec
 from tas.policy.policy import PolicyKey, Problem, StrategyType
-from tas.processes.process import RefusedSamples
+from tas.processes.process import RefusedSamples, late_metrics, refused_samples, waiting_labels
 from tas.samples.contradictions import Contradiction, contradictions
 from tas.samples.sample import NodeSamples
 from tas.sources.state import RefusedValues, SourceState, health, tolerances_of
@@ -51,7 +51,7 @@ from tas.verdict.ownership import LABEL_STRATEGIES, Claim, claim_of, owner_of
 from tas.verdict.refused import RefusedLabel, refused_problems
 from tas.verdict.status import UNSET_SECONDS, any_source_limits, unset_labels, waiting_problem
 from tas.verdict.verdict import DesiredKind, DesiredLabel, NodeVerdict, PolicyVerdict
-from workers.following.processes import refused_of_sources, waiting_nodes
+from workers.following.processes import running_processes
 from workers.settings import Settings
 
 PUBLISHES = "publishes"
@@ -284,7 +284,7 @@ async def _labelling(bus: Bus, records: Sequence[PolicyRecord]) -> _Labelling:
     if not any(record.policy.strategies.keys() & set(LABEL_STRATEGIES) for record in records):
         return _Labelling()
     labels = {node: facts.complete_labels for node, facts in (await readable(bus, NODE_FACTS)).items()}
-    return _Labelling(await readable(bus, NODE_VERDICTS), labels, await waiting_nodes(bus))
+    return _Labelling(await readable(bus, NODE_VERDICTS), labels, waiting_labels(await running_processes(bus)))
 
 
 class _Refused(NamedTuple):
@@ -372,10 +372,12 @@ async def _sources(bus: Bus, default_stale_after: float, *, as_json: bool) -> in
     nodes = await _nodes_of_sources(bus)
     found = [] if nodes is None else await _contradictions(bus, stored, nodes, default_stale_after)
     refused: dict[str, list[RefusedSamples]] = {}
-    for one in await refused_of_sources(bus):
+    running = await running_processes(bus)
+    for one in refused_samples(running):
         refused.setdefault(one.source, []).append(one)
     now = time.time()
-    late = {} if nodes is None else late_sources(stored.states, stored.held, nodes.samples, now=now)
+    samples = {} if nodes is None else nodes.samples
+    late = late_sources(stored.states, stored.held, samples, late_metrics(running), now=now)
     table = new_table("SOURCE", "STATE", "HOLDER", "PERIOD", "LAST SUCCESS", "METRICS", "PROBLEMS")
     documents: list[dict[str, Any]] = []
     for entry in sorted(stored.entries, key=lambda each: each.key):
@@ -400,11 +402,13 @@ async def _sources(bus: Bus, default_stale_after: float, *, as_json: bool) -> in
             cell_of([*late_here, *_problems(state, now), *(_refused_text(one, now) for one in of_samples)]),
         )
     known = {entry.key for entry in stored.entries}
-    for source, of_samples in refused.items():
-        if source not in known:
-            documents.append({"source": source, "state": PUBLISHES, "refusedSamples": msgspec.to_builtins(of_samples)})
-            problems = cell_of(_refused_text(one, now) for one in of_samples)
-            table.add_row(source, PUBLISHES, "-", "-", "-", "-", problems)
+    for source in sorted((refused.keys() | late.keys()) - known):
+        of_samples, late_here = refused.get(source, []), [late[source]] if source in late else []
+        document = {"source": source, "state": PUBLISHES}
+        document |= {"refusedSamples": msgspec.to_builtins(of_samples)} if of_samples else {}
+        documents.append(document | ({"late": late_here[0]} if late_here else {}))
+        problems = cell_of([*late_here, *(_refused_text(one, now) for one in of_samples)])
+        table.add_row(source, PUBLISHES, "-", "-", "-", "-", problems)
     if as_json:
         print_json(documents)
     else:

@@ -12,6 +12,7 @@ from tas.policy.policy import Policy
 from tas.processes.process import RefusedSamples
 from tas.samples.contradictions import contradictions
 from tas.samples.freshness import is_fresh
+from tas.samples.pace import LateMetric
 from tas.samples.sample import NodeSamples, newest
 from tas.sources.result import RefusalReason, SuspectReason
 from tas.sources.state import Health, SourceState, health, tolerances_of
@@ -65,6 +66,7 @@ class MetricFacts(msgspec.Struct, frozen=True, kw_only=True):
         stale_after: For policies without `staleAfter`, in seconds.
         in_files: Whether the policies come from a directory.
         refused: What `materialize` has refused of samples.
+        late: The metrics that come late to `evaluate`.
     """
 
     policies: Collection[Policy]
@@ -77,6 +79,7 @@ class MetricFacts(msgspec.Struct, frozen=True, kw_only=True):
     stale_after: float
     in_files: bool = False
     refused: Collection[RefusedSamples] = ()
+    late: Sequence[LateMetric] = ()
 
 
 def check_metrics(facts: MetricFacts | Missing) -> Iterator[Finding]:
@@ -281,13 +284,22 @@ def _agree(facts: MetricFacts) -> Iterator[Finding]:
 
 
 def late_sources(
-    sources: Mapping[str, SourceState], held: Collection[str], samples: Mapping[str, NodeSamples], *, now: float
+    sources: Mapping[str, SourceState],
+    held: Collection[str],
+    samples: Mapping[str, NodeSamples],
+    late: Sequence[LateMetric],
+    *,
+    now: float,
 ) -> dict[str, str]:
-    """By source whose values come late, a sentence: those of all nodes, if it is polled, or of nodes that are lost."""
-    times, found = newest_times(samples), {}
+    """By source whose values come late, a sentence.
+
+    Those of all nodes, if it is polled, or of nodes that are lost, or of some metrics.
+    """
+    times, found = newest_times(samples), _late_metrics(late, now)
     for name, state in sorted(sources.items()):
         if health(state, is_held=name in held, now=now) not in (Health.HEALTHY, Health.PARTIAL):
-            continue  # which is another finding
+            found.pop(name, None)  # which is another finding
+            continue
         every = "" if state.period is None else f", and the source is polled every {state.period:g} s"
         known = times.get(name)
         if known is not None and state.period is not None:
@@ -303,6 +315,20 @@ def late_sources(
     return found
 
 
+def _late_metrics(late: Sequence[LateMetric], now: float) -> dict[str, str]:
+    by_source: dict[str, list[LateMetric]] = {}
+    for each in late:
+        by_source.setdefault(each.source, []).append(each)
+    found = {}
+    for source, those in by_source.items():
+        oldest, *more = those
+        every = f", and before there was a new one every {oldest.every:.0f} s" if oldest.every else ""
+        others = f"; {some(each.metric for each in more)} {'is' if len(more) == 1 else 'are'} late, too" if more else ""
+        age = now - oldest.measured
+        found[source] = f"the newest value of {oldest.metric} by {source} is {age:.0f} s old{every}{others}"
+    return found
+
+
 def health_with(late: Collection[str], source: str, found: Health) -> Health:
     """The health of a source whose stored values are known, too."""
     return Health.LATE if found is Health.HEALTHY and source in late else found
@@ -310,11 +336,11 @@ def health_with(late: Collection[str], source: str, found: Health) -> Health:
 
 def _late(facts: MetricFacts) -> Iterator[Finding]:
     """Whether new values come as often as a source is polled, from the source to what rules read."""
-    late = late_sources(facts.sources, facts.held, facts.samples, now=facts.now)
+    late = late_sources(facts.sources, facts.held, facts.samples, facts.late, now=facts.now)
     for what in late.values():
         yield finding("metrics.late", Severity.WARNING, what, LATE_MEND, run="tas get sources")
     if not late:
-        yield ok("metrics.late", "of each polled source there are new values of all its nodes")
+        yield ok("metrics.late", "of each polled source there are new values of all its nodes and metrics")
 
 
 def _sources(facts: MetricFacts) -> Iterator[Finding]:

@@ -199,7 +199,7 @@ def _asked(facts: ProcessFacts) -> float | None:
 
 def _sources(facts: MetricFacts) -> list[SourceRow]:
     times = newest_times(facts.samples)
-    late = late_sources(facts.sources, facts.held, facts.samples, now=facts.now)
+    late = late_sources(facts.sources, facts.held, facts.samples, facts.late, now=facts.now)
     rows = [
         SourceRow(
             source=name,

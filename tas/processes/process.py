@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from tas.samples.pace import LateMetric, newest_late
+
 WRITE_SECONDS = 5.0
 """How often a process writes its record."""
 
@@ -76,6 +78,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
         refused_samples: What it has refused lately of samples of other programs, the newest first.
         expires: When the first certificate of each file expires, and its credentials for the bus (`bus`), in seconds
             since 1970.
+        late_metrics: Of `evaluate`, the metrics of policies that come late to it, the oldest first.
         concerns: By worker, what does not go as it should although the worker is ready, each as a sentence.
         newest_pods: Of `watch`, by state (`placed`, `waiting`), when the newest pod was created about which the
             scheduler has asked filter, or has to ask, in seconds since 1970.
@@ -96,6 +99,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     expires: Mapping[str, float] = {}
     waiting_labels: Mapping[str, int] = {}
     refused_samples: Sequence[RefusedSamples] = ()
+    late_metrics: Sequence[LateMetric] = ()
     concerns: Mapping[str, tuple[str, ...]] = {}
     newest_pods: Mapping[str, float] = {}
     not_ready: Mapping[str, NotReady] = {}
@@ -185,6 +189,13 @@ def refused_samples(running: Iterable[Running]) -> list[RefusedSamples]:
             newest = max(known, refused, key=lambda one: one.time)
             found[refused.source, refused.reason] = msgspec.structs.replace(newest, count=known.count + refused.count)
     return [found[key] for key in sorted(found)]
+
+
+def late_metrics(running: Iterable[Running]) -> list[LateMetric]:
+    """The metrics that come late to processes with `evaluate`, the oldest first."""
+    return newest_late(
+        late for each in running if "evaluate" in each.process.workers for late in each.process.late_metrics
+    )
 
 
 def numbers(running: Iterable[Running]) -> dict[str, int]:

@@ -79,7 +79,7 @@ class Health(StrEnum):
     BEHIND = "behind"
     """Each metric has one, and the newest values come later than they should by a whole period."""
     LATE = "late"
-    """Each metric has one, and the stored values are old, or those of some nodes (`tas.diagnosis.metrics`)."""
+    """Each metric has one, and stored values are old, of all, some nodes or some metrics (`tas.diagnosis.metrics`)."""
     WARMING = "warming"
     """Some metrics have none, but only since their windows are not covered yet: that passes by itself."""
     FAILING = "failing"

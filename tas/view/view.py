@@ -94,6 +94,16 @@ class View:
             if (table := self._tables.get(key)) is not None:
                 yield table.columns.keys()
 
+    def single_samples(self, node: str) -> NodeSamples:
+        """Those of the newest samples of a node that did not come in tables."""
+        return self._samples.get(node, ())
+
+    def table_times(self, metric: str) -> Iterator[tuple[str, float]]:
+        """For each table with a metric, its source and when the newest value of the metric was measured."""
+        for key in self._tables.with_metric(metric):
+            if (table := self._tables.get(key)) is not None:
+                yield key.source, max(reading.time for reading in table.columns[metric].different)
+
     def has_samples(self, node: str) -> bool:
         """Whether a node has samples, stale or not."""
         return node in self._samples or bool(self._tables.holding(node))

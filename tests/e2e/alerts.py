@@ -25,12 +25,12 @@ BEFORE = AFTER = 25 * 60
 """The seconds before and after the fault; longer than each range of the rules."""
 
 AGES = {"tas_notify_lag_seconds": 0, "tas_source_overdue_seconds": 5, "tas_kubernetes_silent_seconds": 12}
-AGES |= dict.fromkeys(("tas_source_value_age_seconds", "tas_view_value_age_seconds"), 5)
+AGES |= dict.fromkeys(("tas_source_value_age_seconds", "tas_view_value_age_seconds", "tas_metric_late_seconds"), 5)
 """Gauges that grow with the time, as long as the fault lasts, if they are larger than this when it has begun."""
 
 LATENESS = {
     *("TasLabelsLate", "TasSamplesLate", "TasNotStored"),
-    *("TasSourceBehind", "TasSourceValuesOld", "TasValuesLate"),
+    *("TasSourceBehind", "TasSourceValuesOld", "TasValuesLate", "TasMetricLate"),
     "TasLabelsFlapping",
 }
 """These may also fire in other stories: this machine is busy, and a poll is late or lost when a bus is lost; and the

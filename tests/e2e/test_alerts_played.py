@@ -233,6 +233,11 @@ class Cluster:
         for node in nodes:
             self.sandbox.metrics.set(metric, node, value)
 
+    def stale_after(self, text: str | None) -> None:
+        for name in ("demo-policy", "few"):
+            patch = {"spec": {"staleAfter": text}}
+            self.sandbox.cluster.patch(TASPOLICIES, "default", name, patch, manager="user")
+
     async def said(self, *command: str) -> str:
         """What a command of `tas` prints."""
         done = await self.tas(*command, "--bus", self.server.url)
@@ -572,14 +577,8 @@ async def source_is_behind(cluster: Cluster) -> None:
 async def values_are_old(cluster: Cluster) -> None:
     """All values are fresh by their policies, and of the same time again and again."""
     stage = cluster.stage
-
-    def stale_after(text: str | None) -> None:
-        for name in ("demo-policy", "few"):
-            patch = {"spec": {"staleAfter": text}}
-            cluster.sandbox.cluster.patch(TASPOLICIES, "default", name, patch, manager="user")
-
     async with stage.story("TasSourceValuesOld", minutes=2) as during:
-        stale_after("10m")
+        cluster.stale_after("10m")
         at = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         for node, metric in product(NAMES, METRICS):
             cluster.sandbox.metrics.set(metric, node, 0, timestamp=at)
@@ -588,9 +587,34 @@ async def values_are_old(cluster: Cluster) -> None:
         await stage.is_at("tas_source_overdue_seconds", lambda overdue: overdue < 1)
         for metric in METRICS:
             cluster.measure(metric, 0, NAMES)
-        stale_after(None)
+        cluster.stale_after(None)
         await stage.is_at("tas_source_value_age_seconds", lambda age: age < 2)
         await stage.is_at(VIEW_AGE, lambda age: age < 2)
+
+
+async def one_metric_is_late(cluster: Cluster) -> None:
+    """The values of one metric are fresh, and of the same time again and again; those of the other move on."""
+    stage = cluster.stage
+    async with stage.story("TasMetricLate", minutes=2) as during:
+        cluster.stale_after("10m")
+        at = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        for node in NAMES:
+            cluster.sandbox.metrics.set(METRIC, node, 0, timestamp=at)
+        await stage.is_at("tas_metric_late_seconds", lambda age: age > 6)
+        during.extend(await stage.scrapes())
+
+        async def says_so() -> bool:
+            said = await cluster.said("get", "sources", "--json")
+            return f"the newest value of {METRIC} by custom-metrics is" in said
+
+        await eventually(says_so)
+
+        async def is_over() -> bool:
+            return not await stage.values("tas_metric_late_seconds")
+
+        cluster.measure(METRIC, 0, NAMES)
+        cluster.stale_after(None)
+        await eventually(is_over)
 
 
 async def values_are_late(cluster: Cluster) -> None:
@@ -706,6 +730,7 @@ STORIES = (
     source_loses_nodes,
     sources_contradict,
     values_are_old,
+    one_metric_is_late,
     values_are_late,
     samples_are_not_stored,
     sink_is_behind,

@@ -9,7 +9,7 @@ one that it knows. So a replica that is behind overwrites nothing newer, and an 
 
 import asyncio
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from math import inf
 
 import structlog
@@ -21,11 +21,13 @@ from bus.errors import BusError, ConflictError, ExpiredError, FullError
 from bus.history import purge_history
 from bus.kinds import NODE_VERDICTS
 from tas.policy.policy import PolicyKey
+from tas.samples.pace import LateMetric
 from tas.verdict.knowledge import Known, is_outdated
 from tas.verdict.outstanding import PollParts
 from tas.verdict.pending import PendingNodes, Touched
 from workers.evaluate.announcing import Announcing
 from workers.evaluate.compared_sources import ComparedSources
+from workers.evaluate.late_metrics import LateMetrics
 from workers.evaluate.node_evaluation import BEHIND_RETRY_SECONDS, Metrics, NodeEvaluation
 from workers.evaluate.turns import Turns
 from workers.following.followed_view import FollowedView
@@ -72,6 +74,7 @@ class Evaluate:
         )
         self._metrics = Metrics(registry)
         self._compared = ComparedSources(bus, followed, registry=registry)
+        self._late = LateMetrics(followed, registry=registry)
         self._parts = PollParts()
         self._announcing = Announcing(bus, self._are_outstanding)
         self._announced_by_time = False
@@ -92,6 +95,10 @@ class Evaluate:
         self._metrics.pending.set_function(lambda: float(len(self._pending) + self._unqueued))
         followed.call(self._wake_up)
 
+    def late_metrics(self) -> Sequence[LateMetric]:
+        """The metrics whose newest values come late to the view."""
+        return self._late.found
+
     def unready(self) -> str | None:
         """Why nothing is written yet: both lists must be complete, and the stored verdicts known."""
         reasons = [reason] if (reason := self._followed.unready()) is not None else []
@@ -110,6 +117,7 @@ class Evaluate:
                 self._queue.run(),
                 self._announcing.run(),
                 self._compared.run(),
+                self._late.run(),
                 self._verdicts.forget_deleted(self._forget_seconds, ThrottledLog(log, bucket=VERDICTS.name)),
             ):
                 tasks.create_task(work)

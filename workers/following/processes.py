@@ -11,7 +11,7 @@ from bus.kinds import EXPECTED_NUMBERS, PROCESSES
 from bus.record_kind import Entry, read_entries
 from bus.subjects import ProcessKey
 from tas.processes.expected import Expected
-from tas.processes.process import Process, RefusedSamples, Running, alive, refused_samples, waiting_labels
+from tas.processes.process import Process, Running, alive
 from workers.registry import workers_of
 
 
@@ -52,20 +52,12 @@ async def stored_processes(bus: Bus, *, now: float | None = None) -> StoredProce
     )
 
 
-async def waiting_nodes(bus: Bus) -> dict[str, int]:
-    """By name of policies, how many nodes wait for their first label; nothing if WORKERS cannot be read."""
+async def running_processes(bus: Bus) -> list[Running]:
+    """The processes that run; none if WORKERS cannot be read."""
     try:
-        return waiting_labels((await stored_processes(bus)).running)
+        return (await stored_processes(bus)).running
     except BusError:
-        return {}  # a bus, or rights, of an earlier version
-
-
-async def refused_of_sources(bus: Bus) -> list[RefusedSamples]:
-    """What was refused of samples by source and reason; nothing if WORKERS cannot be read."""
-    try:
-        return refused_samples((await stored_processes(bus)).running)
-    except BusError:
-        return []
+        return []  # a bus, or rights, of an earlier version
 
 
 def _of_role(role: str, process: Process) -> Process:

@@ -56,6 +56,7 @@ from tas.policy.policy import OnStale, Operator, Policy, PolicyKey, Problem, Rul
 from tas.policy.rules import State
 from tas.processes.expected import Expected
 from tas.processes.process import LastAnswer, NotReady, Process, RefusedSamples
+from tas.samples.pace import LateMetric
 from tas.samples.sample import Scrape
 from tas.sources.result import RefusalReason, SuspectReason
 from tas.sources.state import LostNodes, RefusedValues, SourceMetric, SourceState, as_stored
@@ -423,6 +424,7 @@ PROCESS = Process(
             YEAR + 600,
         )
     ],
+    late_metrics=[LateMetric("load1", "prometheus", YEAR + 600, 5.0, True)],
     concerns={"labels": ("2 labels of policies on nodes are set and removed again and again",)},
     newest_pods={"placed": YEAR + 540},
     not_ready={"LabelsNotWritten": NotReady(2, ("default/demo", "default/other"))},

@@ -9,6 +9,7 @@ from tas.diagnosis.overview import Verdict, verdict_of, worst_first
 from tas.diagnosis.processes import ProcessFacts, check_answers, check_processes
 from tas.processes.expected import Expected
 from tas.processes.process import MOST_CLOCKS, LastAnswer, Process, Running, clocks_ahead
+from tas.samples.pace import LateMetric
 from tas.samples.sample import Scrape
 from tas.sources.state import Health, LostNodes, SourceMetric, SourceState
 from tas.values.quantity import parse_quantity
@@ -216,6 +217,23 @@ def test_the_clock_of_a_process_that_does_not_say_its_time_is_unknown() -> None:
     assert (clocks.severity, "a of an earlier version" in clocks.what) == (Severity.UNKNOWN, True)
 
 
+def test_metrics_that_come_late_are_named_with_their_source_unless_it_is_known_to_fail() -> None:
+    late = [
+        LateMetric("heat", "prometheus", NOW - 40, 5.0, others_come=True),
+        LateMetric("load", "prometheus", NOW - 30, 5.0, others_come=True),
+        LateMetric("power", "agent", NOW - 130),
+        LateMetric("free", "failing", NOW - 40, 5.0),
+    ]
+    sources = {"prometheus": source("prometheus"), "failing": source("prometheus", problem="down")}
+    found = late_sources(sources, sources.keys(), {}, late, now=NOW)
+    every = ", and before there was a new one every 5 s; load is late, too"
+    assert found == {
+        "prometheus": f"the newest value of heat by prometheus is 40 s old{every}",
+        "agent": "the newest value of power by agent is 130 s old",
+    }
+    assert health_with(found, "prometheus", Health.HEALTHY) is Health.LATE
+
+
 def test_nodes_that_vanish_from_the_answers_of_a_healthy_source_are_found_before_they_are_stale() -> None:
     """Half of the nodes were missing, and for two minutes the source was healthy and all was well."""
     lost = LostNodes(metric="load1", count=150, nodes=300, since=NOW - 40, names=("a", "b", "c"))
@@ -227,7 +245,7 @@ def test_nodes_that_vanish_from_the_answers_of_a_healthy_source_are_found_before
         "received": msgspec.structs.replace(polled, period=None),
         "whole": source("prometheus"),
     }
-    late = late_sources(sources, sources.keys(), {}, now=NOW)
+    late = late_sources(sources, sources.keys(), {}, [], now=NOW)
     assert late == {
         "prometheus": f"prometheus {what}, and the source is polled every 5 s",
         "received": f"received {what}",

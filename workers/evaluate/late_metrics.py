@@ -1,0 +1,89 @@
+"""Which metrics come late to the view, for an alert and for WORKERS.
+
+Judged here, as here are the values that rules read, whoever measured, published and stored them.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from tas.samples.pace import LateMetric, Newest, Paces, Series
+from tas.verdict.status import metrics_of
+from workers.following.followed_view import FollowedView
+
+CHECK_SECONDS = 5.0
+
+SHARE = 50
+"""The pause is at least so many times as long as the check."""
+
+AT_ONCE = 100
+"""So many nodes, whose samples did not come in tables, are looked at in one piece."""
+
+
+class LateMetrics(Collector):
+    """Looks again and again. The work goes by metrics and tables, and by nodes that have samples of their own."""
+
+    def __init__(self, followed: FollowedView, *, registry: CollectorRegistry) -> None:
+        self._followed = followed
+        self._paces = Paces()
+        self.found: Sequence[LateMetric] = ()
+        registry.register(self)
+
+    async def run(self) -> None:
+        """Looks until cancelled; nothing is late while the view is not complete."""
+        pause = CHECK_SECONDS
+        while True:
+            await asyncio.sleep(pause)
+            began = time.monotonic()
+            limits = self._limits()
+            newest = await self._newest(limits)
+            is_complete = self._followed.unready() is None
+            self.found = self._paces.late(newest, limits, time.time()) if is_complete else ()
+            pause = max(CHECK_SECONDS, SHARE * (time.monotonic() - began))
+
+    def _limits(self) -> dict[Series, float]:
+        """The metrics that policies read, each with the longest time after which a policy counts it as stale."""
+        view, found = self._followed.view, dict[Series, float]()
+        for index in view.policies.values():
+            for use in metrics_of(index.policy):
+                series = use.metric, use.source or None
+                found[series] = max(view.stale_after(index.policy), found.get(series, 0.0))
+        return found
+
+    async def _newest(self, wanted: Mapping[Series, float]) -> dict[Series, Newest]:
+        view, found = self._followed.view, dict[Series, Newest]()
+        metrics = {metric for metric, _ in wanted}
+
+        def note(metric: str, source: str, measured: float) -> None:
+            for series in ((metric, None), (metric, source)):
+                if series in wanted and (series not in found or measured > found[series].measured):
+                    found[series] = Newest(measured, source)
+
+        for metric in metrics:
+            await asyncio.sleep(0)
+            for source, measured in list(view.table_times(metric)):
+                note(metric, source, measured)
+        for number, node in enumerate(list(view.sampled_nodes)):
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
+            for scrape in view.single_samples(node):
+                for metric in metrics & scrape.metrics.keys():
+                    note(metric, scrape.source, scrape.time)
+        return found
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """The metric now."""
+        ages = GaugeMetricFamily(
+            "tas_metric_late_seconds",
+            "How old the newest value of a metric is that comes late, while others of its source do not.",
+            labels=["metric", "source"],
+        )
+        now = time.time()
+        for each in self.found:
+            if each.others_come:
+                ages.add_metric([each.metric, each.source], max(0.0, now - each.measured))
+        yield ages
