@@ -108,10 +108,11 @@ def test_of_a_source_that_gives_nothing_at_all_no_metric_is_an_exception() -> No
 
 def test_a_metric_that_no_policy_reads_any_more_or_that_has_no_value_is_not_late() -> None:
     paces = Paces()
-    old = {("m", None): Newest(0.0, "s")}
-    assert paces.late(old, {("m", None): 60.0}, 100.0)
+    old: dict[Series, Newest] = {("m", None): Newest(0.0, "s")}
+    limits: dict[Series, float] = {("m", None): 60.0}
+    assert paces.late(old, limits, 100.0)
     assert paces.late(old, {}, 100.0) == []
-    assert paces.late({}, {("m", None): 60.0}, 100.0) == []
+    assert paces.late({}, limits, 100.0) == []
 
 
 def test_a_metric_that_another_source_gives_is_late_only_for_rules_that_name_the_silent_one() -> None:
