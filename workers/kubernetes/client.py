@@ -55,7 +55,7 @@ WATCH_SECONDS = 300.0
 SILENT_SECONDS = 100.0
 """A watch without any event for this long is opened again: its connection may be dead.
 
-If nothing comes from the API server at all, one of three watches is opened again each third of it: `Silence`.
+If nothing comes from the API server at all, one of the watches is opened again each third of it: `Silence`.
 """
 
 LOOKS = 50

@@ -11,11 +11,17 @@ from contextlib import contextmanager
 from math import inf, nan
 
 
+PARTS = 3
+"""Within the time after which a silent watch is opened again, at least so many requests are sent if nothing comes at all:
+one watch alone asks as soon as one of three does."""
+
+
 class Silence:
     """When the API server was last heard by a client, and by each of its open watches. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._heard_at = -inf
+        self._closed_at = -inf  # when a watch last ended: whoever reads it asks then
         self._watches: dict[object, float] = {}  # when each last got something
         self._followers = 0
         self._followed_since = inf
@@ -47,6 +53,7 @@ class Silence:
             yield watch
         finally:
             del self._watches[watch]
+            self._closed_at = time.monotonic()
 
     def heard(self, watch: object | None = None) -> None:
         """Something has come, by this watch or as another answer."""
@@ -58,12 +65,12 @@ class Silence:
         """For how many seconds the watch is still to be waited for; 0 or less: it is to be opened again.
 
         Each is opened again after `seconds` without anything. If nothing at all comes, their turns are spread evenly
-        over this time, the one first that has been silent for the longest time: so there are no more requests, and the
-        API server is asked after a part of the time.
+        over this time, the one first that has been silent for the longest time: so three watches or more send no more
+        requests than each for itself, and the API server is asked after a part of the time.
         """
         now = time.monotonic()
         until = self._watches[watch] + seconds
-        turn = self._heard_at + seconds / len(self._watches)
+        turn = max(self._heard_at, self._closed_at) + seconds / max(PARTS, len(self._watches))
         if watch is not min(self._watches, key=self._watches.__getitem__):
             turn = max(turn, now + seconds / 100)  # that of another one: look again soon
         return min(until, turn) - now

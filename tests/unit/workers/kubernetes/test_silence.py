@@ -59,14 +59,26 @@ def test_of_silent_watches_one_asks_after_a_part_of_the_time_and_all_together_no
     assert played.asked == [(number % 3, (number + 1) * SECONDS / 3) for number in range(9)]
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4])
-def test_there_are_as_many_requests_as_if_each_watch_asked_for_itself(
-    monkeypatch: pytest.MonkeyPatch, count: int
+@pytest.mark.parametrize(("count", "requests"), [(1, 30), (2, 30), (3, 30), (4, 40)])
+def test_from_three_watches_on_there_are_as_many_requests_as_if_each_asked_for_itself(
+    monkeypatch: pytest.MonkeyPatch, count: int, requests: int
 ) -> None:
+    """Fewer watches ask as often as three: a process with one, as `labels`, noticed nothing for the whole time."""
     with ExitStack() as stack:
         played = Played(monkeypatch, stack, count)
         played.until(10 * SECONDS)
-    assert len(played.asked) == 10 * count
+    assert len(played.asked) == requests
+    assert played.asked[0] == (0, min(SECONDS / 3, SECONDS / count))
+
+
+def test_one_watch_alone_that_gets_something_now_and_then_asks_never(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ExitStack() as stack:
+        played = Played(monkeypatch, stack, 1)
+        for seconds in range(25, 1000, 25):
+            played.until(seconds)
+            played.now = 1000.0 + seconds
+            played.event(0)
+    assert played.asked == []
 
 
 def test_while_one_watch_gets_events_the_others_are_opened_again_after_the_whole_time(
@@ -81,11 +93,11 @@ def test_while_one_watch_gets_events_the_others_are_opened_again_after_the_whole
     assert played.asked == [(1, SECONDS), (2, SECONDS), (1, 2 * SECONDS), (2, 2 * SECONDS)]
 
 
-def test_without_an_answer_the_others_ask_later_and_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_answer_the_others_ask_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     with ExitStack() as stack:
         played = Played(monkeypatch, stack, 3)
         played.until(SECONDS, answered=False)
-    assert played.asked == [(0, SECONDS / 3), (1, SECONDS / 2), (2, SECONDS)]
+    assert played.asked == [(0, SECONDS / 3), (1, 2 * SECONDS / 3), (2, SECONDS)]
 
 
 def test_the_age_is_not_known_while_nothing_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
