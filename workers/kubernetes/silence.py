@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from math import inf, nan
 
-
 PARTS = 3
-"""Within the time after which a silent watch is opened again, at least so many requests are sent if nothing comes at all:
-one watch alone asks as soon as one of three does."""
+"""Within the time after which a silent watch is opened again, at least so many requests are sent if nothing comes.
+
+So one watch alone asks as soon as one of three does.
+"""
 
 
 class Silence:
