@@ -17,7 +17,7 @@ from cli.policy_lint import Severity, lint
 from cli.queries.explain import view_of
 from cli.queries.query import ask, readable
 from tas.errors import InvalidInputError
-from tas.explain.impact import Impact, Known, PodOfPolicy, impacts_of
+from tas.explain.impact import Impact, ImpactFacts, PodOfPolicy, impacts_of
 from tas.policy.manifest import is_another_kind, parse_manifest
 from tas.policy.policy import Policy, PolicyKey
 from tas.values.nouns import counted
@@ -95,7 +95,7 @@ async def _impact(bus: Bus, settings: Settings, policies: Mapping[PolicyKey, Pol
         for entry in await BREAKER_RECORDS.entries(bus)
         if (breaker := entry.read_or(UNREADABLE_BREAKER)) is not None
     }
-    known = Known(
+    known = ImpactFacts(
         view=await view_of(bus, settings.stale_after, now),
         policies=[record.policy for record in (await readable(bus, POLICY_RECORDS)).values()],
         pods=[

@@ -26,7 +26,7 @@ from cli.output import echo, echo_line
 from cli.queries.query import age_text, ask, readable, stored_sources
 from cli.queries.tables import cell_of, new_table, print_table
 from tas.errors import InvalidInputError, shortened
-from tas.explain.trace import Evidence, PolicyVersion, StageResult, Trace
+from tas.explain.trace import PolicyVersion, StageResult, Trace, TraceEvidence
 from tas.explain.trace import trace as follow
 from tas.samples.sample import NodeSamples, Scrape
 from tas.samples.table import combined_samples
@@ -82,7 +82,7 @@ def _is_same(earlier: StageResult, now: StageResult) -> bool:
     return (earlier.stage, earlier.details) == (now.stage, now.details)
 
 
-async def _evidence(bus: Bus, node: str, default_stale_after: float, shown: set[str]) -> tuple[Evidence, float]:
+async def _evidence(bus: Bus, node: str, default_stale_after: float, shown: set[str]) -> tuple[TraceEvidence, float]:
     """What the bus has, and when the samples were read. `shown` has what was printed of messages that are refused."""
     # In the direction of the flow: a value that moves on meanwhile is found at a later stage and never seems lost.
     sources = await stored_sources(bus)
@@ -95,7 +95,7 @@ async def _evidence(bus: Bus, node: str, default_stale_after: float, shown: set[
     verdict = (await NODE_VERDICTS.get(bus, node)).readable()
     refused = await readable(bus, REFUSED_LABELS)
     facts = (await NODE_FACTS.get(bus, node)).readable()
-    evidence = Evidence(
+    evidence = TraceEvidence(
         held_sources=sources.held,
         sources=sources.states,
         published=published,

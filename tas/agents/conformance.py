@@ -14,7 +14,7 @@ import numpy as np
 
 from tas.agents.agent import Agent, Needs, Passes, Scores
 from tas.agents.file import AgentVerb, verbs_of
-from tas.agents.made import COUNTS, Case, Kind, MadeCandidates, UndeclaredError, cases, events
+from tas.agents.made import COUNTS, Case, MadeCandidates, UndeclaredError, ValueKind, cases, events
 from tas.errors import InvalidInputError, shortened
 from tas.outcomes.outcome import Outcome, Placed
 
@@ -102,7 +102,7 @@ class _Check:
         mirrored = self._asked(verb, case, case.nodes.mirrored())
         if mirrored is not None and not _equal(answer, mirrored, step=-1):
             self.fault(where, "the answer depends on the order of the nodes")
-        if case.kind is Kind.UNKNOWN:
+        if case.kind is ValueKind.UNKNOWN:
             self._unknown(where, needs, answer)
 
     def _unknown(self, where: str, needs: Needs, answer: Scores | Passes) -> None:
@@ -156,7 +156,7 @@ class _Check:
     def _restores(self, learned: Mapping[str, Any], needs: Needs) -> None:
         """Whether `restore` brings back what the agent has answered before it learned more."""
         case = next(
-            each for each in cases(needs) if each.kind is Kind.PLAUSIBLE and len(each.nodes.names) == COUNTS[-1]
+            each for each in cases(needs) if each.kind is ValueKind.PLAUSIBLE and len(each.nodes.names) == COUNTS[-1]
         )
         before = [self._asked(verb, case) for verb in self._verbs]
         self._observe(events(later=3600.0))

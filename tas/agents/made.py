@@ -22,7 +22,7 @@ EDGES = (np.nan, 0.0, -0.0, 1e-9, 0.5, 1.0, 100.0, 1e6, 1e12, 1e40, -1e-9, -1.0,
 """Values at the edges; 1e40 is the largest that a metric can have, and 1e-9 the smallest."""
 
 
-class Kind(StrEnum):
+class ValueKind(StrEnum):
     """What the values of made nodes are."""
 
     PLAUSIBLE = "plausible values"
@@ -42,7 +42,7 @@ class Case:
     """One request."""
 
     title: str
-    kind: Kind
+    kind: ValueKind
     pod: PodDemand
     nodes: "MadeCandidates"
 
@@ -51,7 +51,7 @@ def cases(needs: Needs) -> Iterator[Case]:
     """Requests of each kind and size for an agent with these needs."""
     pods = _pods(needs)
     derived: _Derived = {}
-    for kind in Kind:
+    for kind in ValueKind:
         for count in COUNTS:
             names = tuple(f"node-{number}" for number in range(count))
             others = tuple(f"other-{number}" for number in range(3))
@@ -123,14 +123,14 @@ class _Undeclared(Mapping[str, float]):
         raise UndeclaredError(f"reads {self._what}, which its needs do not name")
 
 
-_Derived = dict[tuple[Hashable, Kind, str], FloatArray]
+_Derived = dict[tuple[Hashable, ValueKind, str], FloatArray]
 """What was derived of a node in any of the requests, by the key of the computation."""
 
 
 class MadeColumns:
     """Columns of made values. The values of a node depend on its name and the column alone."""
 
-    def __init__(self, names: Sequence[str], kind: Kind, needs: Needs, derived: _Derived) -> None:
+    def __init__(self, names: Sequence[str], kind: ValueKind, needs: Needs, derived: _Derived) -> None:
         self.names = names
         self._derived = derived
         self.kind = kind
@@ -197,14 +197,14 @@ class MadeColumns:
 
     def _value(self, node: str, what: str, name: str, low: float, high: float) -> float:
         """Always the same of the same node, in whichever order the nodes are."""
-        if self.kind is Kind.EQUAL:
+        if self.kind is ValueKind.EQUAL:
             node = ""
         number = crc32(f"{node}|{what}|{name}".encode())
-        if self.kind is Kind.UNKNOWN or (self.kind is Kind.PARTIAL and number % 3 == 0):
+        if self.kind is ValueKind.UNKNOWN or (self.kind is ValueKind.PARTIAL and number % 3 == 0):
             return np.nan
-        if self.kind is Kind.ZERO:
+        if self.kind is ValueKind.ZERO:
             return 0.0
-        if self.kind is Kind.EDGES:
+        if self.kind is ValueKind.EDGES:
             return EDGES[number % len(EDGES)]
         return low + (high - low) * (number / 2**32)
 
@@ -221,7 +221,7 @@ class MadeCandidates(MadeColumns):
     """The candidates of a made request; a cluster has some nodes more."""
 
     def __init__(
-        self, names: Sequence[str], kind: Kind, needs: Needs, others: Sequence[str], derived: _Derived
+        self, names: Sequence[str], kind: ValueKind, needs: Needs, others: Sequence[str], derived: _Derived
     ) -> None:
         super().__init__(names, kind, needs, derived)
         self.others = others

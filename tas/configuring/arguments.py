@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from tas.configuring.decoding import Object, Problem, number, objects
+from tas.configuring.decoding import Object, StartProblem, number, objects
 from tas.values.names import is_label_key
 
 SCORES_VOLUMES = 37
@@ -23,127 +23,127 @@ class Version(NamedTuple):
     minor: int
 
 
-def problems_of_arguments(plugin: str, args: Object, place: str, version: Version) -> Iterator[Problem]:
+def problems_of_arguments(plugin: str, args: Object, place: str, version: Version) -> Iterator[StartProblem]:
     """With which arguments of a plugin the scheduler does not start; `place` is where they are."""
     if plugin in _ARGUMENTS:
         yield from _ARGUMENTS[plugin](args, place, version)
 
 
-def _preemption(args: Object, place: str, _: Version) -> Iterator[Problem]:
+def _preemption(args: Object, place: str, _: Version) -> Iterator[StartProblem]:
     percentage = number(args, "minCandidateNodesPercentage", 10)
     absolute = number(args, "minCandidateNodesAbsolute", 100)
     if not 0 <= percentage <= 100:
-        yield Problem(place=f"{place}.minCandidateNodesPercentage", value=percentage, reason="must be 0 to 100")
+        yield StartProblem(place=f"{place}.minCandidateNodesPercentage", value=percentage, reason="must be 0 to 100")
     if absolute < 0:
-        yield Problem(place=f"{place}.minCandidateNodesAbsolute", value=absolute, reason="must not be negative")
+        yield StartProblem(place=f"{place}.minCandidateNodesAbsolute", value=absolute, reason="must not be negative")
     if percentage == absolute == 0:
-        yield Problem(place=place, value=dict(args), reason="must not have 0 for both minimums")
+        yield StartProblem(place=place, value=dict(args), reason="must not have 0 for both minimums")
 
 
-def _inter_pod_affinity(args: Object, place: str, _: Version) -> Iterator[Problem]:
+def _inter_pod_affinity(args: Object, place: str, _: Version) -> Iterator[StartProblem]:
     weight = number(args, "hardPodAffinityWeight", 1)
     if not 0 <= weight <= 100:
-        yield Problem(place=f"{place}.hardPodAffinityWeight", value=weight, reason="must be 0 to 100")
+        yield StartProblem(place=f"{place}.hardPodAffinityWeight", value=weight, reason="must be 0 to 100")
 
 
-def _spread(args: Object, place: str, version: Version) -> Iterator[Problem]:
+def _spread(args: Object, place: str, version: Version) -> Iterator[StartProblem]:
     defaulting = args.get("defaultingType") or ("List" if version.form == "v1beta1" else "System")
     constraints = list(objects(args, "defaultConstraints"))
     if defaulting not in ("System", "List"):
-        yield Problem(place=f"{place}.defaultingType", value=defaulting, reason="must be System or List")
+        yield StartProblem(place=f"{place}.defaultingType", value=defaulting, reason="must be System or List")
     elif defaulting == "System" and constraints:
         reason = "must be List where there are defaultConstraints"
-        yield Problem(place=f"{place}.defaultingType", value=defaulting, reason=reason)
+        yield StartProblem(place=f"{place}.defaultingType", value=defaulting, reason=reason)
     seen: set[tuple[object, object]] = set()
     for at, each in constraints:
         where, key, action = f"{place}.defaultConstraints[{at}]", each.get("topologyKey"), each.get("whenUnsatisfiable")
         if number(each, "maxSkew", 0) <= 0:
-            yield Problem(place=f"{where}.maxSkew", value=each.get("maxSkew"), reason="must be at least 1")
+            yield StartProblem(place=f"{where}.maxSkew", value=each.get("maxSkew"), reason="must be at least 1")
         if not (isinstance(key, str) and is_label_key(key)):
-            yield Problem(place=f"{where}.topologyKey", value=key, reason="must be the key of a label")
+            yield StartProblem(place=f"{where}.topologyKey", value=key, reason="must be the key of a label")
         if action not in ("DoNotSchedule", "ScheduleAnyway"):
             reason = "must be DoNotSchedule or ScheduleAnyway"
-            yield Problem(place=f"{where}.whenUnsatisfiable", value=action, reason=reason)
+            yield StartProblem(place=f"{where}.whenUnsatisfiable", value=action, reason=reason)
         if each.get("labelSelector") is not None:
             reason = "must not be given: the scheduler takes that of each pod"
-            yield Problem(place=f"{where}.labelSelector", value=each["labelSelector"], reason=reason)
+            yield StartProblem(place=f"{where}.labelSelector", value=each["labelSelector"], reason=reason)
         if (key, action) in seen:
-            yield Problem(place=where, value=key, reason="is there twice")
+            yield StartProblem(place=where, value=key, reason="is there twice")
         seen.add((key, action))
 
 
-def _volume_binding(args: Object, place: str, version: Version) -> Iterator[Problem]:
+def _volume_binding(args: Object, place: str, version: Version) -> Iterator[StartProblem]:
     if number(args, "bindTimeoutSeconds", 600) < 0:
         reason = "must not be negative"
-        yield Problem(place=f"{place}.bindTimeoutSeconds", value=args["bindTimeoutSeconds"], reason=reason)
+        yield StartProblem(place=f"{place}.bindTimeoutSeconds", value=args["bindTimeoutSeconds"], reason=reason)
     shape = args.get("shape")
     if shape is not None and version.minor < SCORES_VOLUMES:
         reason = "needs a feature gate that is off by default: delete it"
-        yield Problem(place=f"{place}.shape", value=shape, reason=reason)
+        yield StartProblem(place=f"{place}.shape", value=shape, reason=reason)
     elif shape is not None:
         yield from _shape(args, place, version)
 
 
-def _fit(args: Object, place: str, version: Version) -> Iterator[Problem]:
+def _fit(args: Object, place: str, version: Version) -> Iterator[StartProblem]:
     for key in ("ignoredResources", "ignoredResourceGroups"):
         names = args.get(key)
         for at, name in enumerate(names if isinstance(names, list) else []):
             if not is_label_key(str(name)) or (key == "ignoredResourceGroups" and "/" in str(name)):
                 reason = "is no name of a " + ("resource" if key == "ignoredResources" else "group of resources")
-                yield Problem(place=f"{place}.{key}[{at}]", value=name, reason=reason)
+                yield StartProblem(place=f"{place}.{key}[{at}]", value=name, reason=reason)
     strategy = args.get("scoringStrategy")
     if not isinstance(strategy, Mapping):
         return
     where, kind = f"{place}.scoringStrategy", strategy.get("type") or ""
     if kind not in SCORING:
-        yield Problem(place=f"{where}.type", value=kind, reason=f"must be {' or '.join(SCORING)}")
+        yield StartProblem(place=f"{where}.type", value=kind, reason=f"must be {' or '.join(SCORING)}")
     yield from _resources(strategy, where, version)
     ratio = strategy.get("requestedToCapacityRatio")
     if kind == "RequestedToCapacityRatio" and isinstance(ratio, Mapping):
         yield from _shape(ratio, f"{where}.requestedToCapacityRatio", version)
     elif kind == "RequestedToCapacityRatio":
         reason = "must be given with this type"
-        yield Problem(place=f"{where}.requestedToCapacityRatio", value=ratio, reason=reason)
+        yield StartProblem(place=f"{where}.requestedToCapacityRatio", value=ratio, reason=reason)
     elif ratio is not None and version.minor >= ONE_STRATEGY:
         reason = f"must not be given with the type {kind}"
-        yield Problem(place=f"{where}.requestedToCapacityRatio", value=ratio, reason=reason)
+        yield StartProblem(place=f"{where}.requestedToCapacityRatio", value=ratio, reason=reason)
 
 
-def _balanced(args: Object, place: str, _: Version) -> Iterator[Problem]:
+def _balanced(args: Object, place: str, _: Version) -> Iterator[StartProblem]:
     seen: set[object] = set()
     for at, each in objects(args, "resources"):
         where = f"{place}.resources[{at}]"
         if each.get("name") in seen:
-            yield Problem(place=f"{where}.name", value=each.get("name"), reason="is there twice")
+            yield StartProblem(place=f"{where}.name", value=each.get("name"), reason="is there twice")
         seen.add(each.get("name"))
         if (number(each, "weight", 1) or 1) != 1:
-            yield Problem(place=f"{where}.weight", value=each["weight"], reason="must be 1")
+            yield StartProblem(place=f"{where}.weight", value=each["weight"], reason="must be 1")
 
 
-def _resources(parent: Object, place: str, _: Version) -> Iterator[Problem]:
+def _resources(parent: Object, place: str, _: Version) -> Iterator[StartProblem]:
     for at, each in objects(parent, "resources"):
         weight = number(each, "weight", 1) or 1
         if not 0 < weight <= 100:
-            yield Problem(place=f"{place}.resources[{at}].weight", value=weight, reason="must be 1 to 100")
+            yield StartProblem(place=f"{place}.resources[{at}].weight", value=weight, reason="must be 1 to 100")
 
 
-def _shape(parent: Object, place: str, version: Version) -> Iterator[Problem]:
+def _shape(parent: Object, place: str, version: Version) -> Iterator[StartProblem]:
     points = [(number(each, "utilization", 0), number(each, "score", 0)) for _, each in objects(parent, "shape")]
     if not points and version.minor > EMPTY_SHAPE:
-        yield Problem(place=f"{place}.shape", value=parent.get("shape"), reason="must have at least one point")
+        yield StartProblem(place=f"{place}.shape", value=parent.get("shape"), reason="must have at least one point")
     for at, (utilization, score) in enumerate(points):
         where = f"{place}.shape[{at}]"
         if at and points[at - 1][0] >= utilization:
-            yield Problem(
+            yield StartProblem(
                 place=f"{where}.utilization", value=utilization, reason="must be more than that of the point before"
             )
         if not 0 <= utilization <= 100:
-            yield Problem(place=f"{where}.utilization", value=utilization, reason="must be 0 to 100")
+            yield StartProblem(place=f"{where}.utilization", value=utilization, reason="must be 0 to 100")
         if not 0 <= score <= 10:
-            yield Problem(place=f"{where}.score", value=score, reason="must be 0 to 10")
+            yield StartProblem(place=f"{where}.score", value=score, reason="must be 0 to 10")
 
 
-def _affinity(args: Object, place: str, _: Version) -> Iterator[Problem]:
+def _affinity(args: Object, place: str, _: Version) -> Iterator[StartProblem]:
     added = args.get("addedAffinity")
     if not isinstance(added, Mapping):
         return
@@ -158,19 +158,21 @@ def _affinity(args: Object, place: str, _: Version) -> Iterator[Problem]:
             yield from _term(term, f"{where}[{at}].preference")
 
 
-def _term(term: Object, place: str) -> Iterator[Problem]:
+def _term(term: Object, place: str) -> Iterator[StartProblem]:
     for key in ("matchExpressions", "matchFields"):
         for at, each in objects(term, key):
             where, operator, values = f"{place}.{key}[{at}]", each.get("operator"), each.get("values") or []
             assert isinstance(values, list)
             if operator not in OPERATORS or (key == "matchFields" and operator not in ("In", "NotIn")):
-                yield Problem(place=f"{where}.operator", value=operator, reason=f"must be {' or '.join(OPERATORS)}")
+                yield StartProblem(
+                    place=f"{where}.operator", value=operator, reason=f"must be {' or '.join(OPERATORS)}"
+                )
             elif not OPERATORS[str(operator)](values) or (key == "matchFields" and len(values) != 1):
-                yield Problem(place=f"{where}.values", value=values, reason=f"are not those that {operator} takes")
+                yield StartProblem(place=f"{where}.values", value=values, reason=f"are not those that {operator} takes")
             if key == "matchExpressions" and not is_label_key(str(each.get("key"))):
-                yield Problem(place=f"{where}.key", value=each.get("key"), reason="must be the key of a label")
+                yield StartProblem(place=f"{where}.key", value=each.get("key"), reason="must be the key of a label")
             elif key == "matchFields" and each.get("key") != "metadata.name":
-                yield Problem(place=f"{where}.key", value=each.get("key"), reason="must be metadata.name")
+                yield StartProblem(place=f"{where}.key", value=each.get("key"), reason="must be metadata.name")
 
 
 def _is_one_integer(values: list[object]) -> bool:
@@ -188,7 +190,7 @@ OPERATORS: Mapping[str, Callable[[list[object]], bool]] = {
 }
 """The operators of a requirement, and whether one takes these values."""
 
-_ARGUMENTS: Mapping[str, Callable[[Object, str, Version], Iterator[Problem]]] = {
+_ARGUMENTS: Mapping[str, Callable[[Object, str, Version], Iterator[StartProblem]]] = {
     "DefaultPreemption": _preemption,
     "InterPodAffinity": _inter_pod_affinity,
     "NodeAffinity": _affinity,

@@ -23,7 +23,7 @@ _DURATION = re.compile(r"[-+]?(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class StartProblem:
     """Something with which a kube-scheduler does not start.
 
     Attributes:
@@ -51,7 +51,7 @@ def points_of(plugin: str, minor: int) -> set[str] | None:
     return {point for point, span in spans.items() if point and covers(span, minor)}
 
 
-def decoded(document: Object, form: str, minor: int) -> Iterator[Problem]:
+def decoded(document: Object, form: str, minor: int) -> Iterator[StartProblem]:
     """What a kube-scheduler of this minor version does not decode.
 
     Args:
@@ -69,7 +69,7 @@ def decoded(document: Object, form: str, minor: int) -> Iterator[Problem]:
                 yield from _value(types, minor, name, args, place)
                 for field, wanted in (("kind", name), ("apiVersion", f"{GROUP}/{form}")):
                     if isinstance(args, Mapping) and (args.get(field) or wanted) != wanted:
-                        yield Problem(place=f"{place}.{field}", value=args[field], reason=f"must be {wanted}")
+                        yield StartProblem(place=f"{place}.{field}", value=args[field], reason=f"must be {wanted}")
 
 
 def objects(parent: Object, key: str) -> Iterator[tuple[int, Object]]:
@@ -86,7 +86,7 @@ def number(parent: Object, key: str, default: int) -> float:
     return value if isinstance(value, (int, float)) else default
 
 
-def _value(types: Types, minor: int, kind: str, value: object, place: str) -> Iterator[Problem]:
+def _value(types: Types, minor: int, kind: str, value: object, place: str) -> Iterator[StartProblem]:
     """Problems of a value of a kind of `FIELDS`. As in Go, null is the same as no value."""
     if value is None or kind == "any":
         return
@@ -94,23 +94,23 @@ def _value(types: Types, minor: int, kind: str, value: object, place: str) -> It
         yield from _fields(types, minor, kind, value, place)
     elif kind[0] == "[":
         if not isinstance(value, list):
-            yield Problem(place=place, value=_shown(value), reason="must be a list")
+            yield StartProblem(place=place, value=_shown(value), reason="must be a list")
             return
         for at, each in enumerate(value):
             yield from _value(types, minor, kind[1:-1], each, f"{place}[{at}]")
     elif kind[0] == "{":
         if not isinstance(value, Mapping):
-            yield Problem(place=place, value=_shown(value), reason="must be a mapping")
+            yield StartProblem(place=place, value=_shown(value), reason="must be a mapping")
             return
         for key, each in value.items():
             yield from _value(types, minor, kind[1:-1], each, f"{place}[{key}]")
     elif reason := _simple(kind, value):
-        yield Problem(place=place, value=NOT_SHOWN if kind == "bytes" else value, reason=reason)
+        yield StartProblem(place=place, value=NOT_SHOWN if kind == "bytes" else value, reason=reason)
 
 
-def _fields(types: Types, minor: int, kind: str, value: object, place: str) -> Iterator[Problem]:
+def _fields(types: Types, minor: int, kind: str, value: object, place: str) -> Iterator[StartProblem]:
     if not isinstance(value, Mapping):
-        yield Problem(place=place, value=_shown(value), reason="must be a mapping")
+        yield StartProblem(place=place, value=_shown(value), reason="must be a mapping")
         return
     for field, each in value.items():
         inner = f"{place}.{field}" if place else str(field)
@@ -121,7 +121,7 @@ def _fields(types: Types, minor: int, kind: str, value: object, place: str) -> I
         same = (name for name in types[kind] if name.lower() == str(field).lower() and name != field)
         spelled = next(same, None)
         reason = f"is spelled {spelled}" if spelled else f"is no field that kube-scheduler 1.{minor} has here"
-        yield Problem(place=inner, value=_shown(each), reason=reason, unknown=spelled is None)
+        yield StartProblem(place=inner, value=_shown(each), reason=reason, unknown=spelled is None)
 
 
 def _shown(value: object) -> object:

@@ -19,7 +19,7 @@ class EditError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class YamlValue:
     """A value of a YAML document, and its place: `text[start:end]`.
 
     Attributes:
@@ -36,11 +36,11 @@ class Node:
     end: int
     block: bool
     key: tuple[int, int] | None = None
-    children: tuple["Node", ...] = ()
+    children: tuple["YamlValue", ...] = ()
     keys: tuple[str, ...] = ()
 
 
-Read = Callable[[str], Node]
+Read = Callable[[str], YamlValue]
 """Reads a text of one document. Raises an error of its own."""
 
 
@@ -74,7 +74,7 @@ class _Edits:
     """The edits of one text: each replaces a range, in characters."""
 
     text: str
-    root: Node
+    root: YamlValue
     comments: Mapping[str, str]
     edits: list[tuple[int, int, str]] = field(default_factory=list)
 
@@ -89,7 +89,7 @@ class _Edits:
             position = end
         return "".join([*parts, self.text[position:]])
 
-    def change(self, node: Node, value: object, *, in_flow: bool) -> None:
+    def change(self, node: YamlValue, value: object, *, in_flow: bool) -> None:
         if _same(node.value, value):
             return
         if isinstance(value, dict) and not value.keys().isdisjoint(node.keys):
@@ -99,7 +99,7 @@ class _Edits:
         else:
             self._replace(node, value, in_flow=in_flow)
 
-    def _replace(self, node: Node, value: object, *, in_flow: bool) -> None:
+    def _replace(self, node: YamlValue, value: object, *, in_flow: bool) -> None:
         plain = not isinstance(value, (dict, list)) or not value
         if in_flow or (plain and node.key is None):
             self._edit(node.start, node.end, _in_brackets(value) if in_flow else _scalar(value))
@@ -113,7 +113,7 @@ class _Edits:
             column = self._column(node.start)
             self._edit(node.start, node.end, self._block(value, column).strip())
 
-    def _change_mapping(self, node: Node, value: Mapping[str, object]) -> None:
+    def _change_mapping(self, node: YamlValue, value: Mapping[str, object]) -> None:
         for key, child in zip(node.keys, node.children, strict=True):
             if key in value:
                 self.change(child, value[key], in_flow=not node.block)
@@ -130,7 +130,7 @@ class _Edits:
             members = ", ".join(f"{json.dumps(key)}: {_in_brackets(each)}" for key, each in added.items())
             self._edit(node.children[-1].end, node.children[-1].end, f", {members}")
 
-    def _change_list(self, node: Node, value: Sequence[object]) -> None:
+    def _change_list(self, node: YamlValue, value: Sequence[object]) -> None:
         old = [_canonical(child.value) for child in node.children]
         new = [_canonical(each) for each in value]
         gone = [False] * len(old)
@@ -144,7 +144,7 @@ class _Edits:
             self._insert(node, i1 + pairs, value[j1 + pairs : j2])
         self._delete(node, gone, [self._dash(node, child) if node.block else child.start for child in node.children])
 
-    def _insert(self, node: Node, at: int, values: Sequence[object]) -> None:
+    def _insert(self, node: YamlValue, at: int, values: Sequence[object]) -> None:
         """Inserts items before the item `at`."""
         if not values:
             return
@@ -160,7 +160,7 @@ class _Edits:
         else:
             self._edit(node.children[0].start, node.children[0].start, f"{items}, ")
 
-    def _delete(self, node: Node, gone: Sequence[bool], starts: Sequence[int]) -> None:
+    def _delete(self, node: YamlValue, gone: Sequence[bool], starts: Sequence[int]) -> None:
         """Deletes children of a node; `starts` has where each begins, with its key or dash."""
         if all(gone):
             raise EditError("no entry of a list or mapping would be left")
@@ -178,7 +178,7 @@ class _Edits:
             else:
                 raise EditError("an entry shares its line with others")
 
-    def _dash(self, node: Node, child: Node) -> int:
+    def _dash(self, node: YamlValue, child: YamlValue) -> int:
         """Where the dash of an item of a block list is."""
         column = self._column(node.start)
         start = self._line_start(child.start)
@@ -199,7 +199,7 @@ class _Edits:
         """How far the lists of this text are indented below their keys: 0 or 2."""
         return next(self._offsets(self.root), 2)
 
-    def _offsets(self, node: Node) -> Iterator[int]:
+    def _offsets(self, node: YamlValue) -> Iterator[int]:
         for child in node.children:
             if child.block and child.key is not None and not child.keys and child.children:
                 yield max(self._column(child.start) - self._column(child.key[0]), 0)

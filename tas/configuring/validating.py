@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import ip_address
 
 from tas.configuring.arguments import Version, problems_of_arguments
-from tas.configuring.decoding import Object, Problem, covers, decoded, number, objects, points_of
+from tas.configuring.decoding import Object, StartProblem, covers, decoded, number, objects, points_of
 from tas.configuring.versions import GROUP
 from tas.values.duration import parse_duration
 from tas.values.names import is_label_key
@@ -57,7 +57,7 @@ _ONE_OF_ALL = {"queueSort": "PrioritySort", "bind": "DefaultBinder"}
 """The plugin that a stock scheduler has where a profile cannot be without."""
 
 
-def problems(document: Object, minor: int, allowed: frozenset[str] = frozenset()) -> list[Problem]:
+def problems(document: Object, minor: int, allowed: frozenset[str] = frozenset()) -> list[StartProblem]:
     """With what a kube-scheduler of this minor version does not start; empty: with this configuration it starts.
 
     Args:
@@ -75,19 +75,19 @@ def problems(document: Object, minor: int, allowed: frozenset[str] = frozenset()
     return found
 
 
-def _general(document: Object, minor: int) -> Iterator[Problem]:
+def _general(document: Object, minor: int) -> Iterator[StartProblem]:
     if number(document, "parallelism", 1) < 1:
-        yield Problem(place="parallelism", value=document["parallelism"], reason="must be at least 1")
+        yield StartProblem(place="parallelism", value=document["parallelism"], reason="must be at least 1")
     yield from _share(document, "percentageOfNodesToScore")
     first, last = number(document, "podInitialBackoffSeconds", 1), number(document, "podMaxBackoffSeconds", 10)
     if first <= 0:
-        yield Problem(place="podInitialBackoffSeconds", value=first, reason="must be more than 0")
+        yield StartProblem(place="podInitialBackoffSeconds", value=first, reason="must be more than 0")
     if last < first:
         reason = f"must be at least podInitialBackoffSeconds ({first:g})"
-        yield Problem(place="podMaxBackoffSeconds", value=last, reason=reason)
+        yield StartProblem(place="podMaxBackoffSeconds", value=last, reason=reason)
     client = document.get("clientConnection") or {}
     if isinstance(client, Mapping) and number(client, "burst", 0) < 0:
-        yield Problem(place="clientConnection.burst", value=client["burst"], reason="must not be negative")
+        yield StartProblem(place="clientConnection.burst", value=client["burst"], reason="must not be negative")
     election = document.get("leaderElection") or {}
     if isinstance(election, Mapping) and election.get("leaderElect") is not False:
         yield from _election(election, minor)
@@ -95,31 +95,31 @@ def _general(document: Object, minor: int) -> Iterator[Problem]:
         if value := document.get(key):
             wrong = _wrong_port(str(value)) if minor < HTTPS_ONLY else _wrong_address(str(value))
             if wrong is not None:
-                yield Problem(place=key, value=value, reason=wrong)
+                yield StartProblem(place=key, value=value, reason=wrong)
 
 
-def _share(parent: Object, place: str) -> Iterator[Problem]:
+def _share(parent: Object, place: str) -> Iterator[StartProblem]:
     value = number(parent, "percentageOfNodesToScore", 0)
     if not 0 <= value <= 100:
-        yield Problem(place=place, value=value, reason="must be 0 to 100")
+        yield StartProblem(place=place, value=value, reason="must be 0 to 100")
 
 
-def _election(election: Object, minor: int) -> Iterator[Problem]:
+def _election(election: Object, minor: int) -> Iterator[StartProblem]:
     seconds = {}
     for key, default in (("leaseDuration", 15.0), ("renewDeadline", 10.0), ("retryPeriod", 2.0)):
         seconds[key] = parse_duration(str(election.get(key) or "0s")) or default
         if seconds[key] < 0:
-            yield Problem(place=f"leaderElection.{key}", value=election[key], reason="must be more than 0")
+            yield StartProblem(place=f"leaderElection.{key}", value=election[key], reason="must be more than 0")
     if seconds["leaseDuration"] <= seconds["renewDeadline"]:
         reason = "must be longer than renewDeadline"
-        yield Problem(place="leaderElection.leaseDuration", value=election.get("leaseDuration"), reason=reason)
+        yield StartProblem(place="leaderElection.leaseDuration", value=election.get("leaseDuration"), reason=reason)
     elif seconds["renewDeadline"] <= 1.2 * seconds["retryPeriod"]:
         reason = "must be longer than 1.2 times retryPeriod"
-        yield Problem(place="leaderElection.renewDeadline", value=election.get("renewDeadline"), reason=reason)
+        yield StartProblem(place="leaderElection.renewDeadline", value=election.get("renewDeadline"), reason=reason)
     lock = election.get("resourceLock") or "leases"
     locks = [name for name, span in LOCKS.items() if covers(span, minor)]
     if lock not in locks:
-        yield Problem(place="leaderElection.resourceLock", value=lock, reason=f"must be {' or '.join(locks)}")
+        yield StartProblem(place="leaderElection.resourceLock", value=lock, reason=f"must be {' or '.join(locks)}")
 
 
 def _wrong_address(value: str) -> str | None:
@@ -147,7 +147,7 @@ def _is_address(text: str) -> bool:
     return True
 
 
-def _profiles(document: Object, version: Version, allowed: frozenset[str]) -> Iterator[Problem]:
+def _profiles(document: Object, version: Version, allowed: frozenset[str]) -> Iterator[StartProblem]:
     names: dict[str, int] = {}
     profiles = list(objects(document, "profiles"))
     for at, profile in profiles:
@@ -157,10 +157,10 @@ def _profiles(document: Object, version: Version, allowed: frozenset[str]) -> It
             name = "default-scheduler"
         if not name:
             reason = "must be given where there are several profiles"
-            yield Problem(place=f"{place}.schedulerName", value=name, reason=reason)
+            yield StartProblem(place=f"{place}.schedulerName", value=name, reason=reason)
         elif names.setdefault(str(name), at) != at:
             reason = f"profiles[{names[str(name)]}] has this name"
-            yield Problem(place=f"{place}.schedulerName", value=name, reason=reason)
+            yield StartProblem(place=f"{place}.schedulerName", value=name, reason=reason)
         yield from _share(profile, f"{place}.percentageOfNodesToScore")
         for point in _plugins_of(profile):
             yield from _enabled(_set(profile, point), point, f"{place}.plugins.{point}", version, allowed)
@@ -169,7 +169,7 @@ def _profiles(document: Object, version: Version, allowed: frozenset[str]) -> It
     yield from _queue_sorts([profile for _, profile in profiles], version)
 
 
-def _queue_sorts(profiles: Sequence[Object], version: Version) -> Iterator[Problem]:
+def _queue_sorts(profiles: Sequence[Object], version: Version) -> Iterator[StartProblem]:
     of: list[object] = [
         _effective(each, "queueSort", version, frozenset())
         if version.form in _PER_POINT
@@ -179,7 +179,7 @@ def _queue_sorts(profiles: Sequence[Object], version: Version) -> Iterator[Probl
     for at, each in enumerate(of):
         if each != of[0]:
             place, reason = f"profiles[{at}].plugins.queueSort", "must be the same in all profiles"
-            yield Problem(place=place, value=dict(_set(profiles[at], "queueSort")), reason=reason)
+            yield StartProblem(place=place, value=dict(_set(profiles[at], "queueSort")), reason=reason)
 
 
 def _plugins_of(profile: Object) -> Object:
@@ -200,22 +200,22 @@ def _names(plugin_set: Object, key: str) -> list[str]:
 
 def _enabled(
     plugin_set: Object, point: str, place: str, version: Version, allowed: frozenset[str]
-) -> Iterator[Problem]:
+) -> Iterator[StartProblem]:
     """Problems of the plugins under `enabled` of an extension point."""
     enabled = _names(plugin_set, "enabled")
     for at, name in enumerate(enabled):
         where, points = f"{place}.enabled[{at}].name", points_of(name, version.minor)
         if name in enabled[:at]:
-            yield Problem(place=where, value=name, reason="is enabled twice")
+            yield StartProblem(place=where, value=name, reason="is enabled twice")
         if name in allowed or (point == _ALL_POINTS and version.form in _PER_POINT):
             continue
         if points is None:
             reason = f"is no plugin of kube-scheduler 1.{version.minor}: if yours has it, give --allow-plugin {name}"
-            yield Problem(place=where, value=name, reason=reason, unknown=True)
+            yield StartProblem(place=where, value=name, reason=reason, unknown=True)
         elif point != _ALL_POINTS and point not in points:
-            yield Problem(place=where, value=name, reason=f"has no {point}", unknown=True)
+            yield StartProblem(place=where, value=name, reason=f"has no {point}", unknown=True)
         elif point != _ALL_POINTS and _is_removed(name, version):
-            yield Problem(place=where, value=name, reason=f"is not allowed in {version.form}")
+            yield StartProblem(place=where, value=name, reason=f"is not allowed in {version.form}")
         elif version.form == "v1beta1":
             yield from _enabled_again(name, point, plugin_set, where)
 
@@ -224,27 +224,27 @@ def _is_removed(plugin: str, version: Version) -> bool:
     return covers(REMOVED.get(version.form, {}).get(plugin, "1-1"), version.minor)
 
 
-def _enabled_again(name: str, point: str, plugin_set: Object, place: str) -> Iterator[Problem]:
+def _enabled_again(name: str, point: str, plugin_set: Object, place: str) -> Iterator[StartProblem]:
     """v1beta1 adds to the plugins that the scheduler enables by itself, and does not replace them."""
     off = {*_names(plugin_set, "disabled")}
     is_default = name not in _NOT_DEFAULT and (point != "score" or name not in ("VolumeBinding", "NodeResourcesFit"))
     if is_default and not off & {"*", name}:
-        yield Problem(place=place, value=name, reason="is enabled already: v1beta1 needs it under disabled, too")
+        yield StartProblem(place=place, value=name, reason="is enabled already: v1beta1 needs it under disabled, too")
     elif (point, name) == ("score", "NodeResourcesFit"):
         on = {*_names(plugin_set, "enabled")} | ({*_FIT_SCORES[:1]} if not off & {"*", _FIT_SCORES[0]} else set())
         for other in on.intersection(_FIT_SCORES):
-            yield Problem(place=place, value=name, reason=f"must not score beside {other}")
+            yield StartProblem(place=place, value=name, reason=f"must not score beside {other}")
 
 
-def _ones_of_all(profile: Object, place: str, version: Version, allowed: frozenset[str]) -> Iterator[Problem]:
+def _ones_of_all(profile: Object, place: str, version: Version, allowed: frozenset[str]) -> Iterator[StartProblem]:
     for point in _ONE_OF_ALL:
         used = _effective(profile, point, version, allowed)
         where, value = f"{place}.plugins.{point}", dict(_set(profile, point))
         # Which extension points another plugin has is not known.
         if not used and not allowed & {*_names(_set(profile, _ALL_POINTS), "enabled")}:
-            yield Problem(place=where, value=value, reason="must leave one plugin enabled")
+            yield StartProblem(place=where, value=value, reason="must leave one plugin enabled")
         elif len(used) > 1 and point == "queueSort":
-            yield Problem(place=where, value=value, reason=f"must have one plugin, not {', '.join(sorted(used))}")
+            yield StartProblem(place=where, value=value, reason=f"must have one plugin, not {', '.join(sorted(used))}")
 
 
 def _effective(profile: Object, point: str, version: Version, allowed: frozenset[str]) -> list[str]:
@@ -264,39 +264,39 @@ def _effective(profile: Object, point: str, version: Version, allowed: frozenset
     return list(dict.fromkeys([*(each for each in others if each not in off), *used]))
 
 
-def _plugin_config(profile: Object, place: str, version: Version) -> Iterator[Problem]:
+def _plugin_config(profile: Object, place: str, version: Version) -> Iterator[StartProblem]:
     seen: set[str] = set()
     for at, each in objects(profile, "pluginConfig"):
         name, where = str(each.get("name") or ""), f"{place}.pluginConfig[{at}]"
         if name in seen:
-            yield Problem(place=f"{where}.name", value=name, reason="has a configuration already")
+            yield StartProblem(place=f"{where}.name", value=name, reason="has a configuration already")
         seen.add(name)
         if _is_removed(name, version):
-            yield Problem(place=f"{where}.name", value=name, reason=f"is not allowed in {version.form}")
+            yield StartProblem(place=f"{where}.name", value=name, reason=f"is not allowed in {version.form}")
         arguments = each.get("args")
         if isinstance(arguments, Mapping):
             yield from problems_of_arguments(name, arguments, f"{where}.args", version)
 
 
-def _extenders(document: Object) -> Iterator[Problem]:
+def _extenders(document: Object) -> Iterator[StartProblem]:
     binder: str | None = None
     owners: dict[str, str] = {}
     for at, entry in objects(document, "extenders"):
         place = f"extenders[{at}]"
         if entry.get("prioritizeVerb") and number(entry, "weight", 0) <= 0:
             reason = "must be at least 1 with a prioritizeVerb"
-            yield Problem(place=f"{place}.weight", value=entry.get("weight", 0), reason=reason)
+            yield StartProblem(place=f"{place}.weight", value=entry.get("weight", 0), reason=reason)
         if entry.get("bindVerb"):
             if binder is not None:
                 reason = f"{binder} has a bindVerb already: only one extender can bind"
-                yield Problem(place=f"{place}.bindVerb", value=entry["bindVerb"], reason=reason)
+                yield StartProblem(place=f"{place}.bindVerb", value=entry["bindVerb"], reason=reason)
             binder = place
         for index, resource in objects(entry, "managedResources"):
             name, where = str(resource.get("name") or ""), f"{place}.managedResources[{index}].name"
             if not is_extended_resource(name):
-                yield Problem(place=where, value=name, reason="is no extended resource")
+                yield StartProblem(place=where, value=name, reason="is no extended resource")
             elif name in owners:
-                yield Problem(place=where, value=name, reason=f"{owners[name]} has this resource already")
+                yield StartProblem(place=where, value=name, reason=f"{owners[name]} has this resource already")
             owners[name] = place
 
 

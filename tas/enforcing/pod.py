@@ -36,7 +36,7 @@ class Unscheduled(NamedTuple):
     since: float
 
 
-class Binding(NamedTuple):
+class BoundSince(NamedTuple):
     """Since when a pod is bound, in seconds since 1970. `is_seen`: at the latest, as it was seen with its node then."""
 
     since: float
@@ -51,7 +51,7 @@ def binding_of(
     started: float | None,
     earliest: float | None,
     now: float,
-) -> Binding | None:
+) -> BoundSince | None:
     """The binding of a pod that is seen `now`; None if it is not bound, or has ended.
 
     No time is earlier than what is proven: an earlier one would end the costs of a pod (`podCost`) that no sample can
@@ -71,7 +71,7 @@ def binding_of(
     known = next((at for at in (scheduled, started) if at is not None and at <= now + FUTURE_TOLERANCE), None)
     if earliest is None or earliest > now + FUTURE_TOLERANCE:
         earliest = 0.0
-    return Binding(max(now, earliest), is_seen=True) if known is None else Binding(max(known, earliest))
+    return BoundSince(max(now, earliest), is_seen=True) if known is None else BoundSince(max(known, earliest))
 
 
 def waiting_since(

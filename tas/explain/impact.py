@@ -87,7 +87,7 @@ class PodOfPolicy(NamedTuple):
     node: str | None
 
 
-class Known(NamedTuple):
+class ImpactFacts(NamedTuple):
     """What is known: the view, the policies in force, the pods that name one, the breakers, and the default limits."""
 
     view: View
@@ -98,7 +98,7 @@ class Known(NamedTuple):
     limit_over_all: DefaultLimit | None
 
 
-def impacts_of(policies: Iterable[Policy], known: Known, now: float) -> list[Impact]:
+def impacts_of(policies: Iterable[Policy], known: ImpactFacts, now: float) -> list[Impact]:
     """The impact of each policy, all of them applied together in place of those of the same names."""
     changed = {policy.key: policy for policy in policies}
     in_force = {policy.key: policy for policy in known.policies} | changed

@@ -66,7 +66,7 @@ class PolicyVersion(NamedTuple):
     generation: int
 
 
-class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+class TraceEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """The data on the bus about one node.
 
     Attributes:
@@ -100,7 +100,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     created: float | None = None
 
 
-def trace(metric: str, node: str, evidence: Evidence, now: float) -> Trace:
+def trace(metric: str, node: str, evidence: TraceEvidence, now: float) -> Trace:
     """The trace of the newest value of `metric` of `node` at `now`."""
     stages: list[StageResult] = []
     for check in (_source, _sample, _view, _verdict, _label):
@@ -111,7 +111,7 @@ def trace(metric: str, node: str, evidence: Evidence, now: float) -> Trace:
     return Trace(metric=metric, node=node, stages=stages, stopped_at=None)
 
 
-def _source(metric: str, node: str, evidence: Evidence, now: float) -> StageResult:
+def _source(metric: str, node: str, evidence: TraceEvidence, now: float) -> StageResult:
     details: list[str] = []
     has_values = False
     since: float | None = None
@@ -175,7 +175,7 @@ def refused_on(node: str, sources: Mapping[str, SourceState]) -> dict[str, tuple
     return found
 
 
-def _sample(metric: str, node: str, evidence: Evidence, now: float) -> StageResult:
+def _sample(metric: str, node: str, evidence: TraceEvidence, now: float) -> StageResult:
     last = _last(metric, evidence)
     refused = refused_on(node, evidence.sources).get(metric, ())
     if last is None:
@@ -200,7 +200,7 @@ def _sample(metric: str, node: str, evidence: Evidence, now: float) -> StageResu
     return StageResult(stage=Stage.SAMPLE, passed=True, since=last.time, details=(text,))
 
 
-def _view(metric: str, node: str, evidence: Evidence, now: float) -> StageResult:
+def _view(metric: str, node: str, evidence: TraceEvidence, now: float) -> StageResult:
     last = _last(metric, evidence)
     stored = newest(evidence.known, metric)
     if stored is not None and (last is None or _is_as_new(stored, last, evidence)):
@@ -218,7 +218,7 @@ def _view(metric: str, node: str, evidence: Evidence, now: float) -> StageResult
     return StageResult(stage=Stage.VIEW, passed=False, since=since, details=(detail,))
 
 
-def _verdict(metric: str, _node: str, evidence: Evidence, now: float) -> StageResult:
+def _verdict(metric: str, _node: str, evidence: TraceEvidence, now: float) -> StageResult:
     using = [each for each in evidence.policies if any(True for _ in _rules(each.policy, metric))]
     if not using:
         return StageResult(stage=Stage.VERDICT, passed=False, since=None, details=(f"no policy uses {metric}",))
@@ -252,7 +252,7 @@ def _verdict(metric: str, _node: str, evidence: Evidence, now: float) -> StageRe
     return StageResult(stage=Stage.VERDICT, passed=not behind, since=max(since, default=None), details=tuple(details))
 
 
-def _label(metric: str, _node: str, evidence: Evidence, now: float) -> StageResult:
+def _label(metric: str, _node: str, evidence: TraceEvidence, now: float) -> StageResult:
     details: list[str] = []
     behind: list[str] = []
     since: list[float] = []
@@ -296,7 +296,7 @@ def _desired_text(label: str, desired: DesiredLabel, labels: Mapping[str, str] |
             return True, f"{label} stays unchanged; {found}"
 
 
-def _labelling(metric: str, evidence: Evidence) -> Iterator[tuple[PolicyKey, StrategyVerdict]]:
+def _labelling(metric: str, evidence: TraceEvidence) -> Iterator[tuple[PolicyKey, StrategyVerdict]]:
     if evidence.verdict is None:
         return
     for named in evidence.policies:
@@ -306,7 +306,7 @@ def _labelling(metric: str, evidence: Evidence) -> Iterator[tuple[PolicyKey, Str
                 yield named.policy.key, verdict.strategies[kind]
 
 
-def _expected(named: PolicyVersion, evidence: Evidence, before: PolicyVerdict | None, now: float) -> PolicyVerdict:
+def _expected(named: PolicyVersion, evidence: TraceEvidence, before: PolicyVerdict | None, now: float) -> PolicyVerdict:
     verdict, _ = evaluate_policy(
         named.policy,
         uid=named.uid,
@@ -320,13 +320,13 @@ def _expected(named: PolicyVersion, evidence: Evidence, before: PolicyVerdict | 
     return verdict
 
 
-def _rule_state(rule: Rule, policy: Policy, evidence: Evidence, now: float) -> State:
+def _rule_state(rule: Rule, policy: Policy, evidence: TraceEvidence, now: float) -> State:
     scrape = newest(evidence.known, rule.metric, rule.source)
     fresh = scrape is not None and is_fresh(scrape, _limit(policy, evidence), now)
     return rule_state(rule, scrape.metrics[rule.metric] if scrape is not None and fresh else None)
 
 
-def _unknown_reason(rule: Rule, policy: Policy, evidence: Evidence) -> str:
+def _unknown_reason(rule: Rule, policy: Policy, evidence: TraceEvidence) -> str:
     if not rule.readable:
         return "the rule cannot be read"
     if newest(evidence.known, rule.metric, rule.source) is None:
@@ -334,11 +334,11 @@ def _unknown_reason(rule: Rule, policy: Policy, evidence: Evidence) -> str:
     return f"the sample is older than {_limit(policy, evidence):g} s"
 
 
-def _limit(policy: Policy, evidence: Evidence) -> float:
+def _limit(policy: Policy, evidence: TraceEvidence) -> float:
     return policy.stale_after_or(evidence.default_stale_after)
 
 
-def _longest_limit(metric: str, evidence: Evidence) -> float:
+def _longest_limit(metric: str, evidence: TraceEvidence) -> float:
     using = [each.policy for each in evidence.policies if any(True for _ in _rules(each.policy, metric))]
     return max((_limit(policy, evidence) for policy in using), default=evidence.default_stale_after)
 
@@ -350,25 +350,25 @@ def _rules(policy: Policy, metric: str) -> Iterator[tuple[StrategyType, Rule]]:
                 yield kind, rule
 
 
-def _published(source: str, evidence: Evidence) -> NodeSamples:
+def _published(source: str, evidence: TraceEvidence) -> NodeSamples:
     """What the last messages of a source have of the node."""
     single = evidence.published.get(source)
     return combined_samples(() if single is None else (single,), [evidence.tables.get(source, ())])
 
 
-def _publishers(evidence: Evidence) -> list[str]:
+def _publishers(evidence: TraceEvidence) -> list[str]:
     """The sources whose last messages have anything of the node."""
     return sorted({*evidence.published, *(source for source, samples in evidence.tables.items() if samples)})
 
 
-def _last(metric: str, evidence: Evidence) -> Scrape | None:
+def _last(metric: str, evidence: TraceEvidence) -> Scrape | None:
     """The newest scrape with the metric that SAMPLES or TABLES is known to have received."""
     sources = sorted({*evidence.published, *evidence.tables})
     lasts = (_last_of(source, metric, evidence) for source in sources)
     return newest(tuple(last for last in lasts if last is not None), metric)
 
 
-def _last_of(source: str, metric: str, evidence: Evidence) -> Scrape | None:
+def _last_of(source: str, metric: str, evidence: TraceEvidence) -> Scrape | None:
     """The last scrape of a source with the metric.
 
     A source that publishes by itself need not send all its metrics in each message, and a source may divide what it
@@ -380,26 +380,26 @@ def _last_of(source: str, metric: str, evidence: Evidence) -> Scrape | None:
     return last
 
 
-def _pushed(metric: str, evidence: Evidence) -> dict[str, Scrape]:
+def _pushed(metric: str, evidence: TraceEvidence) -> dict[str, Scrape]:
     """The last scrape with the metric of each source that publishes by itself."""
     sources = {*evidence.published, *evidence.tables} - evidence.sources.keys()
     lasts = {source: _last_of(source, metric, evidence) for source in sources}
     return {source: last for source, last in lasts.items() if last is not None}
 
 
-def _stream(scrape: Scrape, evidence: Evidence) -> str:
+def _stream(scrape: Scrape, evidence: TraceEvidence) -> str:
     """The stream of the message with this scrape, as far as the last messages of its source tell."""
     single = evidence.published.get(scrape.source)
     is_single = single is not None and (single.arrived, single.sequence) == (scrape.arrived, scrape.sequence)
     return "SAMPLES" if is_single or scrape.source not in evidence.tables else "TABLES"
 
 
-def _is_as_new(stored: Scrape, last: Scrape, evidence: Evidence) -> bool:
+def _is_as_new(stored: Scrape, last: Scrape, evidence: TraceEvidence) -> bool:
     """Whether `stored` is at least as new as `last`: sequences of two streams cannot be compared."""
     if _stream(stored, evidence) != _stream(last, evidence):
         return stored.time >= last.time
     return stored.order >= last.order
 
 
-def _is_of_earlier_node(scrape: Scrape, evidence: Evidence) -> bool:
+def _is_of_earlier_node(scrape: Scrape, evidence: TraceEvidence) -> bool:
     return evidence.created is not None and scrape.time < evidence.created

@@ -235,7 +235,7 @@ def _use(capacity: int, used: int, *, is_known: bool) -> AmountUse:
     return AmountUse(capacity=capacity, used=used, free=max(capacity - used, 0) if is_known else 0)
 
 
-class Placement(msgspec.Struct, frozen=True, kw_only=True):
+class CardPlacement(msgspec.Struct, frozen=True, kw_only=True):
     """What a pod would get of a node now, or has of it already.
 
     Attributes:
@@ -268,7 +268,7 @@ class PodCards(msgspec.Struct, frozen=True, kw_only=True):
 
     pod: str
     refusal: str
-    nodes: Sequence[Placement]
+    nodes: Sequence[CardPlacement]
     asks: bool | None = None
     ignored: Sequence[str] = ()
 
@@ -280,7 +280,7 @@ def explain_held(pod: PodKey, nodes: Mapping[str, NodeDevices]) -> PodCards:
         for held in () if devices.hold is None else devices.hold.pods.values():
             if held.pod == pod:
                 cards, tiles = cards_text(held.assignment), tiles_text(held.assignment)
-                found.append(Placement(node=node, cards=cards, tiles=tiles, held=True))
+                found.append(CardPlacement(node=node, cards=cards, tiles=tiles, held=True))
     return PodCards(pod=str(pod), refusal="", nodes=found)
 
 
@@ -297,12 +297,12 @@ def explain_claim(pod: DevicePod, nodes: Mapping[str, NodeDevices], options: Opt
     return PodCards(pod=name, refusal="", nodes=nodes_by_rank, asks=True, ignored=ignored)
 
 
-def _placement(node: str, devices: NodeDevices, claim: Claim, options: Options) -> Placement:
+def _placement(node: str, devices: NodeDevices, claim: Claim, options: Options) -> CardPlacement:
     inventory, facts, hold = devices
     if hold is None:
-        return Placement(node=node, reason=UNKNOWN_HOLD)
+        return CardPlacement(node=node, reason=UNKNOWN_HOLD)
     found = assign(hold, inventory, facts, claim, options)
     if isinstance(found, Refusal):
         refused = {card_name(number): reason for number, reason in sorted(found.cards.items())}
-        return Placement(node=node, reason=str(found), refused=refused)
-    return Placement(node=node, cards=cards_text(found), tiles=tiles_text(found), held=claim.uid in hold.pods)
+        return CardPlacement(node=node, reason=str(found), refused=refused)
+    return CardPlacement(node=node, cards=cards_text(found), tiles=tiles_text(found), held=claim.uid in hold.pods)

@@ -29,7 +29,7 @@ def occurrence_on_node(notice: Notice, *, identity: str) -> Occurrence | None:
     return _occurrence(notice, node, policy, note=notice.text, identity=identity)
 
 
-class StoredPolicy(NamedTuple):
+class EventPolicy(NamedTuple):
     """What an Event needs of a policy: its uid, and whether it has a strategy that labels nodes."""
 
     uid: str
@@ -43,7 +43,7 @@ def needs_policies(group: Group) -> bool:
 
 
 def occurrences_on_policies(
-    group: Group, *, policies: Mapping[PolicyKey, StoredPolicy], identity: str
+    group: Group, *, policies: Mapping[PolicyKey, EventPolicy], identity: str
 ) -> list[Occurrence]:
     """What happened to the nodes of a policy, to policies themselves, or to the labels of policies.
 
@@ -60,14 +60,14 @@ def occurrences_on_policies(
     ]
 
 
-def _policies_of(notice: Notice, policies: Mapping[PolicyKey, StoredPolicy]) -> Sequence[PolicyKey]:
+def _policies_of(notice: Notice, policies: Mapping[PolicyKey, EventPolicy]) -> Sequence[PolicyKey]:
     if notice.freeze:
         return [key for key, policy in policies.items() if policy.has_labels and notice.freeze in (ALL, key.name)]
     return [] if notice.policy is None else [notice.policy]
 
 
 def _on_policy(
-    notice: Notice, key: PolicyKey, policies: Mapping[PolicyKey, StoredPolicy], note: str, identity: str
+    notice: Notice, key: PolicyKey, policies: Mapping[PolicyKey, EventPolicy], note: str, identity: str
 ) -> Occurrence:
     stored = policies.get(key)
     uid = notice.policy_uid or ("" if stored is None else stored.uid)

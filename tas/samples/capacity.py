@@ -10,17 +10,17 @@ from tas.samples.sample import MAX_SAMPLE_AGE, NodeSamples, Scrape, kept_metrics
 from tas.values.nouns import counted
 
 
-class Limit(NamedTuple):
+class CapacityLimit(NamedTuple):
     """The most pairs of source and metric, and the most bytes that these pairs may take (`reserved_bytes`)."""
 
     pairs: int
     size: int
 
 
-NODE_LIMIT = Limit(2000, 1_000_000)
+NODE_LIMIT = CapacityLimit(2000, 1_000_000)
 """For all samples of a node. With these bytes every node fits into one value of a bucket (1 MiB less 1 KiB)."""
 
-SOURCE_LIMIT = Limit(1000, 500_000)
+SOURCE_LIMIT = CapacityLimit(1000, 500_000)
 """For the samples of a node from one source: one source leaves half of the node to the others."""
 
 PAIR_BYTES = 300
@@ -38,7 +38,7 @@ def reserved_bytes(source: str, metric: str) -> int:
 class _Usage:
     """The pairs that a node or a source has, and their bytes."""
 
-    def __init__(self, limit: Limit) -> None:
+    def __init__(self, limit: CapacityLimit) -> None:
         self.limit = limit
         self.pairs = 0
         self.size = 0
@@ -58,7 +58,7 @@ class _Usage:
 class _Usages:
     """The usage of a node, of each of its sources, and the pairs that it has."""
 
-    def __init__(self, known: NodeSamples, node_limit: Limit, source_limit: Limit) -> None:
+    def __init__(self, known: NodeSamples, node_limit: CapacityLimit, source_limit: CapacityLimit) -> None:
         self._source_limit = source_limit
         self._pairs: set[tuple[str, str]] = set()
         self._sources: dict[str, _Usage] = {}
@@ -88,7 +88,7 @@ class _Usages:
 
 
 def refusal_of_new_source(
-    node: str, source: str, known: NodeSamples, *, node_limit: Limit = NODE_LIMIT
+    node: str, source: str, known: NodeSamples, *, node_limit: CapacityLimit = NODE_LIMIT
 ) -> InvalidInputError | None:
     """An error if a node with the samples `known` has no room for any metric of a source that is not in `known`.
 
@@ -106,8 +106,8 @@ def within_capacity(
     known: NodeSamples,
     incoming: Iterable[Scrape],
     *,
-    node_limit: Limit = NODE_LIMIT,
-    source_limit: Limit = SOURCE_LIMIT,
+    node_limit: CapacityLimit = NODE_LIMIT,
+    source_limit: CapacityLimit = SOURCE_LIMIT,
 ) -> tuple[list[Scrape], list[InvalidInputError]]:
     """`incoming` without the pairs beyond the limits, and an error for each scrape with refused pairs.
 

@@ -34,7 +34,7 @@ from tas.sources.series import (
     series_names,
     valid_node,
 )
-from tas.sources.write_request import STALE_MARKER, Series, WriteError, decode_series, value_of
+from tas.sources.write_request import STALE_MARKER, WriteError, WrittenSeries, decode_series, value_of
 from tas.values.blanks import ValueRules, has_small_blanks
 from tas.values.quantity import Quantity, QuantityError, parse_quantity
 
@@ -401,15 +401,15 @@ def _bytes_of(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
-def _labels_of(series: Series) -> dict[str, str]:
+def _labels_of(series: WrittenSeries) -> dict[str, str]:
     return {label.name: label.value for label in series.labels}
 
 
-def _name(series: Series) -> str | None:
+def _name(series: WrittenSeries) -> str | None:
     return next((label.value for label in series.labels if label.name == NAME_LABEL), None)
 
 
-def _decoded(data: bytes, context: _RequestContext) -> Series | None:
+def _decoded(data: bytes, context: _RequestContext) -> WrittenSeries | None:
     """A series with a name; None, and the series is counted, if it breaks the protocol."""
     try:
         series = decode_series(data)
@@ -425,7 +425,7 @@ def _decoded(data: bytes, context: _RequestContext) -> Series | None:
     return series
 
 
-def _checked_labels(series: Series, context: _RequestContext) -> dict[str, str] | None:
+def _checked_labels(series: WrittenSeries, context: _RequestContext) -> dict[str, str] | None:
     """The labels of a series; None, and the series is counted, if they are invalid."""
     labels = _labels_of(series)
     if len(labels) != len(series.labels):
@@ -439,7 +439,7 @@ def _checked_labels(series: Series, context: _RequestContext) -> dict[str, str] 
     return None
 
 
-def _samples(series: Series, subject: str, context: _RequestContext) -> Iterator[tuple[float, Quantity | None]]:
+def _samples(series: WrittenSeries, subject: str, context: _RequestContext) -> Iterator[tuple[float, Quantity | None]]:
     """The valid samples of a series: the time and the value of each, None for a stale marker."""
     now, builder = context.now, context.builder
     for sample in series.samples:

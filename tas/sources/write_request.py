@@ -47,7 +47,7 @@ class WireSample(Protocol):
     timestamp: int
 
 
-class Series(Protocol):
+class WrittenSeries(Protocol):
     """One series. `histograms` are only counted."""
 
     labels: Sequence[Label]
@@ -81,12 +81,12 @@ def decode_write_request(body: bytes, *, max_bytes: int = MAX_BYTES) -> list[byt
         raise WriteError(f"body: not a message prometheus.WriteRequest: {error}") from error
 
 
-def decode_series(data: bytes) -> Series:
+def decode_series(data: bytes) -> WrittenSeries:
     """One series of a request. Raises WriteError."""
     if len(data) > MAX_SERIES_BYTES:
         raise WriteError(f"series of {len(data)} bytes: must be at most {MAX_SERIES_BYTES}")
     try:
-        return cast("Series", _TimeSeries.FromString(data))
+        return cast("WrittenSeries", _TimeSeries.FromString(data))
     except DecodeError as error:
         raise WriteError(f"series: not a message prometheus.TimeSeries: {error}") from error
 

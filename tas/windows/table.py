@@ -22,7 +22,7 @@ SHARE = 4
 finds room however much the first one wants."""
 
 
-class Missing(NamedTuple):
+class MissingStatistics(NamedTuple):
     """Which statistics no node has.
 
     Attributes:
@@ -167,7 +167,7 @@ class WindowTable:
                 if value is not None:
                     yield Sample(node=node, metric=name, value=value, measured=series.newest)
 
-    def missing(self, now: float) -> Missing:
+    def missing(self, now: float) -> MissingStatistics:
         """Why no node has a statistic; `now` is in seconds since 1970."""
         found, warming = dict[str, str](), set[str]()
         for metric, keys in self._wanted.items():
@@ -194,7 +194,7 @@ class WindowTable:
                         else:
                             why += f"; the last value came more than {MAX_SAMPLE_AGE:.0f} s ago"
                     found |= dict.fromkeys((name for name, _ in windows), why)
-        return Missing(found, warming)
+        return MissingStatistics(found, warming)
 
     @property
     def nodes(self) -> Collection[str]:

@@ -14,9 +14,9 @@ from tas.errors import shortened
 from tas.values.throttle import Throttle
 from workers.http.tls import (
     REFUSALS,
-    Credentials,
     PeerCertificate,
     Refusal,
+    TlsContext,
     expires_of,
     is_allowed,
     load_credentials,
@@ -84,7 +84,7 @@ class Certificates:
         self._allowed = frozenset(allowed)
         self._check_seconds = check_seconds
         self._clock = clock
-        self.current: Credentials = load_credentials(files)
+        self.current: TlsContext = load_credentials(files)
         self.epoch = 0
         self._pending: tuple[bytes, ...] | None = None
         self._problem = ""
@@ -121,7 +121,7 @@ class Certificates:
         else:
             self._replace(await asyncio.to_thread(load_credentials, self._files))
 
-    def _replace(self, credentials: Credentials) -> None:
+    def _replace(self, credentials: TlsContext) -> None:
         removed = len(self.current.authorities - credentials.authorities)
         self.current = credentials
         if removed:

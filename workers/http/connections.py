@@ -85,7 +85,7 @@ def _error(status: int, text: str) -> web.Response:
 class Connection(web.RequestHandler):
     """A connection, from its handshake on."""
 
-    def __init__(self, listener: "Listener", address: str, peer: str, **options: Any) -> None:
+    def __init__(self, listener: "SocketListener", address: str, peer: str, **options: Any) -> None:
         super().__init__(listener.server, loop=asyncio.get_running_loop(), **options)
         self._listener = listener
         self.address = address
@@ -218,7 +218,7 @@ class Connection(web.RequestHandler):
             self._open.abort()
 
 
-class Listener:
+class SocketListener:
     """Accepts connections on listening sockets, and serves `runner`'s app on each."""
 
     def __init__(

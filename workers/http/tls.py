@@ -16,7 +16,7 @@ CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Credentials:
+class TlsContext:
     """The TLS context of the files' contents.
 
     `authorities` are the certificates that sign trusted clients, as DER. `expires` has for each file, by its flag
@@ -39,7 +39,7 @@ class Credentials:
         return self.authorities_until if file.endswith("cacert") and first <= now else first
 
 
-def load_credentials(files: TlsFiles) -> Credentials:
+def load_credentials(files: TlsFiles) -> TlsContext:
     """The credentials of the current files.
 
     Raises TlsError if the files cannot be read, do not belong together, or changed while being read.
@@ -74,7 +74,7 @@ def load_credentials(files: TlsFiles) -> Credentials:
         raise TlsError(f"{files.shown('cacert')}: {_reason(error)}") from error
     if files.read() != contents:
         raise TlsError("the files changed while they were read")
-    return Credentials(
+    return TlsContext(
         context=context,
         contents=contents,
         authorities=frozenset(map(der_of, authorities)),

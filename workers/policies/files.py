@@ -19,7 +19,7 @@ from workers.process.manifests import MAX_BYTES, SUFFIXES, ManifestError, object
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
+class FolderListing:
     """The files of the directory. With a `problem` the list is incomplete, so a missing file means nothing."""
 
     files: tuple[PolicyFile, ...]
@@ -37,7 +37,7 @@ class DirectoryReader:
         self._directory = directory
         self._parsed: dict[str, tuple[bytes, PolicyFile]] = {}  # by path: digest of the content, parsed content
 
-    def read(self) -> Listing:
+    def read(self) -> FolderListing:
         """The current content of the directory. Blocks; raises nothing."""
         problems: list[OSError] = []
         parsed: dict[str, tuple[bytes, PolicyFile]] = {}
@@ -60,7 +60,7 @@ class DirectoryReader:
             files.append(file)
         self._parsed = parsed
         reported = "; ".join(f"{error.filename}: {error.strerror}" for error in problems)
-        return Listing(files=tuple(files), problem=reported or None)
+        return FolderListing(files=tuple(files), problem=reported or None)
 
     def _paths(self, problems: list[OSError]) -> Iterator[Path]:
         for folder, subfolders, names in os.walk(self._directory, onerror=problems.append):

@@ -30,7 +30,7 @@ from workers.following.policy_log import PolicyLog
 from workers.following.records import Records, Stored, Write
 from workers.following.synced import write_synced
 from workers.policies.directory_changes import DirectoryChanges
-from workers.policies.files import DirectoryReader, Listing, policy_record
+from workers.policies.files import DirectoryReader, FolderListing, policy_record
 from workers.process.logs import ThrottledLog
 from workers.runtime import json_response
 
@@ -207,7 +207,7 @@ class PolicyDirectory:
             log.info("policies_synced", directory=str(self._directory), count=count)
         return True
 
-    def _report_directory(self, listing: Listing) -> None:
+    def _report_directory(self, listing: FolderListing) -> None:
         """Logs each change of the directory's problem."""
         self._metrics.readable.set(listing.problem is None)
         self._metrics.files.set(len(listing.files))

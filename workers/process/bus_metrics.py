@@ -6,7 +6,7 @@ from typing import Protocol
 from prometheus_client import CollectorRegistry, Gauge
 
 
-class Connection(Protocol):
+class BusConnection(Protocol):
     """What is shown of a connection; its words are those of `bus.connection.Bus`."""
 
     @property
@@ -56,7 +56,7 @@ class BusMetrics:
             "credentials, else 0.",
         )
 
-    def add(self, bus: Connection) -> None:
+    def add(self, bus: BusConnection) -> None:
         """Shows a connection from now on."""
         self._connected.labels(bus.name).set_function(lambda: float(bus.connected))
         self._unavailable.labels(bus.name).set_function(lambda: float(bus.connected and bus.unavailable))

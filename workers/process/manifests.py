@@ -13,7 +13,7 @@ from itertools import chain, islice
 import msgspec
 import yaml
 
-from tas.configuring.editing import Node
+from tas.configuring.editing import YamlValue
 from tas.policy.manifest import field_path
 
 MAX_BYTES = 1 << 20
@@ -78,9 +78,9 @@ def read_yaml_lines(data: bytes) -> list[tuple[object, Lines]]:
     return _read(data, lambda events: list(_Documents(events)))
 
 
-def read_yaml_tree(text: str) -> Node:
+def read_yaml_tree(text: str) -> YamlValue:
     """The one document of a YAML text, with the place of each value in the text. Raises ManifestError."""
-    trees: list[Node] = []
+    trees: list[YamlValue] = []
 
     def build(events: Iterator[yaml.Event]) -> list[tuple[object, Lines]]:
         documents = _Trees(events)
@@ -246,7 +246,7 @@ class _Trees(_Documents):
 
     def __init__(self, events: Iterator[yaml.Event]) -> None:
         super().__init__(self._followed(events))
-        self.trees: list[Node] = []
+        self.trees: list[YamlValue] = []
         self._before: yaml.Event | None = None
         self._last: yaml.Event | None = None
         self._siblings = self.trees
@@ -264,7 +264,7 @@ class _Trees(_Documents):
         value = super()._value(event, depth=depth, path=path)
         children, self._siblings, self._parent = self._siblings, siblings, parent
         block = isinstance(event, yaml.CollectionStartEvent) and not event.flow_style
-        node = Node(
+        node = YamlValue(
             value=value,
             start=_place(event)[0],
             # A block collection has its end mark after the comments that follow.

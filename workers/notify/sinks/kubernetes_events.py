@@ -17,7 +17,7 @@ from tas.notifying.digest import Digest
 from tas.notifying.event_series import CreateEvent, EventSeries, Occurrence, PatchSeries
 from tas.notifying.node_events import NodeEvents
 from tas.notifying.notices import notice_of
-from tas.notifying.occurrences import StoredPolicy, needs_policies, occurrence_on_node, occurrences_on_policies
+from tas.notifying.occurrences import EventPolicy, needs_policies, occurrence_on_node, occurrences_on_policies
 from tas.notifying.outbox import BACKOFF, Delivery, Outbox
 from tas.policy.policy import PolicyKey
 from tas.values.duration import parse_duration
@@ -137,7 +137,7 @@ class KubernetesEventsSink:
             self._record(what, sequences)
         self._finish(sequences)
 
-    async def _policies(self) -> dict[PolicyKey, StoredPolicy]:
+    async def _policies(self) -> dict[PolicyKey, EventPolicy]:
         """The stored policies that the settings admit. Waits for the bus."""
         while True:
             try:
@@ -147,7 +147,7 @@ class KubernetesEventsSink:
                 await asyncio.sleep(BACKOFF.first)
                 continue
             return {
-                entry.key: StoredPolicy(record.uid, not record.policy.strategies.keys().isdisjoint(LABEL_STRATEGIES))
+                entry.key: EventPolicy(record.uid, not record.policy.strategies.keys().isdisjoint(LABEL_STRATEGIES))
                 for entry in entries
                 if self._config.policies is None or str(entry.key) in self._config.policies
                 if (record := entry.readable()) is not None

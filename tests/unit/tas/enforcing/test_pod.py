@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tas.enforcing.pod import Binding, PodKey, Unscheduled, binding_of, needs_filter, waiting_since
+from tas.enforcing.pod import BoundSince, PodKey, Unscheduled, binding_of, needs_filter, waiting_since
 
 MESSAGE = (
     "0/3 nodes are available: 1 Insufficient cpu, 2 Node violates gold: load GreaterThan 80. no new claims to "
@@ -24,15 +24,15 @@ def test_a_pod_waits_since_the_scheduler_found_no_node_and_named_a_rejection_by_
     ("pod", "scheduled", "started", "earliest", "expected"),
     [
         pytest.param((None, "Pending"), None, None, 7.0, None, id="not bound"),
-        pytest.param(("n", "Pending"), 9.0, None, 7.0, Binding(9.0), id="bound"),
-        pytest.param(("n", "Running"), 9.0, 10.0, 7.0, Binding(9.0), id="running"),
-        pytest.param(("n", "Running"), None, 10.0, 7.0, Binding(10.0), id="only the kubelet tells"),
-        pytest.param(("n", "Running"), None, 6.0, 7.0, Binding(7.0), id="the clock of the kubelet is behind"),
-        pytest.param(("n", "Pending"), None, None, 7.0, Binding(20.0, is_seen=True), id="nothing tells"),
-        pytest.param(("n", "Pending"), None, None, None, Binding(20.0, is_seen=True), id="no time at all"),
-        pytest.param(("n", "Pending"), 9e9, 10.0, 7.0, Binding(10.0), id="a condition of the future"),
-        pytest.param(("n", "Pending"), 9e9, 9e9, 9e9, Binding(20.0, is_seen=True), id="all of the future"),
-        pytest.param(("n", "Pending"), 21.0, None, 7.0, Binding(21.0), id="a clock that is a little ahead"),
+        pytest.param(("n", "Pending"), 9.0, None, 7.0, BoundSince(9.0), id="bound"),
+        pytest.param(("n", "Running"), 9.0, 10.0, 7.0, BoundSince(9.0), id="running"),
+        pytest.param(("n", "Running"), None, 10.0, 7.0, BoundSince(10.0), id="only the kubelet tells"),
+        pytest.param(("n", "Running"), None, 6.0, 7.0, BoundSince(7.0), id="the clock of the kubelet is behind"),
+        pytest.param(("n", "Pending"), None, None, 7.0, BoundSince(20.0, is_seen=True), id="nothing tells"),
+        pytest.param(("n", "Pending"), None, None, None, BoundSince(20.0, is_seen=True), id="no time at all"),
+        pytest.param(("n", "Pending"), 9e9, 10.0, 7.0, BoundSince(10.0), id="a condition of the future"),
+        pytest.param(("n", "Pending"), 9e9, 9e9, 9e9, BoundSince(20.0, is_seen=True), id="all of the future"),
+        pytest.param(("n", "Pending"), 21.0, None, 7.0, BoundSince(21.0), id="a clock that is a little ahead"),
         pytest.param(("n", "Succeeded"), 9.0, None, 7.0, None, id="succeeded"),
         pytest.param(("n", "Failed"), 9.0, None, 7.0, None, id="failed"),
     ],
@@ -42,7 +42,7 @@ def test_a_pod_is_bound_since_what_is_proven_until_it_ends(
     scheduled: float | None,
     started: float | None,
     earliest: float | None,
-    expected: Binding | None,
+    expected: BoundSince | None,
 ) -> None:
     found = binding_of(*pod, scheduled=scheduled, started=started, earliest=earliest, now=20.0)
     assert found == expected

@@ -7,7 +7,7 @@ import pytest
 
 from tas.enforcing.limits import DefaultLimit
 from tas.enforcing.pod import PodKey
-from tas.explain.impact import Impact, Known, PodOfPolicy, impacts_of
+from tas.explain.impact import Impact, ImpactFacts, PodOfPolicy, impacts_of
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import Policy, PolicyKey
 from tas.samples.sample import Scrape
@@ -24,7 +24,7 @@ def policy(name: str = "p", *kinds: str, **spec: Any) -> Policy:
     return parse_policy(PolicyKey("default", name), {"strategies": strategies, **spec})[0]
 
 
-def known(values: Mapping[str, int | None], *, labelled: Mapping[str, str] | None = None, **more: Any) -> Known:
+def known(values: Mapping[str, int | None], *, labelled: Mapping[str, str] | None = None, **more: Any) -> ImpactFacts:
     """Nodes with these values of `m`; `labelled` nodes have the label `<policy>=violating`."""
     view = View(default_stale_after=60.0)
     for node, value in values.items():
@@ -36,10 +36,10 @@ def known(values: Mapping[str, int | None], *, labelled: Mapping[str, str] | Non
             metrics = {"m": parse_quantity(str(value))}
             view.add_samples(node, [Scrape(source="s", measured=NOW, arrived=NOW, sequence=1, metrics=metrics)], NOW)
     found: dict[str, Any] = {"policies": (), "pods": (), "breakers": {}, "limit": DefaultLimit(30, 2)}
-    return Known(view=view, **found | {"limit_over_all": DefaultLimit(50, 4)} | more)
+    return ImpactFacts(view=view, **found | {"limit_over_all": DefaultLimit(50, 4)} | more)
 
 
-def impact_of(wanted: Policy, found: Known) -> Impact:
+def impact_of(wanted: Policy, found: ImpactFacts) -> Impact:
     (only,) = impacts_of([wanted], found, NOW)
     return only
 

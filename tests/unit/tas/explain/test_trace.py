@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tas.explain.trace import Evidence, PolicyVersion, Stage, Trace, trace
+from tas.explain.trace import PolicyVersion, Stage, Trace, TraceEvidence, trace
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey
 from tas.samples.sample import Scrape
@@ -42,7 +42,7 @@ def named(strategies: Mapping[str, Any] = DESCHEDULE, **spec: Any) -> PolicyVers
     return PolicyVersion(policy, "uid", 1)
 
 
-def whole(policy: PolicyVersion | None = None, **changes: Any) -> Evidence:
+def whole(policy: PolicyVersion | None = None, **changes: Any) -> TraceEvidence:
     """The evidence if all workers run, with some changes."""
     policy = policy or named()
     known = changes.get("known", (scrape(),))
@@ -56,7 +56,7 @@ def whole(policy: PolicyVersion | None = None, **changes: Any) -> Evidence:
         before=None,
         now=NOW - 1,
     )
-    evidence = Evidence(
+    evidence = TraceEvidence(
         published={"push": scrape()},
         known=known,
         labels={"p": "violating"},
@@ -71,7 +71,7 @@ def whole(policy: PolicyVersion | None = None, **changes: Any) -> Evidence:
     return msgspec.structs.replace(evidence, **changes)
 
 
-def traced(evidence: Evidence) -> Trace:
+def traced(evidence: TraceEvidence) -> Trace:
     return trace("load", "node-1", evidence, NOW)
 
 

@@ -12,9 +12,9 @@ from tas.gpu.explanation import (
     UNKNOWN_HOLD,
     AmountUse,
     CardExplanation,
+    CardPlacement,
     CardsExplanation,
     NodeDevices,
-    Placement,
     PodCards,
     explain_cards,
     explain_claim,
@@ -151,7 +151,7 @@ def test_a_node_without_cards_has_none() -> None:
 def test_a_pod_whose_claim_is_not_known_is_told_what_it_has() -> None:
     node, other = Node("N(0) i2 t2 ; card0: i1 gt1"), Node("N(0) i2")
     found = explain_held(PodKey("default", "used"), {"b": devices(node), "a": devices(other)})
-    assert found.nodes == [Placement(node="b", cards="card0", tiles="card0:gt1", held=True)]
+    assert found.nodes == [CardPlacement(node="b", cards="card0", tiles="card0:gt1", held=True)]
     assert explain_held(PodKey("other", "used"), {"b": devices(node)}).nodes == []
 
 
@@ -218,7 +218,7 @@ def test_a_pod_is_told_for_each_node_which_card_lacks_what() -> None:
     )
     assert (cards.pod, cards.refusal) == ("default/new", "")
     fits, full, without = cards.nodes
-    assert fits == Placement(node="empty", cards="card0")
+    assert fits == CardPlacement(node="empty", cards="card0")
     assert full.node == "full"
     assert full.reason == "will not fit: no card has room for container A"
     assert full.refused == {"card0": f"{MILLICORES}: needs 600, 500 free", "card1": "disabled by hot"}

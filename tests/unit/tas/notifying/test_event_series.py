@@ -14,7 +14,7 @@ from tas.notifying.event_series import (
     event_name,
     shortened_note,
 )
-from tas.notifying.occurrences import StoredPolicy, needs_policies, occurrence_on_node, occurrences_on_policies
+from tas.notifying.occurrences import EventPolicy, needs_policies, occurrence_on_node, occurrences_on_policies
 from tas.policy.policy import PolicyKey
 from tests.unit.tas.notifying.making import notice, started
 
@@ -149,10 +149,10 @@ def test_without_an_object_of_a_cluster_there_is_no_event() -> None:
 
 
 POLICIES = {
-    PolicyKey("a", "demo"): StoredPolicy("uid-a", has_labels=True),
-    PolicyKey("b", "demo"): StoredPolicy("uid-b", has_labels=True),
-    PolicyKey("c", "demo"): StoredPolicy("uid-c", has_labels=False),
-    PolicyKey("a", "other"): StoredPolicy("uid-other", has_labels=True),
+    PolicyKey("a", "demo"): EventPolicy("uid-a", has_labels=True),
+    PolicyKey("b", "demo"): EventPolicy("uid-b", has_labels=True),
+    PolicyKey("c", "demo"): EventPolicy("uid-c", has_labels=False),
+    PolicyKey("a", "other"): EventPolicy("uid-other", has_labels=True),
 }
 
 

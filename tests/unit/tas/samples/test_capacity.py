@@ -6,7 +6,7 @@ from tas.samples.capacity import (
     NODE_LIMIT,
     PAIR_BYTES,
     SOURCE_LIMIT,
-    Limit,
+    CapacityLimit,
     refusal_of,
     refusal_of_new_source,
     reserved_bytes,
@@ -30,7 +30,9 @@ def scrape_at(source: str, time: float, *metrics: str) -> Scrape:
 
 def test_within_the_limits_everything_is_accepted() -> None:
     incoming = [scrape("a", "x"), scrape("b", "x")]
-    assert within_capacity("n", (), incoming, node_limit=Limit(2, 10_000), source_limit=Limit(1, 10_000)) == (
+    assert within_capacity(
+        "n", (), incoming, node_limit=CapacityLimit(2, 10_000), source_limit=CapacityLimit(1, 10_000)
+    ) == (
         incoming,
         [],
     )
@@ -67,7 +69,7 @@ def test_all_sources_together_are_limited() -> None:
 
 def test_a_full_node_has_no_room_for_any_metric_of_a_new_source() -> None:
     full = (scrape("a", "x", "y"), scrape("b", "x"))
-    limit = Limit(3, 10_000)
+    limit = CapacityLimit(3, 10_000)
     assert within_capacity("n", full, [scrape("c", "z")], node_limit=limit, source_limit=limit)[0] == []
     assert str(refusal_of_new_source("n", "c", full, node_limit=limit)) == (
         "samples n/c: metrics = 'all': the node has 3 metrics, at most 3"
@@ -78,7 +80,7 @@ def test_a_full_node_has_no_room_for_any_metric_of_a_new_source() -> None:
 
 def test_at_the_limit_known_pairs_are_still_accepted() -> None:
     known = (scrape("a", "x", "y"),)
-    tight = Limit(2, 700)
+    tight = CapacityLimit(2, 700)
     taken, refused = within_capacity(
         "n", known, [scrape("a", "x", "y"), scrape("b", "x")], node_limit=tight, source_limit=tight
     )
@@ -88,7 +90,7 @@ def test_at_the_limit_known_pairs_are_still_accepted() -> None:
 
 def test_a_duplicate_pair_counts_once() -> None:
     incoming = [scrape("a", "x"), scrape("a", "x"), scrape("a", "y")]
-    assert within_capacity("n", (), incoming, source_limit=Limit(2, 10_000)) == (incoming, [])
+    assert within_capacity("n", (), incoming, source_limit=CapacityLimit(2, 10_000)) == (incoming, [])
 
 
 def test_a_node_within_its_limits_fits_into_one_value_of_a_bucket() -> None:

@@ -12,7 +12,7 @@ from tas.samples.sample import FUTURE_TOLERANCE, MAX_SAMPLE_AGE, Scrape
 from tas.values.quantity import NANO, Quantity
 from tas.windows import quantiles
 from tas.windows.key import Family, StoredSeries
-from tas.windows.table import MAX_ROOM, ROOM, Missing, WindowTable
+from tas.windows.table import MAX_ROOM, ROOM, MissingStatistics, WindowTable
 from tests.unit.growth import Work, grows_linearly
 
 START = 1_764_028_800.0
@@ -62,7 +62,9 @@ def test_only_what_is_wanted_is_computed_each_of_the_time_of_its_newest_value() 
         ("b", "cpu:p50:1m"): (5, 30),
     }
     assert samples(table) == {}, "nothing has changed since"
-    assert table.missing(START + 60) == Missing({"memory:ewma:5m": not_covered("memory", 300, 60)}, {"memory:ewma:5m"})
+    assert table.missing(START + 60) == MissingStatistics(
+        {"memory:ewma:5m": not_covered("memory", 300, 60)}, {"memory:ewma:5m"}
+    )
 
 
 def test_what_is_no_longer_wanted_is_dropped_and_what_is_still_wanted_is_kept() -> None:
@@ -79,7 +81,7 @@ def test_what_is_no_longer_wanted_is_dropped_and_what_is_still_wanted_is_kept() 
     assert not table.has_series_of("memory:mean:1m")
     table.want(of_operator("memory:mean:1m"))
     assert (table.count, table.nodes) == (0, set())
-    assert table.missing(START + 60) == Missing({"memory:mean:1m": "no value of memory yet"}, set())
+    assert table.missing(START + 60) == MissingStatistics({"memory:mean:1m": "no value of memory yet"}, set())
 
 
 def test_a_window_of_which_no_value_comes_any_more_is_not_warming() -> None:
@@ -90,8 +92,8 @@ def test_a_window_of_which_no_value_comes_any_more_is_not_warming() -> None:
         add(table, node, after, cpu=1)
     why = not_covered("cpu", 86400, 600)
     last = START + 600 + MAX_SAMPLE_AGE
-    assert table.missing(last) == Missing({"cpu:mean:1d": why}, {"cpu:mean:1d"})
-    ended = Missing({"cpu:mean:1d": f"{why}; the last value came more than 3600 s ago"}, set())
+    assert table.missing(last) == MissingStatistics({"cpu:mean:1d": why}, {"cpu:mean:1d"})
+    ended = MissingStatistics({"cpu:mean:1d": f"{why}; the last value came more than 3600 s ago"}, set())
     assert table.missing(last + 1) == ended
     add(table, "b", 700, cpu=1)
     assert table.missing(last + 1).warming == {"cpu:mean:1d"}, "of any node"
