@@ -45,6 +45,7 @@ class WorkQueue:
         self._at_once = max_concurrent
         self._due: Deadlines[str] = Deadlines()
         self._busy: dict[str, float | None] = {}  # the time of the next turn, if the key was added meanwhile
+        self._forgotten: set[str] = set()  # while they were handled
         self._failures: dict[str, int] = {}
         self._reasons: dict[str, str] = {}
         self._not_before: dict[str, float] = {}
@@ -81,13 +82,12 @@ class WorkQueue:
         self._set(key, when)
 
     def forget(self, key: str) -> None:
-        """Removes the key and its backoff."""
+        """Removes the key and its backoff. If it is being handled, it is not handled again for the result of that."""
         self._due.discard(key)
-        self._failures.pop(key, None)
-        self._reasons.pop(key, None)
-        self._not_before.pop(key, None)
+        self._end_failures(key)
         if key in self._busy:
             self._busy[key] = None
+            self._forgotten.add(key)
 
     async def run(self) -> None:
         """Handles keys until cancelled; then cancels the running handlers."""
@@ -122,18 +122,25 @@ class WorkQueue:
         try:
             after = await self._handle(key)
             retry_at = None if after is None else loop.time() + after
-            self._failures.pop(key, None)
-            self._reasons.pop(key, None)
-            self._not_before.pop(key, None)
+            self._end_failures(key)
             self._at_once = min(self._max_concurrent, self._at_once + 1)
         except RequeueError as error:
             retry_at = self._failed(key, error, loop.time())
         finally:
             added = self._busy.pop(key)
             self._changed.set()
+        if key in self._forgotten:
+            self._forgotten.discard(key)
+            self._end_failures(key)
+            retry_at = None
         times = [when for when in (retry_at, added) if when is not None]
         if times:
             self._set(key, min(times))
+
+    def _end_failures(self, key: str) -> None:
+        self._failures.pop(key, None)
+        self._reasons.pop(key, None)
+        self._not_before.pop(key, None)
 
     def _failed(self, key: str, error: RequeueError, now: float) -> float:
         self._failures[key] = self._failures.get(key, 0) + 1

@@ -261,6 +261,30 @@ async def test_a_shorter_pause_does_not_end_a_longer_one() -> None:
     assert handled["b"] - handled["long"] >= 0.3
 
 
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_key_that_is_forgotten_while_it_is_handled_is_not_handled_again(fails: bool) -> None:
+    handling, forgotten, times = asyncio.Event(), asyncio.Event(), 0
+
+    async def handle(_: str) -> float:
+        nonlocal times
+        times += 1
+        handling.set()
+        await forgotten.wait()
+        if fails:
+            raise RequeueError("not now")
+        return 0.0
+
+    async with running(handle) as queue:
+        queue.add("a")
+        await handling.wait()
+        queue.forget("a")
+        forgotten.set()
+        await eventually(lambda: len(queue) == 0)
+        assert (times, queue.failing) == (1, 0)
+        queue.add("a")
+        await eventually(lambda: times > 1)
+
+
 async def test_a_key_is_handled_again_after_the_returned_time_until_forgotten() -> None:
     times = 0
 
