@@ -33,15 +33,6 @@ YIELD_SECONDS = 0.001
 BATCH_SECONDS = 0.05
 """`on_batch` is called at least this often while many entries arrive."""
 
-
-DOUBT_PAUSES = (0.1, 0.4, 1.0)
-"""The pauses before a new consumer while one has fewer keys than the leader of the stream knows.
-
-A server that has just got its copy, or a part of it, never delivers what it had not then (facts.md n74). After these
-pauses the consumer is believed: the leader also counts messages with subjects of other streams, which a stranger may
-have written.
-"""
-
 REQUESTED_ENTRIES = 1000
 """How many entries one request of a paced feed may get."""
 
@@ -61,7 +52,6 @@ class Feed:
         self._link = link
         self._bucket = bucket
         self._filters = [bucket.subject(each) for each in sorted(keys)]
-        self._filtered = ">" not in keys
         self._prefix = name
         self._consumer = ""
         self._pace = pace
@@ -69,6 +59,7 @@ class Feed:
         self._held: list[Msg] | None = []
         self._consumer_sequence = 0
         self._pending = 0
+        self._newest = 0
         self.applied = 0
         self._reported_at = 0.0
         self._yielded_at = 0.0
@@ -160,7 +151,7 @@ class Feed:
                 await link.api(f"CONSUMER.DELETE.{self._bucket.stream}.{self._consumer}", seconds=REMOVE_SECONDS)
 
     async def _attach(self, after: Callable[[Epoch], int | None] | None) -> None:
-        epoch, messages, subjects = await self._stream_state()
+        epoch = await self._stream_epoch()
         start = None if after is None else after(epoch)
         self.from_start = start is None
         self.epoch = epoch
@@ -185,21 +176,15 @@ class Feed:
         stream = self._bucket.stream
         single = self._filters[0] if len(self._filters) == 1 else ""
         config |= {"filter_subject": single} if single else {"filter_subjects": self._filters}
-        for pause in (*DOUBT_PAUSES, None):
-            self._consumer, created = await consumers.create(
-                self._link, stream, config, prefix=self._prefix, filter_subject=single
-            )
-            # If the stream was replaced since the first request, the consumer delivers entries of another epoch.
-            now, _, subjects_now = await self._stream_state()
-            if now.created != epoch.created or now.last_sequence < epoch.last_sequence:
-                raise UnavailableError(f"{stream} was replaced while a consumer was created")
-            self._pending = created["num_pending"]
-            has_all = start is not None or await self._has_all(min(subjects, subjects_now))
-            if has_all or pause is None:
-                break
-            await self.remove(self._link)
-            await asyncio.sleep(pause)
-            self._held = []
+        self._consumer, created = await consumers.create(
+            self._link, stream, config, prefix=self._prefix, filter_subject=single
+        )
+        self._pending = created["num_pending"]
+        # If the stream was replaced since the first request, the consumer delivers entries of another epoch.
+        now = await self._stream_epoch()
+        if now.created != epoch.created or now.last_sequence < epoch.last_sequence:
+            raise UnavailableError(f"{stream} was replaced while a consumer was created")
+        self._newest = max([await self._newest_of(subject) for subject in self._filters])
         if self._pace:
             self._requests = Requests(
                 self._link,
@@ -209,34 +194,29 @@ class Feed:
                 pace=Pace(self._pace, messages=inf),
                 end=self._pulse.end,
             )
-        if self._pending == 0 and (messages == 0 or self._filtered):
-            self.applied = max(self.applied, epoch.last_sequence)
+        self._skip_others()
 
-    async def _has_all(self, keys: int) -> bool:
-        """Whether the consumer begins with all `keys` of the leader; if it is for a part of them, whether with any."""
-        if not self._filtered:
-            return self._pending >= keys
-        if not self._pending:
-            for subject in self._filters:
-                if await self._leader_has(subject):
-                    return False
-        return True
-
-    async def _leader_has(self, subject: str) -> bool:
+    async def _newest_of(self, subject: str) -> int:
+        """The sequence of the newest entry that the leader has; 0 without one."""
         try:
-            await self._link.api(
+            answer = await self._link.api(
                 f"STREAM.MSG.GET.{self._bucket.stream}", {"last_by_subj": subject}, seconds=CALL_SECONDS
             )
         except RefusedError as error:
             if error.code == MESSAGE_NOT_FOUND:
-                return False
+                return 0
             raise
-        return True
+        sequence: int = answer["message"]["seq"]
+        return sequence
 
-    async def _stream_state(self) -> tuple[Epoch, int, int]:
-        """The epoch, the number of messages, and that of keys, by the leader."""
-        answer = await self._link.api(f"STREAM.INFO.{self._bucket.stream}", seconds=CALL_SECONDS)
-        return Epoch.of(answer), answer["state"]["messages"], answer["state"].get("num_subjects", 0)
+    async def _stream_epoch(self) -> Epoch:
+        """The epoch, by the leader."""
+        return Epoch.of(await self._link.api(f"STREAM.INFO.{self._bucket.stream}", seconds=CALL_SECONDS))
+
+    def _skip_others(self) -> None:
+        """After the last wanted entry: what follows it in the stream has other keys, was purged, or has expired."""
+        if self._pending == 0 and self.applied >= self._newest:
+            self.applied = max(self.applied, self.epoch.last_sequence)
 
     async def _on_message(self, message: Msg) -> None:
         if self._held is not None:
@@ -290,8 +270,7 @@ class Feed:
             )
         )
         self.applied = delivery.sequence
-        if self._filtered and delivery.pending == 0:  # the rest of the stream has other keys
-            self.applied = max(self.applied, self.epoch.last_sequence)
+        self._skip_others()
         reached = self.applied >= self.epoch.last_sequence and not self._caught_up.done()
         if reached:
             self._set_caught_up()
@@ -312,11 +291,13 @@ class Feed:
         return headers.get("Nats-Consumer-Stalled", "")
 
     def _note_idle(self) -> None:
-        """The server has no more entries: if the last sequence was never delivered, it was purged or has expired."""
+        """Ends the feed if the server has no more entries, but the leader had.
+
+        A server that has just got its copy of the stream, or a part of it, never delivers what it had not then
+        (facts.md n74). It gets messages in their order: who has the newest one has all. Or that one was purged since.
+        """
         if not self._caught_up.done() and self._pending == 0:
-            self.applied = max(self.applied, self.epoch.last_sequence)
-            self._set_caught_up()
-            self._on_batch()
+            self._end(f"this server has not all entries yet: {self._newest} is missing after {self.applied}")
 
     def _report_batch(self) -> None:
         try:

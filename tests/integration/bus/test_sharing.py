@@ -307,15 +307,15 @@ async def test_who_comes_later_does_not_believe_a_leader_that_is_behind_what_oth
         await put(bus, f"n{number}.facts")
     async with following(bus, NODES) as first:
         await first.caught_up()
-        stream_state, behind, asked = Feed._stream_state, True, 0
+        stream_epoch, behind, asked = Feed._stream_epoch, True, 0
 
-        async def lagging(self: Feed) -> tuple[Epoch, int, int]:
+        async def lagging(self: Feed) -> Epoch:
             nonlocal asked
             asked += 1
-            epoch, *numbers = await stream_state(self)
-            return (replace(epoch, last_sequence=epoch.last_sequence - 1) if behind else epoch), numbers[0], numbers[1]
+            epoch = await stream_epoch(self)
+            return replace(epoch, last_sequence=epoch.last_sequence - 1) if behind else epoch
 
-        monkeypatch.setattr(Feed, "_stream_state", lagging)
+        monkeypatch.setattr(Feed, "_stream_epoch", lagging)
         async with following(bus, NODES) as late:
             await eventually(lambda: asked >= 4)
             assert not late.epochs

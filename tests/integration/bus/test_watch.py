@@ -2,8 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from bus.client import Msg
 from bus.connection import Bus, Epoch, RawEntry
 from bus.errors import UnavailableError
 from bus.feed import Feed
+from bus.link import Link
 from tests.integration.bus.followers import Follower, consumers, following, raw_watch
 from tests.integration.bus.limits import LONG_LIMITS
 from tests.integration.servers import Server, answered, eventually
@@ -54,47 +57,88 @@ async def test_stored_entries_are_delivered_in_order_and_then_every_change(bus: 
         assert all(abs(entry.created - time.time()) < 60 for entry in follower.entries)
 
 
+@contextmanager
+def partial_copy(*missing: str) -> Iterator[list[str]]:
+    """The next consumer is on a server whose copy of the stream lacks these keys; yields those that were wanted.
+
+    The consumer has a filter of the other keys: so a real server counts, and delivers, what such a copy has.
+    """
+    create = consumers_of_feeds.create
+    wanted: list[str] = []
+
+    async def created(link: Link, stream: str, config: dict[str, Any], **options: Any) -> tuple[str, dict[str, Any]]:
+        if not wanted:
+            filters = config.pop("filter_subjects", None) or [config.pop("filter_subject")]
+            answer = await link.api(f"STREAM.INFO.{stream}", {"subjects_filter": ">"}, seconds=2)
+            wanted.extend(
+                key
+                for key in map(NODES.key, answer["state"]["subjects"])
+                if any(fnmatchcase(NODES.subject(key), each.replace(">", "*")) for each in filters)
+            )
+            config |= {"filter_subjects": [NODES.subject(key) for key in {*wanted, "none"}.difference(missing)]}
+            options["filter_subject"] = ""
+        return await create(link, stream, config, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(consumers_of_feeds, "create", created)
+        yield wanted
+
+
+@pytest.mark.parametrize("pace", [0.0, 0.1])
+@pytest.mark.parametrize(
+    ("keys", "missing"),
+    [
+        ([">"], ["last.other"]),
+        (["_synced"], ["_synced"]),
+        (["*.facts", "_synced"], ["_synced", "n0.facts"]),  # as `events`, which waits for `_synced`
+        (["*.facts", "_synced"], ["n0.facts"]),  # a node which `events` would call missing
+    ],
+)
 async def test_facts_n74_a_server_that_has_not_all_keys_yet_is_not_believed(
-    bus: Bus, monkeypatch: pytest.MonkeyPatch
+    bus: Bus, keys: list[str], missing: list[str], pace: float
 ) -> None:
     """It lost its copy of the stream: its consumer would never deliver what the copy gets later."""
-    await fill(bus, 10)
-    create, answers = consumers_of_feeds.create, []
-
-    async def created(*arguments: Any, **options: Any) -> tuple[str, dict[str, Any]]:
-        name, answer = await create(*arguments, **options)
-        answers.append(answer["num_pending"])
-        return name, answer | {"num_pending": answer["num_pending"] - 1} if len(answers) == 1 else answer
-
-    monkeypatch.setattr(consumers_of_feeds, "create", created)
-    async with following(bus, NODES) as follower:
-        await follower.caught_up()
-        assert len(follower.view) == 10
-        assert answers == [10, 10]
-        assert await consumers(bus, NODES) == 1
-
-
-async def test_facts_n74_a_server_that_has_none_of_some_keys_is_not_believed_if_the_leader_has_one(
-    bus: Bus, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As `_synced`, for which a worker waits that reads no other key: it was never ready."""
-    await fill(bus, 1)
-    create, answers = consumers_of_feeds.create, []
-
-    async def created(*arguments: Any, **options: Any) -> tuple[str, dict[str, Any]]:
-        name, answer = await create(*arguments, **options)
-        answers.append(answer["num_pending"])
-        return name, answer | {"num_pending": 0} if len(answers) == 1 else answer
-
-    monkeypatch.setattr(consumers_of_feeds, "create", created)
-    feed = await bus.feed(NODES, keys=("*.metrics",))
+    for key in ("n1.facts", "n1.metrics", "_synced", "n0.facts", "last.other"):
+        await bus.put(NODES, key, b"1", revision=0, read_at=now())
+    with partial_copy(*missing) as wanted:
+        feed = await bus.feed(NODES, keys=keys, pace=pace)
     entries: list[RawEntry] = []
     await feed.release(entries.append)
-    await eventually(lambda: feed.is_caught_up)
-    assert [entry.key for entry in entries] == ["n0.metrics"]
-    assert answers == [1, 1]
-    assert await consumers(bus, NODES) == 1
+    with pytest.raises(UnavailableError, match="has not all entries yet"):
+        await feed.caught_up()
+    assert {entry.key for entry in entries} == set(wanted).difference(missing) < set(wanted)
+    assert feed.applied < (await bus.last_revision(NODES, missing[0]))
     await feed.close()
+
+
+async def test_facts_n74_a_feed_that_continues_on_such_a_server_is_not_believed(bus: Bus) -> None:
+    *_, known, _ = await fill(bus, 3)
+    await bus.put(NODES, "last.facts", b"1", revision=0, read_at=now())
+    for missing in ("n2.metrics", "none"):
+        with partial_copy(missing) as wanted:
+            feed = await bus.feed(NODES, keys=("*.metrics",), after=lambda _: known)
+        assert len(wanted) == 3
+        await feed.release(lambda _: None)
+        if missing == "none":
+            await feed.caught_up()
+            assert feed.applied == (await bus.epoch(NODES)).last_sequence
+        else:
+            with pytest.raises(UnavailableError, match="has not all entries yet"):
+                await feed.caught_up()
+            assert feed.applied == known
+        await feed.close()
+
+
+async def test_facts_n74_a_watch_gets_the_rest_from_its_next_consumer(bus: Bus) -> None:
+    await fill(bus, 3)
+    await bus.put(NODES, "last.facts", b"1", revision=0, read_at=now())
+    with partial_copy("n2.metrics") as wanted:
+        async with following(bus, NODES, keys="*.metrics") as follower:
+            await follower.caught_up()
+            assert len(wanted) == 3
+            assert sorted(entry.key for entry in follower.entries) == sorted(wanted)
+            assert len(follower.epochs) == 1
+            await eventually(lambda: has_consumers(bus, 1))
 
 
 async def test_an_entry_says_which_version_it_has_replaced_also_one_that_was_overwritten_unseen(bus: Bus) -> None:
@@ -536,16 +580,16 @@ async def test_a_stream_that_is_replaced_while_a_feed_is_opened_is_noticed(
     bus: Bus, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
 ) -> None:
     await fill(bus, 3)
-    state = Feed._stream_state
+    stream_epoch = Feed._stream_epoch
     asked = 0
 
-    async def replaced(feed: Feed) -> tuple[Epoch, int, int]:
+    async def replaced(feed: Feed) -> Epoch:
         nonlocal asked
         asked += 1
-        epoch, messages, subjects = await state(feed)
-        return (epoch if asked == 1 else replace(epoch, **change)), messages, subjects
+        epoch = await stream_epoch(feed)
+        return epoch if asked == 1 else replace(epoch, **change)
 
-    monkeypatch.setattr(Feed, "_stream_state", replaced)
+    monkeypatch.setattr(Feed, "_stream_epoch", replaced)
     with pytest.raises(UnavailableError, match="was replaced"):
         await bus.feed(NODES)
     assert await consumers(bus, NODES) == 0
