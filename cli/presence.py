@@ -7,9 +7,9 @@ from functools import partial
 from bus.lease import process_identity
 from tas.processes.process import Process
 from workers.context import Context
+from workers.names import workers_of
 from workers.process.presence import Presence
 from workers.process.version import product_version
-from workers.registry import workers_of
 from workers.runtime import Supervisor
 
 ROSTER_WORKERS = frozenset({"watch", "policies"})

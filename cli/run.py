@@ -3,7 +3,8 @@
 import click
 
 from cli.options import settings_command
-from workers.registry import ALL_WORKERS, WORKERS, run_by, with_commands, workers_of_all
+from workers.names import ALL_WORKERS, run_by
+from workers.registry import WORKERS, with_commands, workers_of_all
 from workers.settings import EMBEDDED, Settings
 from workers.spec import WorkerSpec
 

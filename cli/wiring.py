@@ -19,11 +19,12 @@ from tas.values.window import near_window
 from workers.context import Context
 from workers.discovery import SHARED_MEMORY, announced, temporary_directory
 from workers.http.listening import check_free
+from workers.names import ALL_WORKERS, ON_EACH_NODE, run_by
 from workers.process.embedded import EmbeddedBus
 from workers.process.errors import StartError, WorkerError
 from workers.process.logs import configure_logging
 from workers.process.signals import stop_signals
-from workers.registry import ALL_WORKERS, ON_EACH_NODE, WORKERS, run_by
+from workers.registry import WORKERS, needed_by
 from workers.runtime import Supervisor, Worker, beside, new_registry
 from workers.settings import EMBEDDED_PORT, Settings, flag, variable
 
@@ -52,7 +53,7 @@ class Process:
 
     async def build(self, names: Sequence[str]) -> None:
         """Builds and adds the workers `names`, all those of this process. Raises StartError."""
-        self.context.workers = names
+        self.context.workers, self.context.streams = names, needed_by(names)
         self.context.name = names[0] if names and tuple(names) == run_by(names[0]) else ALL_WORKERS
         for name in names:
             self.add(await WORKERS[name].build(self.context))

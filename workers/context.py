@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from bus.buckets import ALL
+from bus.buckets import ALL, Bucket, Stream
 from bus.connection import Bus
 from bus.errors import MisconfiguredError
 from bus.rights.access import Access
 from tas.errors import shortened
 from tas.processes.process import most_behind
 from workers.discovery import bus_access, bus_url
+from workers.names import ALL_WORKERS, workers_of
 from workers.process.bus_metrics import BusMetrics
 from workers.process.errors import StartError
-from workers.registry import ALL_WORKERS, needed_by, workers_of
 from workers.runtime import invalid_entries
 from workers.settings import Settings, flag, variable
 
@@ -40,6 +40,7 @@ class Context:
     Attributes:
         name: The name of the process: of its worker, or `all`.
         workers: The names of its workers.
+        streams: The streams and buckets without which these cannot work.
         settings: The settings of the command.
         registry: The metrics of the process, served at `--health-listen`.
         stack: Closes at the end what is made for the process.
@@ -54,6 +55,7 @@ class Context:
         self.token: Path | None = None
         self.name = ALL_WORKERS
         self.workers: Sequence[str] = ()
+        self.streams: Sequence[Stream | Bucket] = ALL
         self._bus: Bus | None = None
         self._view: FollowedView | None = None
         self._roster: Roster | None = None
@@ -74,9 +76,9 @@ class Context:
         does not come after the bytes of 15,000 nodes, and the extender's view does not wait for what other workers ask.
         """
         if self._bus is None:
-            self._bus = await self.connect(self.name, workers=self.workers)
+            self._bus = await self.connect(self.name, streams=self.streams)
             if self.name == ALL_WORKERS:
-                self._bus.readers = await self.connect(f"{self.name}-watches", workers=self.workers)
+                self._bus.readers = await self.connect(f"{self.name}-watches", streams=self.streams)
         return self._bus
 
     async def view(self) -> "FollowedView":
@@ -104,8 +106,8 @@ class Context:
             self._roster = Roster(await self.bus(), self.registry, workers_of(ALL_WORKERS))
         return self._roster
 
-    async def connect(self, name: str, *, workers: Sequence[str] = ()) -> Bus:
-        """A new connection to the bus, for `workers` or of a program `name`, closed at the end. Raises StartError."""
+    async def connect(self, name: str, *, streams: Sequence[Stream | Bucket] = ALL) -> Bus:
+        """A new connection to the bus for who needs these streams, closed at the end. Raises StartError."""
         access = Access(token=self.token) if self.token is not None else bus_access(self.settings, self.url)
         try:
             bus = await self.stack.enter_async_context(
@@ -116,7 +118,7 @@ class Context:
                     on_invalid=self._invalid,
                     access=access,
                     # On a closed bus a worker may not even look at the streams of others.
-                    streams=needed_by(workers) if workers and access.credentials is not None else ALL,
+                    streams=streams if access.credentials is not None else ALL,
                 )
             )
         except MisconfiguredError as error:

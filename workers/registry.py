@@ -1,49 +1,20 @@
-"""The one list of workers: commands, help, settings, ports, rights and `tas run all` follow from it.
+"""What every worker is: commands, help, settings, ports, rights and `tas run all` follow from it.
 
-Each worker is a folder beside this file, whose `__init__` has its `SPEC`. What can follow from the list by no code (the
-chart, the Procfile, tables of the documentation) is compared with it by `tests/contract/test_workers.py`.
+Each worker of `workers.names` is a folder beside this file, whose `__init__` has its `SPEC`. What can follow from it by
+no code (the chart, the Procfile, tables of the documentation) is compared by `tests/contract/test_workers.py`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from bus.buckets import ALL, Bucket, Stream
 from bus.buckets import WORKERS as PROCESSES
-from bus.buckets import Bucket, Stream
-from bus.rights.roles import Rights, streams_of
+from workers.names import ALL_WORKERS, NAMES, ON_EACH_NODE, run_by
 from workers.spec import WorkerSpec
 
 if TYPE_CHECKING:
     from workers.settings import Settings
-
-NAMES = [
-    "materialize",
-    "windows",
-    "watch",
-    "status",
-    "policies",
-    "evaluate",
-    "extender",
-    "labels",
-    "marks",
-    "resources",
-    "collect",
-    "events",
-    "notify",
-    "inventory",
-    "gpu",
-    "evictions",
-    "agents",
-    "machine",
-    "keeper",
-]
-"""In the order in which `tas run all` builds them."""
-
-ON_EACH_NODE = frozenset({"machine"})
-"""Of these there are as many as nodes: they have the role of other programs there, and say nothing of themselves."""
-
-ALL_WORKERS = "all"
-"""The name, and the role, of a process that runs the workers of several commands."""
 
 
 class _Workers(Mapping[str, WorkerSpec]):
@@ -74,18 +45,6 @@ def with_commands() -> Iterator[WorkerSpec]:
     return (spec for spec in WORKERS.values() if spec.port is not None)
 
 
-def run_by(command: str) -> tuple[str, ...]:
-    """The workers that `tas run COMMAND` runs."""
-    return (command, *WORKERS[command].beside)
-
-
-def workers_of(role: str) -> tuple[str, ...]:
-    """The workers that a process of this role may run; none for roles of people and of other programs."""
-    if role == ALL_WORKERS:
-        return tuple(name for name in NAMES if name not in ON_EACH_NODE)
-    return run_by(role) if role in WORKERS and role not in ON_EACH_NODE else ()
-
-
 def workers_of_all(settings: "Settings") -> tuple[str, ...]:
     """The workers of `tas run all`, besides the embedded server."""
     return tuple(name for name, spec in WORKERS.items() if spec.in_all is not None and spec.in_all(settings))
@@ -93,8 +52,11 @@ def workers_of_all(settings: "Settings") -> tuple[str, ...]:
 
 def needed_by(workers: Sequence[str]) -> tuple[Stream | Bucket, ...]:
     """The streams and buckets without which these workers, and the record of their process, cannot work."""
-    record = Rights(reads=() if ON_EACH_NODE.issuperset(workers) else (PROCESSES,))
-    return streams_of([record, *(WORKERS[name].rights for name in workers)])
+    specs = [WORKERS[name] for name in workers]
+    needed = {of for spec in specs for of in spec.rights.streams if of not in spec.optional}
+    if not ON_EACH_NODE.issuperset(workers):
+        needed.add(PROCESSES)
+    return tuple(of for of in ALL if of in needed)
 
 
 def takes(command: str, setting: str) -> bool:

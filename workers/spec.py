@@ -6,11 +6,14 @@ worker, or shows its settings, starts fast.
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from bus.buckets import Bucket
 from bus.rights.roles import Rights
 
 if TYPE_CHECKING:
+    from workers.context import Context
+    from workers.runtime import Worker
     from workers.settings import Settings
 
 OF_EACH = (
@@ -50,16 +53,15 @@ class WorkerSpec:
         name: As in `tas run NAME`, and the name of its folder.
         help: The help of `tas run NAME`.
         port: The default port of `--health-listen`; None: the worker has no command of its own.
-        build: Builds the `workers.runtime.Worker` from a `workers.context.Context`, and imports it only then. Raises
-            StartError. Not typed here: the context asks the registry, which has this.
+        build: Builds the worker, and imports it only then. Raises StartError.
         rights: What it may do on a closed bus.
+        optional: What it does without if it may not read it, as on a closed bus that an earlier version set up.
         account: What its ServiceAccount may do in a cluster, such as `get list: nodes; create: events in default`.
         settings: The fields of `Settings` that it takes, besides those of every worker.
         defaults: Its defaults, where they are not those of the setting, as a user would write them.
         alone: Of `settings`, those that `tas run all` does not take.
         needs_kubernetes: Whether it needs an API server: it takes `--kubeconfig`, by default that of its pod.
         listens: What listens at `--listen`, in errors; empty if nothing does.
-        beside: The workers without a command of their own that its command runs, too.
         in_all: Whether `tas run all` runs it with these settings; None: never.
         in_cluster: Whether an installation in a cluster may run it as a process of its own.
     """
@@ -67,15 +69,15 @@ class WorkerSpec:
     name: str
     help: str
     port: int | None
-    build: Callable[[Any], Awaitable[Any]]
+    build: Callable[["Context"], Awaitable["Worker"]]
     rights: Rights
+    optional: tuple[Bucket, ...] = ()
     account: str = ""
     settings: tuple[str, ...] = ()
     defaults: Mapping[str, str] = field(default_factory=dict)
     alone: tuple[str, ...] = ()
     needs_kubernetes: bool = False
     listens: str = ""
-    beside: tuple[str, ...] = ()
     in_all: Callable[["Settings"], bool] | None = None
     in_cluster: bool = True
 

@@ -118,7 +118,6 @@ class Rights:
             of an earlier version needed.
         many: What it reads with many consumers at once, whose number nobody knows in advance: there they may have any
             name.
-        optional: What a worker does without if it may not read it, as on a closed bus that an earlier version set up.
     """
 
     reads: tuple[Stream | Bucket, ...] = ()
@@ -129,7 +128,6 @@ class Rights:
     apart: bool = False
     consumers: tuple[str, ...] = ANY
     many: tuple[Stream | Bucket, ...] = ()
-    optional: tuple[Bucket, ...] = ()
 
     def __or__(self, other: "Rights") -> "Rights":
         return Rights(
@@ -380,9 +378,3 @@ def user_of(consumer: str) -> str:
     """The user who may have made a consumer, unless its name is random or that of a subscription."""
     name, _, place = consumer.rpartition("_")
     return name if name and place.isdecimal() else consumer
-
-
-def streams_of(workers: Iterable[Rights]) -> tuple[Stream | Bucket, ...]:
-    """The streams and buckets without which workers with these rights cannot work."""
-    wanted = {of for rights in workers for of in rights.streams if of not in rights.optional}
-    return tuple(of for of in ALL if of in wanted)

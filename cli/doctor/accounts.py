@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 
 from tas.diagnosis.rights import Right, rights_in
-from workers.registry import ALL_WORKERS, WORKERS
+from workers.names import ALL_WORKERS
+from workers.registry import WORKERS
 
 TOGETHER = ("watch", "labels", "collect")
 """The workers of `tas run all` of which it always needs the rights."""

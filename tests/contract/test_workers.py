@@ -10,7 +10,8 @@ from chart_workers import FILE, rendered
 
 from cli.run import run, run_all
 from tests.installed import ROOT
-from workers.registry import ALL_WORKERS, WORKERS, run_by
+from workers.names import ALL_WORKERS, run_by, workers_of
+from workers.registry import WORKERS
 from workers.roles import ROLES
 from workers.spec import WorkerSpec
 
@@ -69,12 +70,13 @@ def test_the_chart_has_of_each_worker_what_its_folder_says() -> None:
 
 
 def test_a_folder_is_named_as_its_worker_and_each_has_a_role_a_command_and_a_port_of_its_own() -> None:
-    assert {name: spec.name for name, spec in WORKERS.items()} == dict(zip(WORKERS, WORKERS, strict=True))
+    assert {name: spec.name for name, spec in WORKERS.items()} == {name: name for name in WORKERS}
     with_specs = {path.parent.name for path in ROOT.glob("workers/*/__init__.py") if "SPEC = " in path.read_text()}
     assert with_specs == {*WORKERS}
     commands = {name for name, spec in WORKERS.items() if spec.port is not None}
     assert set(run.list_commands(click.Context(run))) == {"all", "bus", *commands}
     assert {role for role, each in ROLES.items() if each.workers} == {ALL_WORKERS, *commands} - {"machine"}
-    assert run_by("watch") == ("watch", "status")
+    assert workers_of("watch") == run_by("watch") == ("watch", "status")
+    assert workers_of("status") == workers_of("machine") == workers_of("reader") == ()
     ports = [spec.port for spec in WORKERS.values() if spec.port is not None]
     assert len({*ports}) == len(ports)

@@ -26,8 +26,8 @@ SPEC = WorkerSpec(
         reads=(NODES, POLICIES, VERDICTS, BREAKERS, SOURCES),
         writes=(VERDICTS.subject("*"), BREAKERS.subject(OUTSTANDING_KEY)),
         purges=(VERDICTS,),
-        optional=(SOURCES,),
     ),
+    optional=(SOURCES,),
     settings=("stale_after",),
     in_all=always,
 )

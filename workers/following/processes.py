@@ -12,7 +12,7 @@ from bus.record_kind import Entry, read_entries
 from bus.subjects import ProcessKey
 from tas.processes.expected import Expected
 from tas.processes.process import Process, Running, alive
-from workers.registry import workers_of
+from workers.names import workers_of
 
 
 class StoredProcesses(NamedTuple):

@@ -36,6 +36,5 @@ Of the pods, only those that name a policy are stored. One replica at a time als
     account="list watch: taspolicies.telemetry.intel.com; patch: taspolicies/status.telemetry.intel.com; "
     "get list watch: nodes; list watch: pods",
     needs_kubernetes=True,
-    beside=("status",),
     in_all=with_cluster,
 )

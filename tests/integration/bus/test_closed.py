@@ -57,7 +57,8 @@ from tests.e2e.processes import free_ports
 from tests.integration.bus.closed import Closed, closed
 from tests.integration.servers import answered, eventually
 from tests.integration.watched import meanwhile
-from workers.registry import WORKERS, run_by, with_commands, workers_of_all
+from workers.names import run_by
+from workers.registry import WORKERS, with_commands, workers_of_all
 from workers.roles import ROLES
 
 pytestmark = pytest.mark.usefixtures("long_limits")

@@ -15,7 +15,8 @@ from tests.contract.test_workers import missing
 from tests.integration.bus.closed import Closed
 from tests.integration.cli.tas import Tas
 from tests.integration.servers import eventually
-from workers.registry import NAMES, WORKERS
+from workers.names import NAMES
+from workers.registry import WORKERS
 from workers.roles import ROLES
 
 ROOT = Path(__file__).parents[3]
@@ -75,7 +76,7 @@ TAS = """
 import sys
 
 import workers
-from workers.registry import NAMES
+from workers.names import NAMES
 
 workers.__path__.append(sys.argv.pop(1))
 NAMES.append("toy")

@@ -12,7 +12,8 @@ from tas.enforcing.label_rate import Rate
 from tas.enforcing.limits import DefaultLimit
 from workers.context import Context
 from workers.kubernetes.client import KubernetesClient
-from workers.registry import ALL_WORKERS, WORKERS
+from workers.names import ALL_WORKERS
+from workers.registry import WORKERS, needed_by
 from workers.runtime import Worker
 from workers.settings import Settings
 
@@ -32,7 +33,7 @@ class NumberedContext(Context):
 
     async def build(self, names: Sequence[str]) -> Sequence[Worker]:
         """Builds these workers, all those of the process; several as `tas run all` does."""
-        self.workers = names
+        self.workers, self.streams = names, needed_by(names)
         self.name = ALL_WORKERS if len(names) > 1 else names[0]
         return [await WORKERS[name].build(self) for name in names]
 

@@ -18,7 +18,7 @@ import pytest
 
 from cli import COMMANDS, cli
 from cli.groups import LazyGroup
-from workers.registry import NAMES
+from workers.names import NAMES
 
 ROOT = Path(__file__).parents[3]
 
@@ -26,7 +26,9 @@ OURS = frozenset({"bus", "cli", "lab", "tas", "workers"})
 
 TERMINAL = frozenset({"click", "workers.process"})
 RECORDS = frozenset({"msgspec", "typing_extensions"})
-SETTINGS = TERMINAL | RECORDS | {f"workers.{each}" for each in ("http", "registry", "samples", "settings", "spec")}
+SETTINGS = (
+    TERMINAL | RECORDS | {f"workers.{each}" for each in ("http", "names", "registry", "samples", "settings", "spec")}
+)
 FOLDERS = frozenset(f"workers.{name}" for name in NAMES)
 BUS = SETTINGS | {"asyncio", "nats", "structlog", "uvloop", "workers.discovery"}
 TABLES = BUS | {"rich"}

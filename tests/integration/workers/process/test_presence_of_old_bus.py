@@ -19,8 +19,8 @@ from cli.loading import load_settings
 from cli.wiring import Process
 from tests.integration.bus.operated import OperatedServer, Operator, operated
 from tests.integration.servers import eventually
+from workers.names import run_by
 from workers.process.presence import Presence
-from workers.registry import run_by
 from workers.roles import ROLES
 
 pytestmark = pytest.mark.usefixtures("long_limits")
