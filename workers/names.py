@@ -21,7 +21,7 @@ NAMES = [
     "machine",
     "keeper",
 ]
-"""In the order in which `tas run all` builds them."""
+"""In the order in which `tas run all` builds them; no server of the bus sees the order."""
 
 ON_EACH_NODE = frozenset({"machine"})
 """Of these there are as many as nodes: they have the role of other programs there, and say nothing of themselves."""

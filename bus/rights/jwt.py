@@ -4,6 +4,7 @@ import base64
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -123,9 +124,18 @@ def claims_of(jwt: str) -> dict[str, Any]:
 
 
 def is_same_but_for_time(first: str, second: str) -> bool:
-    """Whether two JWTs say the same, except when they were made. Raises ValueError."""
-    contents = ({**claims_of(each), "iat": 0, "jti": ""} for each in (first, second))
-    return next(contents) == next(contents)
+    """Whether two JWTs mean the same, except when they were made. Raises ValueError."""
+    one, other = (_unordered({**claims_of(each), "iat": 0, "jti": ""}) for each in (first, second))
+    return bool(one == other)
+
+
+def _unordered(value: Any) -> Any:
+    """With each list in one order: for a server the order of keys, subjects and tags has no meaning."""
+    if isinstance(value, dict):
+        return {name: _unordered(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return sorted(map(_unordered, value), key=partial(msgspec.json.encode, order="sorted"))
+    return value
 
 
 def _claims(permissions: Permissions, limits: Limits | None) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -16,6 +17,7 @@ from bus.rights.roles import (
     PLACES,
     PROCESS_PLACES,
     is_refusing_earlier,
+    of_process,
     overlap,
     permissions_of,
     tags_of,
@@ -111,6 +113,21 @@ def test_a_connection_of_each_role_has_limits_in_the_configuration_of_the_server
     assert limits == people | programs | processes
     # A subscription for each agent beside those of any worker.
     assert limits["agents"][0] >= MAX_AGENTS + 16
+
+
+def test_the_order_of_the_workers_changes_nothing_for_a_server() -> None:
+    """Else who reorders them has every closed bus load its configuration again."""
+    keys = Keys.new(ROLES)
+    first = keys.server_configuration(ROLES, revoked={}, now=1000.0)
+    reordered = dict(reversed([*ROLES.items()]))
+    for role, each in ROLES.items():
+        if each.workers:
+            reordered[role] = of_process(role, {name: WORKERS[name].rights for name in reversed(each.workers)})
+    of_others = replace(keys, roles=dict(reversed([*keys.roles.items()])))
+    assert of_others.server_configuration(reordered, revoked={}, now=1000.0) != first
+    assert of_others.server_configuration(reordered, revoked={}, now=1000.0, before=first) == first
+    reordered["all"] = replace(reordered["all"], rights=replace(reordered["all"].rights, purges=()))
+    assert of_others.server_configuration(reordered, revoked={}, now=1000.0, before=first) != first
 
 
 @pytest.mark.parametrize("role", ROLES)
