@@ -276,6 +276,10 @@ class Link:
                 answer = await self._api(PUBLISHERS_API, verb, payload, seconds=seconds)
             except ForbiddenError:
                 raise error from None
+            except BusError as answered:
+                if answered.code is not None:  # JetStream itself has answered, as while a stream is missing
+                    self._api_prefix = PUBLISHERS_API
+                raise
             self._api_prefix = PUBLISHERS_API
             return answer
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, suppress
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from bus.connection import CALL_SECONDS, Bus
 from bus.errors import ForbiddenError, NobodyListensError, UnavailableError
 from bus.rights.access import Access
 from bus.rights.roles import PUBLISHERS, permissions_of, tags_of
-from bus.subjects import OWN_RIGHTS, samples_subject
+from bus.subjects import API, OWN_RIGHTS, PUBLISHERS_API, samples_subject
 from tests.integration.bus.closed import Closed, closed, earlier
 from tests.integration.servers import eventually
 from workers.roles import ROLES
@@ -88,11 +89,25 @@ async def test_a_server_that_takes_no_earlier_credentials_refuses_a_publisher_of
         await new.publish(SAMPLES, samples_subject("a.b", "probe"), b"{}")
 
 
-async def test_a_publisher_has_answers_as_before_also_of_the_largest_message(closed: Closed) -> None:
+async def test_a_publisher_has_answers_as_before_also_of_the_largest_message(
+    closed: Closed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What a program sees: the sequence, a refusal with its reason, whether there is a stream."""
     async with closed.connected("publisher", "probe-of-all", "probe") as bus:
         with pytest.raises(UnavailableError):
             await bus.publish(SAMPLES, "tas.samples.a.probe", b"{}")
+        request, asked = bus.link.request, []
+
+        async def counted(subject: str, payload: bytes, **options: Any) -> bytes:
+            asked.append(subject)
+            return await request(subject, payload, **options)
+
+        monkeypatch.setattr(bus.link, "request", counted)
+        for _ in range(2):
+            with pytest.raises(UnavailableError, match="stream not found"):
+                await bus.link.api(f"STREAM.INFO.{SAMPLES.stream}", seconds=CALL_SECONDS)
+        missing = f"STREAM.INFO.{SAMPLES.stream}"
+        assert asked == [f"{API}.{missing}", f"{PUBLISHERS_API}.{missing}", f"{PUBLISHERS_API}.{missing}"]
     await closed.with_streams()
     async with closed.connected("publisher", "probe-of-all", "probe") as bus:
         first = await bus.publish(SAMPLES, "tas.samples.a.probe", b"{}")
