@@ -3,6 +3,7 @@
 import posixpath
 import re
 import shutil
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 import click
@@ -42,31 +43,32 @@ def files(*, to: Path | None) -> None:
     try:
         if to.exists() and any(to.iterdir()):
             raise click.ClickException(f"--to: {to} is not empty")
-        for below, source in FOLDERS.items():
-            shutil.copytree(source, to / below, dirs_exist_ok=True)
-        for name in names:
-            if name.suffix == ".md":
-                _relink(to, name)
+        for below, source in reversed(FOLDERS.items()):  # `to` itself last: it may then be read-only, as the package is
+            shutil.copytree(source, to / below, dirs_exist_ok=True, copy_function=partial(_copy, to))
     except OSError as error:
         raise click.ClickException(f"--to: {error.filename or to}: {error.strerror}") from error
     echo(f"{counted(len(names), 'file')} in {to}")
 
 
-def _relink(to: Path, name: Path) -> None:
-    """Writes the page `name` below `to` again, with links from its new place."""
-    text = (to / name).read_text(encoding="utf-8")
-    relinked = LINK.sub(lambda link: _from_new_place(link, PurePosixPath(name.as_posix())), text)
-    if relinked != text:
-        (to / name).write_text(relinked, encoding="utf-8")
+def _copy(to: Path, source: str, target: str) -> None:
+    """Copies a file to its place below `to`; a page with links from there."""
+    if not target.endswith(".md"):
+        shutil.copy2(source, target)
+        return
+    name = PurePosixPath(Path(target).relative_to(to).as_posix())
+    text = Path(source).read_bytes().decode()
+    Path(target).write_bytes(LINK.sub(lambda link: _from_new_place(link, name), text).encode())
+    shutil.copystat(source, target)
 
 
 def _from_new_place(link: re.Match[str], page: PurePosixPath) -> str:
     """A link of a page from its new place; of a file that is not written, its path in the repository."""
     first = page if page.parts[0] == "docs" else "deploy" / page
     target = PurePosixPath(posixpath.normpath(first.parent / link["path"]))
-    if target.parts[0] == "docs":
+    top = target.parts[:1]  # empty for the repository itself
+    if top == ("docs",):
         written = target
-    elif target.parts[0] == "deploy":
+    elif top == ("deploy",):
         written = target.relative_to("deploy")
     else:
         return f"{link['text']} (`{target}` of the repository)"

@@ -65,6 +65,39 @@ def test_each_link_of_a_written_page_leads_to_a_written_file(tmp_path: Path) -> 
     assert "](../../docs/" in (tmp_path / "examples" / "gpu" / "README.md").read_text()
 
 
+def test_a_package_that_may_only_be_read_is_copied_with_its_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package, to = tmp_path / "package", tmp_path / "to"
+    for page in ("deploy/README.md", "pages/how-to/a.md"):
+        (package / page).parent.mkdir(parents=True, exist_ok=True)
+        (package / page).write_text("[root](../..), [sinks](../../deploy/README.md), [gone](../../x)\n")
+    monkeypatch.setattr("cli.files.FOLDERS", {Path(): package / "deploy", Path("docs"): package / "pages"})
+    for path in (*package.rglob("*"), package):
+        path.chmod(path.stat().st_mode & ~0o222)
+    written: list[str] = []  # root may write everything: so the modes before each writing are asserted, too
+    write = Path.write_bytes
+
+    def noted(path: Path, data: bytes) -> int:
+        assert not path.exists(), "written a second time"
+        assert all(each.stat().st_mode & 0o200 for each in path.parents if each.is_relative_to(to))
+        written.append(path.name)
+        return write(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", noted)
+    try:
+        result = tas("--to", str(to))
+        assert (result.exit_code, result.output) == (0, f"2 files in {to}\n")
+        assert written == ["a.md", "README.md"]
+        assert (to / "docs/how-to/a.md").read_text() == (
+            "root (`.` of the repository), [sinks](../../README.md), gone (`x` of the repository)\n"
+        )
+        assert not (to / "docs/how-to/a.md").stat().st_mode & 0o222
+    finally:
+        for path in (*tmp_path.rglob("*"), tmp_path):
+            path.chmod(path.stat().st_mode | 0o200)
+
+
 def test_only_links_of_a_page_change(tmp_path: Path) -> None:
     tas("--to", str(tmp_path))
     for page in ("docs/reference/metrics.md", "docs/how-to/gpu.md", "examples/gpu/README.md"):
