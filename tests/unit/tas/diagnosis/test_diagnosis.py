@@ -5,7 +5,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from cli.doctor.accounts import rights_of
 from tas.configuring.control_planes import SchedulerState
 from tas.diagnosis.bus import BusFacts
 from tas.diagnosis.checks import CHECKS
@@ -17,7 +16,7 @@ from tas.diagnosis.finding import Missing, Severity
 from tas.diagnosis.metrics import MetricFacts
 from tas.diagnosis.policies import PolicyFacts, StoredPolicy
 from tas.diagnosis.processes import ProcessFacts
-from tas.diagnosis.rights import Reviewed
+from tas.diagnosis.rights import Reviewed, Right
 from tas.diagnosis.scheduler import SchedulerFacts
 from tas.policy.manifest import STRATEGY_FIELDS
 from tas.processes.expected import Expected
@@ -91,7 +90,7 @@ GOOD = Facts(
         descheduler=DeschedulerFacts(
             found=[Descheduler("descheduler:v0.36.0", WEB)], nodes=NODES, policies=[DEMO], requested=True
         ),
-        rights=[Reviewed(account="tas-watch", allowed=dict.fromkeys(rights_of("tas-watch"), True))],
+        rights=[Reviewed(account="tas-watch", allowed={Right("list", "nodes"): True})],
     ),
 )
 OF_A_CLUSTER = {"cluster", "scheduler", "workloads", "descheduler", "rights"}

@@ -1,4 +1,4 @@
-"""The rights, and those in deploy/rbac."""
+"""The rights of each account: those in deploy/rbac, and what `tas doctor` says of one that lacks some."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from tas.diagnosis.rights import (
 )
 from tests.unit.tas.diagnosis.found import bad, one
 
-RBAC = Path(__file__).parents[4] / "deploy" / "rbac"
+RBAC = Path(__file__).parents[3] / "deploy" / "rbac"
 
 
 def reviewed(account: str, *lacking: Right) -> Reviewed:
