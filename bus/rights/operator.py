@@ -130,24 +130,14 @@ class Keys:
             "}\n"
         )
 
-    def account_in(self, configuration: str) -> str:
-        """The JWT of the account in what `server_configuration` made; empty if there is none."""
-        found: dict[str, str] = dict(_LINE.findall(configuration))
-        return found.get(self.account.public, "")
-
-    def publishers_in(self, configuration: str) -> str:
-        """As `account_in`, of the account of the publishers."""
-        found: dict[str, str] = dict(_LINE.findall(configuration))
-        return found.get(self.publishers.public, "")
-
     def has_other_account(self, configuration: str) -> bool:
         """Whether `server_configuration` made this for this operator with a key of publishers that is not here."""
         known = {"operator", *(key.public for key in (self.account, self.publishers, self.system))}
-        return bool(self.account_in(configuration)) and bool(dict(_LINE.findall(configuration)).keys() - known)
+        return bool(jwt_in(configuration, self.account)) and bool(dict(_LINE.findall(configuration)).keys() - known)
 
     def takes_earlier(self, configuration: str) -> bool | None:
         """Whether a configuration takes credentials of an earlier version; None if it is not of this operator."""
-        account = self.account_in(configuration)
+        account = jwt_in(configuration, self.account)
         try:
             nats = claims_of(account).get("nats") if account else None
         except ValueError:
@@ -201,6 +191,12 @@ class Keys:
             expires=expires,
         )
         return credentials_text(jwt, key)
+
+
+def jwt_in(configuration: str, account: Nkey) -> str:
+    """The JWT of an account in what `server_configuration` made; empty if there is none."""
+    found: dict[str, str] = dict(_LINE.findall(configuration))
+    return found.get(account.public, "")
 
 
 def _kept(before: str | None, now: str) -> str:

@@ -13,6 +13,7 @@ from bus.connection import Bus
 from bus.errors import BusError, MisconfiguredError
 from bus.link import CALL_SECONDS
 from bus.rights.access import Access, is_refused
+from bus.rights.operator import jwt_in
 from bus.rights.roles import PUBLISHERS, Permissions, permissions_of, tags_of
 from bus.subjects import OWN_RIGHTS
 from bus.subjects import name as node_name
@@ -118,7 +119,7 @@ async def _checked(settings: Settings, folder: OperatorFolder) -> int:
             f"when each program has its new ones: tas bus init {folder.path} --refuse-earlier"
         )
         code = 1
-    account, publishers = folder.keys.account_in(folder.auth), folder.keys.publishers_in(folder.auth)
+    account, publishers = (jwt_in(folder.auth, each) for each in (folder.keys.account, folder.keys.publishers))
     for server in servers_of(seen):
         problem = problem_of(server, account, publishers, folder.issued)
         echo(f"server {server.about.server_name}: {problem or 'ok'}")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from bus.rights.operator import Keys
+from bus.rights.operator import Keys, jwt_in
 from bus.servers import BusServer, Cluster, Config, JetStream, Meta, Varz
 from cli.rights.servers import Seen, absent_of, problem_of, servers_of, with_servers
 from tas.diagnosis.bus import BusFacts
@@ -17,7 +17,7 @@ KEYS = Keys.new(ROLES)
 
 def account(*, revoked: Sequence[str] = (), now: float = 100.0) -> str:
     """The JWT of the account in a new auth.conf."""
-    return KEYS.account_in(KEYS.server_configuration(ROLES, revoked=dict.fromkeys(revoked, 50), now=now))
+    return jwt_in(KEYS.server_configuration(ROLES, revoked=dict.fromkeys(revoked, 50), now=now), KEYS.account)
 
 
 def server(name: str, *, size: int = 3, syncs: bool = True, version: str = "2.12.3", jwt: str = "") -> BusServer:
@@ -37,7 +37,7 @@ def test_the_account_of_publishers_is_compared_too() -> None:
     """Who has lost its key and made a new one: servers refuse every node after a reload."""
 
     def publishers(keys: Keys) -> str:
-        return keys.publishers_in(keys.server_configuration(ROLES, revoked={}, now=100.0))
+        return jwt_in(keys.server_configuration(ROLES, revoked={}, now=100.0), keys.publishers)
 
     of_server = server("n0", jwt=account())
     for there, here, problem in (
