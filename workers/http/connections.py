@@ -45,7 +45,7 @@ SWEEPS_PER_LIMIT = 5
 
 
 class ConnectionMetrics:
-    """Metrics of the connections of one listener."""
+    """Metrics of the connections of one server."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.open = Gauge("tas_extender_connections", "Connections that are open.", registry=registry)
@@ -85,12 +85,12 @@ def _error(status: int, text: str) -> web.Response:
 class Connection(web.RequestHandler):
     """A connection, from its handshake on."""
 
-    def __init__(self, listener: "SocketListener", address: str, peer: str, **options: Any) -> None:
-        super().__init__(listener.server, loop=asyncio.get_running_loop(), **options)
-        self._listener = listener
+    def __init__(self, acceptor: "Acceptor", address: str, peer: str, **options: Any) -> None:
+        super().__init__(acceptor.server, loop=asyncio.get_running_loop(), **options)
+        self._acceptor = acceptor
         self.address = address
         self.peer = peer
-        self.epoch = listener.certificates.epoch if listener.certificates else 0
+        self.epoch = acceptor.certificates.epoch if acceptor.certificates else 0
         self.expires = inf
         self.since = time.monotonic()
         self.has_requested = False
@@ -103,7 +103,7 @@ class Connection(web.RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The TLS handshake, if any, is complete."""
         self._open = cast("asyncio.Transport", transport)
-        certificates = self._listener.certificates
+        certificates = self._acceptor.certificates
         if certificates is not None and certificates.verifies_clients:
             certificate = transport.get_extra_info("peercert")
             self.expires = expires_of(certificate)
@@ -117,7 +117,7 @@ class Connection(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Closed by either side."""
-        self._listener.forget(self)
+        self._acceptor.forget(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -168,7 +168,7 @@ class Connection(web.RequestHandler):
         too_large = isinstance(exc, LineTooLong) or "many headers" in exc.message.lower()
         status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE if too_large else HTTPStatus.BAD_REQUEST
         text = shortened(exc.message.strip().partition("\n")[0].rstrip(":"))
-        self._listener.record_closing(self, "unreadable", text)
+        self._acceptor.record_closing(self, "unreadable", text)
         response = _error(status, f"request: {text}")
         response.force_close()
         return response
@@ -189,7 +189,7 @@ class Connection(web.RequestHandler):
 
     def is_expired(self) -> bool:
         """Whether the client's certificate has expired, or its authority was removed."""
-        certificates = self._listener.certificates
+        certificates = self._acceptor.certificates
         return certificates is not None and certificates.is_expired(self.epoch, self.expires)
 
     def sweep(self, now: float, limits: Limits) -> None:
@@ -197,7 +197,7 @@ class Connection(web.RequestHandler):
         if self._open is None:
             return  # in its handshake, which has its own limit
         if now - self._answer_since > limits.answer_seconds:
-            self._listener.record_closing(
+            self._acceptor.record_closing(
                 self, "answer_time", f"the client did not read its response within {limits.answer_seconds:g} s"
             )
             self.drop()
@@ -206,10 +206,10 @@ class Connection(web.RequestHandler):
         elif self._half_closed and now - self._header_since > HALF_CLOSED_SECONDS:
             self.drop()  # the client left in the middle of a header
         elif now - self._header_since > limits.header_seconds:
-            self._listener.record_closing(self, "header_time", f"no complete header within {limits.header_seconds:g} s")
+            self._acceptor.record_closing(self, "header_time", f"no complete header within {limits.header_seconds:g} s")
             self.drop()
         elif self.is_expired():
-            self._listener.record_closing(self, "certificate", EXPIRED)
+            self._acceptor.record_closing(self, "certificate", EXPIRED)
             self._open.close()
 
     def drop(self) -> None:
@@ -218,7 +218,7 @@ class Connection(web.RequestHandler):
             self._open.abort()
 
 
-class SocketListener:
+class Acceptor:
     """Accepts connections on listening sockets, and serves `runner`'s app on each."""
 
     def __init__(

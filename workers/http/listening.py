@@ -10,7 +10,7 @@ from aiohttp import web
 
 from workers.http.address import Address
 from workers.http.certificates import Certificates
-from workers.http.connections import ConnectionMetrics, SocketListener, bind, without_server
+from workers.http.connections import Acceptor, ConnectionMetrics, bind, without_server
 from workers.http.limits import Limits
 from workers.process.errors import StartError
 
@@ -39,15 +39,13 @@ async def listening(
     await runner.setup()
     try:
         sockets = await _bound(address, purpose=purpose, setting=setting, shared=shared)
-        listener = SocketListener(
-            runner, sockets, limits=limits or Limits(), certificates=certificates, metrics=metrics
-        )
+        acceptor = Acceptor(runner, sockets, limits=limits or Limits(), certificates=certificates, metrics=metrics)
         host, port, *_ = sockets[0].getsockname()
-        listener.start()
+        acceptor.start()
         try:
             yield Address(host, port)
         finally:
-            await listener.stop()
+            await acceptor.stop()
     finally:
         await runner.cleanup()
 

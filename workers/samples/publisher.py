@@ -37,7 +37,7 @@ REPEAT_SECONDS = 10.0
 REFUSED_SECONDS = 30.0
 """How long no table is sent after the bus has refused one: for example, an operator has to give the right."""
 
-log = structlog.get_logger("collect")
+log = structlog.get_logger("samples")
 
 
 class SamplePublisher:

@@ -22,7 +22,7 @@ from workers.samples.metrics import SourceMetrics
 from workers.samples.publisher import SamplePublisher
 from workers.samples.source_states import SourceStates
 
-log = structlog.get_logger("collect")
+log = structlog.get_logger("samples")
 
 MAX_PAUSE_SECONDS = 10.0
 """The longest pause after repeated failures, unless the period or the source's `Retry-After` is longer."""

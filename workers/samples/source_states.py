@@ -10,7 +10,7 @@ from bus.kinds import SOURCE_STATES
 from tas.sources.state import MAX_WRITE_INTERVAL_SECONDS, SourceState, as_stored, is_write_due
 from workers.process.logs import ThrottledLog
 
-log = structlog.get_logger("collect")
+log = structlog.get_logger("samples")
 
 EXPIRE_SECONDS = 3600
 """When a state expires that no replica writes any more."""
