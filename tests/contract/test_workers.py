@@ -53,12 +53,9 @@ def missing_in_chart(spec: WorkerSpec) -> Iterator[str]:
         yield f"deploy/chart/values.yaml: processes.{name}"
     if not re.search(rf'^        "{name}": \{{"\$ref": "#/definitions/process"\}}', text(SCHEMA), re.MULTILINE):
         yield f"{SCHEMA}: {name}"
-    if f"\n{name}: {{" not in text(TEMPLATE):
-        yield f"{TEMPLATE}: {name} (python release/chart_workers.py)"
 
 
 SCHEMA = "deploy/chart/values.schema.json"
-TEMPLATE = "deploy/chart/templates/_workers.tpl"
 
 
 def test_no_worker_lacks_a_part() -> None:

@@ -143,7 +143,6 @@ def test_what_the_toy_still_lacks_is_named(folder: Path) -> None:
         "Procfile: toy",
         "deploy/chart/values.yaml: processes.toy",
         "deploy/chart/values.schema.json: toy",
-        "deploy/chart/templates/_workers.tpl: toy (python release/chart_workers.py)",
         "workers/toy/__init__.py: the rights of tas-toy in account",
         "deploy/rbac/toy.yaml",
     ]
