@@ -38,6 +38,7 @@ from tas.policy.policy import (
     StrategyType,
     TaintEffect,
 )
+from tas.policy.room import WithoutRoom
 from tas.policy.selector import LabelSelector, SelectorError, parse_selector, selector_spec
 from tas.samples.freshness import DEFAULT_STALE_AFTER
 from tas.samples.sample import MAX_SAMPLE_AGE
@@ -347,6 +348,9 @@ def _suggestion(key: object, known: Iterable[str]) -> str:
 
 def _policy(key: PolicyKey, spec: object, problems: _Problems) -> Policy:
     scope = _Scope(problems, "spec", _POLICY_EFFECT)
+    if isinstance(spec, WithoutRoom):
+        scope.refuse("", list(spec.strategies), spec.reason)
+        return _policy(key, {"strategies": dict.fromkeys(spec.strategies)}, _Problems())
     if spec is None:
         scope.note("", ABSENT, "a policy without strategies does nothing")
         return Policy(key=key, strategies={})

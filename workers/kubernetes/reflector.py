@@ -15,6 +15,7 @@ import structlog
 
 from bus.shared_task import SharedTask
 from tas.values.backoff import Backoff
+from workers.kubernetes.admission import Admission, Admitted, admitted
 from workers.kubernetes.client import (
     SILENT_SECONDS,
     WATCH_SECONDS,
@@ -22,6 +23,7 @@ from workers.kubernetes.client import (
     ChangeType,
     KubernetesClient,
     Listing,
+    ListReader,
 )
 from workers.kubernetes.errors import ForbiddenError, GoneError, KubernetesError, SilentError, ThrottledError
 from workers.kubernetes.followers import Follower, Shared, Whole
@@ -35,6 +37,9 @@ RETRY = Backoff(first=0.2, longest=10.0)
 
 HEALTHY_WATCH_SECONDS = 5.0
 """After a watch of at least this duration the backoff starts again from its first delay."""
+
+ADMISSION_SECONDS = 30.0
+"""How often a list is requested since something else is admitted: a list of many large objects costs much."""
 
 NOT_LISTED = "not listed yet"
 
@@ -173,8 +178,10 @@ class Reflector(Generic[T]):
         label_selector: str = "",
         watch_seconds: float = WATCH_SECONDS,
         silent_seconds: float = SILENT_SECONDS,
+        admission: Admission[T] | None = None,
     ) -> None:
         self.resource = resource
+        self._admission = admission
         self.resource_version = ""
         self.list_problem: str | None = None
         self.watch_problem: str | None = None
@@ -207,6 +214,10 @@ class Reflector(Generic[T]):
         """
         return Consumer(self, follower or Whole(on_list, on_change), before_list)
 
+    def kept(self, found: T) -> T:
+        """What consumers get of an object that came in another way, such as by the answer to a patch."""
+        return found if self._admission is None else self._admission.kept(found)
+
     # For consumers
 
     async def run(self, consumer: Consumer[T]) -> None:
@@ -232,6 +243,8 @@ class Reflector(Generic[T]):
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(self._list_on())
                     tasks.create_task(self._watch_on())
+                    if self._admission is not None:
+                        tasks.create_task(self._list_again_for(self._admission))
         finally:
             self._lose_version()
 
@@ -266,9 +279,13 @@ class Reflector(Generic[T]):
     async def _list(self, served: list[Consumer[T]]) -> None:
         """Hands a list over to the consumers that were ready for it. Raises KubernetesError."""
         reached, were_following = self.resource_version, any(each.follows for each in served)
-        reader = Shared(*(each.follower for each in served))
+        reader: ListReader[T] = Shared(*(each.follower for each in served))
+        if self._admission is not None:
+            reader = Admitted(reader, self._admission)
         version = await self._client.read_list(self.resource, reader, label_selector=self._label_selector)
         self.list_problem = None
+        if self._admission is not None:
+            self._admission.end()
         others = [each for each in self._consumers if each.follows and each not in served]
         if version_number(version) < version_number(reached):  # the API server has another history now
             for each in others:
@@ -282,6 +299,15 @@ class Reflector(Generic[T]):
         self._note_healthy()
         for each in served:
             each.end_list(version, is_watched_again=not others)
+
+    async def _list_again_for(self, admission: Admission[T]) -> None:
+        """Lists again after what is admitted of other objects has changed: only a list has all of them. Never ends."""
+        while True:
+            await admission.changed.wait()
+            admission.changed.clear()
+            for each in tuple(self._consumers):
+                each.relist()
+            await asyncio.sleep(ADMISSION_SECONDS)
 
     # Changes
 
@@ -345,8 +371,9 @@ class Reflector(Generic[T]):
             async for change in changes:
                 self.resource_version = change.resource_version or self.resource_version
                 if change.type is not ChangeType.BOOKMARK:
+                    kept = change if self._admission is None else admitted(change, self._admission)
                     for each in tuple(self._consumers):
-                        each.change(change)
+                        each.change(kept)
 
     def _opened(self) -> None:
         self._opened_at = time.monotonic()

@@ -5,6 +5,7 @@ nodes are two forms: the latter has ten times the bytes, and is followed only wh
 """
 
 from tas.policy.policy import POD_LABEL
+from workers.kubernetes.admission import PolicyAdmission
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.reflector import Reflector
 from workers.kubernetes.resources import (
@@ -33,7 +34,7 @@ class Reflectors:
     def __init__(self, client: KubernetesClient) -> None:
         self.client = client
         client.metrics.silent.labels(client.worker).set_function(lambda: client.silence.age)
-        self.policies: Reflector[PolicyObject] = Reflector(client, POLICIES)
+        self.policies: Reflector[PolicyObject] = Reflector(client, POLICIES, admission=PolicyAdmission())
         self.nodes: Reflector[LabelledNode] = Reflector(client, LABELLED_NODES)
         self.whole_nodes: Reflector[WholeNode] = Reflector(client, WHOLE_NODES)
         self.pods: Reflector[PodObject] = Reflector(client, PODS, label_selector=POD_LABEL)

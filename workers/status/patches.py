@@ -1,6 +1,6 @@
 """Patches of the status of policies, for whoever writes it: with the bus `status`, without it `outage`."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 
 import structlog
@@ -32,8 +32,16 @@ PATCHED = "patched"
 class StatusPatches:
     """Sends them, and counts and logs what became of each."""
 
-    def __init__(self, client: KubernetesClient, registry: CollectorRegistry) -> None:
+    def __init__(
+        self,
+        client: KubernetesClient,
+        registry: CollectorRegistry,
+        *,
+        kept: Callable[[PolicyObject], PolicyObject] = lambda found: found,
+    ) -> None:
+        """`kept` returns what a reflector would have given of a policy."""
         self._client = client
+        self._kept = kept
         self._failing: dict[PolicyKey, str] = {}  # the last error
         self._grouped = GroupedLog(structlog.get_logger("status"), kind="policy")
         self._count = Counter(
@@ -74,7 +82,7 @@ class StatusPatches:
         else:
             self._failing.pop(key, None)
             self._count.labels(PATCHED).inc()
-            return after
+            return self._kept(after)
         if result is not Unpatched.FAILED:
             self._failing.pop(key, None)
         self._count.labels(result).inc()

@@ -122,7 +122,7 @@ class PolicyStatus:
         self._default_stale_after = default_stale_after
         self._lease = Lease(bus, LEASE_KEY)
         self._interruptions = Interruptions(log, "status_lease_lost")
-        self._patches = StatusPatches(client, registry)
+        self._patches = StatusPatches(client, registry, kept=reflectors.policies.kept)
         self._without_bus = StatusWithoutBus(bus, self._patches, reflectors, had_lease=lambda: self._lease.was_last)
         self.not_ready: dict[PolicyKey, str] = {}  # the reason of each policy that is not ready, with the lease only
         gauge = Gauge(

@@ -23,7 +23,7 @@ from tests.integration.tables import put_tables
 from tests.integration.workers.running import running
 from tests.kubernetes.label_fixtures import world
 from tests.kubernetes.status_scenarios import Checking, StatusScenarios, status, status_running, wait_for_status
-from tests.kubernetes.world import STALE_SECONDS, World, deschedule
+from tests.kubernetes.world import STALE_SECONDS, World, deschedule, rule
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import KubernetesError
 from workers.kubernetes.reflectors import Reflectors
@@ -108,6 +108,25 @@ async def test_while_nobody_runs_evaluate_a_policy_is_not_ready(world: World, bu
             assert worker.policies_not_ready() == {"NotEvaluated": NotReady(1, (str(key),))}
             lost.clear()
             await wait_for_status(world, key, Ready=("True", "InForce"))
+
+
+async def test_a_policy_for_which_its_namespace_has_no_room_says_so(
+    world: World, bus: Bus, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tas.policy.room.NAMESPACE_BYTES", 400)
+    async with KubernetesClient.connect(kubeconfig, worker="status") as client:
+        worker = PolicyStatus(
+            bus, client, Reflectors(client), registry=CollectorRegistry(), default_stale_after=STALE_SECONDS
+        )
+        async with running(worker):
+            namespace = await world.namespace()
+            older = await world.policy(namespace, "a", deschedule())
+            await wait_for_status(world, older, Ready=("True", "InForce"))
+            younger = await world.policy(namespace, "b", deschedule(*[rule()] * 10))
+            found = await wait_for_status(world, younger, Ready=("False", "PartlyUnreadable"))
+            assert any("older ones of" in each["message"] for each in found["conditions"])
+            honest = await world.policy("default", "c", deschedule())
+            await wait_for_status(world, honest, Ready=("True", "InForce"))
 
 
 class LostAnswer(KubernetesClient):

@@ -5,7 +5,7 @@ import json
 import random
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import pairwise
@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from bus.buckets import FORGET_SECONDS, NODES, PODS, POLICIES, SYNCED, Bucket
 from bus.connection import Bus, Epoch, RawEntry
 from bus.errors import BusError
-from bus.kinds import NODE_TABLES
+from bus.kinds import NODE_TABLES, POLICY_RECORDS
 from bus.records.pods import decode_pod
 from bus.records.policies import decode_policy
 from bus.subjects import node_facts_key, node_metrics_key, parse_policy_key, pod_key, policy_key
@@ -274,6 +274,54 @@ async def test_a_policy_beyond_a_bound_is_stored_with_the_problem_and_without_it
     ]
     assert not record.policy.strategies[StrategyType.DONTSCHEDULE].readable
     await watched.ready()
+
+
+async def test_a_namespace_full_of_policies_takes_no_room_of_others_and_each_of_its_policies_says_so(
+    admin: Admin, bus: Bus, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest ones count. Those in excess are small on the bus, and count once there is room; two replicas agree."""
+    monkeypatch.setattr("workers.kubernetes.reflector.ADMISSION_SECONDS", 0.2)
+    rule = {"metricname": "m" * 200, "operator": "Equals", "target": 1}
+    large = {"deschedule": {"rules": [rule] * 64}}
+    await admin.create_policy(namespace, "p-00", strategies=large)
+    async with watching(bus, admin) as first, watching(bus, admin) as second:
+        await first.has_policy(namespace, "p-00", lambda _: True)
+        oldest = await first.policy(namespace, "p-00")
+        assert oldest is not None
+        size = len(json.dumps(large))
+        monkeypatch.setattr("tas.policy.room.NAMESPACE_BYTES", 3 * size + size // 2)
+        names = [f"p-{number:02}" for number in range(12)]
+        for name in names[1:]:
+            await admin.create_policy(namespace, name, strategies=large)
+        await admin.create_policy("default", "honest", strategies=large)
+
+        async def counting() -> dict[str, bool]:
+            records = {name: await first.policy(namespace, name) for name in names}
+            return {
+                name: each.policy.strategies[StrategyType.DESCHEDULE].readable
+                for name, each in records.items()
+                if each is not None
+            }
+
+        async def count_as_expected(expected: Sequence[str]) -> bool:
+            found = await counting()
+            return found.keys() == set(names) and [name for name, counts in found.items() if counts] == expected
+
+        await eventually(partial(count_as_expected, names[:3]))
+        await first.has_policy("default", "honest", lambda record: not record.problems)
+        last = await first.policy(namespace, names[-1])
+        assert last is not None
+        assert POLICY_RECORDS.size(last) * 10 < size
+        assert "older ones of" in str(last.problems)
+        for each in (first, second):
+            await each.ready()
+        await admin.delete_policy(namespace, "p-01")
+        names.remove("p-01")
+        await eventually(partial(count_as_expected, ["p-00", "p-02", "p-03"]))
+        quiet = [each.writes("taspolicies", "put") for each in (first, second)]
+        await admin.create_policy("default", "later", strategies=large)
+        await first.has_policy("default", "later", lambda record: not record.problems)
+        assert sum(each.writes("taspolicies", "put") for each in (first, second)) == sum(quiet) + 1
 
 
 @pytest.mark.parametrize("seed", range(4))
