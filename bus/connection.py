@@ -72,7 +72,10 @@ STREAMS = "streams"
 """The key of the problem that the check of the streams has found."""
 
 FULL_SECONDS = 60.0
-"""How long a bucket counts as full after it has refused a write: others may succeed, and a retry may take long."""
+"""How long a bucket counts as full after it has refused a write: others may succeed, and a retry may take long.
+
+And a stream as one without a place after it has refused a consumer: who still needs one tries again within seconds.
+"""
 
 RECHECK_SECONDS = 5.0
 """After this time, streams that could not be created or have wrong settings are checked again."""
@@ -439,11 +442,12 @@ class Bus:
 
     @contextmanager
     def _consumers_of(self, stream: str) -> Iterator[None]:
-        """Reports that there is no place for a consumer, or none for this user, until one is created."""
+        """Reports that there is no place for a consumer, or none for this user, until one is created or nobody tries."""
         what = f"consumers of {stream}"
         try:
             yield
         except (CrowdedError, NoPlaceError) as error:
+            self._until[what] = time.monotonic() + FULL_SECONDS
             self.report(what, error)
             raise
         self.report(what, None)
@@ -485,7 +489,7 @@ class Bus:
             raise
 
     def _standing(self) -> Collection[BusError]:
-        """The problems, without those of a bucket that has refused nothing for a while."""
+        """The problems, without those of a bucket or a stream that has refused nothing for a while."""
         now = time.monotonic()
         for what in [what for what, until in self._until.items() if until <= now]:
             del self._until[what]

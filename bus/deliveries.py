@@ -106,6 +106,7 @@ class Deliveries:
         finally:
             await self._send(list(self._held.values()), _NAK)  # another replica can have them at once
             self._held.clear()
+            self._bus.report(self._what, None)
 
     async def finish(self, messages: Iterable[Message]) -> None:
         """Acknowledges messages: they are not delivered again."""

@@ -9,6 +9,7 @@ rights of the role: new rights need a new configuration of the server, and no ne
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from bus.buckets import LEASES
 from bus.rights.credentials import credentials_text
@@ -130,6 +131,14 @@ class Keys:
             "}\n"
         )
 
+    def signers_in(self, configuration: str) -> dict[str, str]:
+        """By role, the public key by whose signature what `server_configuration` made takes its users."""
+        found: dict[str, str] = {}
+        for account in (self.account, self.publishers):
+            for each in _signing_keys(jwt_in(configuration, account)) or ():
+                found[str(each.get("role"))] = str(each.get("key"))
+        return found
+
     def has_other_account(self, configuration: str) -> bool:
         """Whether `server_configuration` made this for this operator with a key of publishers that is not here."""
         known = {"operator", *(key.public for key in (self.account, self.publishers, self.system))}
@@ -137,14 +146,10 @@ class Keys:
 
     def takes_earlier(self, configuration: str) -> bool | None:
         """Whether a configuration takes credentials of an earlier version; None if it is not of this operator."""
-        account = jwt_in(configuration, self.account)
-        try:
-            nats = claims_of(account).get("nats") if account else None
-        except ValueError:
+        keys = _signing_keys(jwt_in(configuration, self.account))
+        if keys is None:
             return None
-        if not isinstance(nats, dict):
-            return None
-        known = {each.get("key") for each in nats.get("signing_keys") or () if isinstance(each, dict)}
+        known = {each.get("key") for each in keys}
         return any(self.roles[role].public in known for role in PUBLISHERS)
 
     def looker(self, name: str, *, now: float, expires: float) -> str:
@@ -197,6 +202,17 @@ def jwt_in(configuration: str, account: Nkey) -> str:
     """The JWT of an account in what `server_configuration` made; empty if there is none."""
     found: dict[str, str] = dict(_LINE.findall(configuration))
     return found.get(account.public, "")
+
+
+def _signing_keys(account: str) -> list[dict[str, Any]] | None:
+    """The signing keys with a role in the JWT of an account; None if this is no such JWT."""
+    try:
+        nats = claims_of(account).get("nats") if account else None
+    except ValueError:
+        return None
+    if not isinstance(nats, dict):
+        return None
+    return [each for each in nats.get("signing_keys") or () if isinstance(each, dict)]
 
 
 def _kept(before: str | None, now: str) -> str:

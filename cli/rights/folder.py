@@ -76,6 +76,7 @@ class OperatorFolder:
         cluster_password: The password of the servers of a cluster.
         takes_earlier: Whether servers take credentials of an earlier version, too: from `tas bus init` of a folder of
             that version until its `--refuse-earlier`.
+        lost: By role, the public key by which servers know its users, whose secret part is not in the folder.
         undone: Whether auth.conf takes them although this was ended: an earlier version has written the file.
         issued: The public keys of each name.
         revoked: Public keys, and until when what was made does not count, in seconds since 1970.
@@ -86,13 +87,17 @@ class OperatorFolder:
     found: bool
     cluster_password: str = field(repr=False)
     takes_earlier: bool = False
+    lost: Mapping[str, str] = field(default_factory=dict)
     undone: bool = False
     issued: Mapping[str, Sequence[str]] = field(default_factory=dict)
     revoked: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def open(cls, path: Path) -> "OperatorFolder":
-        """Reads the folder; what it lacks is new, and not written yet. Raises FilesError."""
+    def open(cls, path: Path, *, replaces_lost: bool = False) -> "OperatorFolder":
+        """Reads the folder; what it lacks is new, and not written yet.
+
+        Raises FilesError, also if it lacks the key of a role that servers know, unless `replaces_lost`.
+        """
         _check_private(path)
         seeds = {
             name: _key(file)
@@ -126,6 +131,14 @@ class OperatorFolder:
                 f"{', '.join(PUBLISHERS)}: restore the file. If nobody has it: remove {AUTH} and the credentials of "
                 f"these users, then tas bus init {path}, and make them again"
             )
+        lost = {role: key for role, key in keys.signers_in(auth).items() if role in ROLES and _ROLE + role not in seeds}
+        if lost and not replaces_lost:
+            raise FilesError(
+                f"{path / 'keys' / (_ROLE + min(lost))}.seed: missing: by this key servers know the users of the role "
+                f"{min(lost)}: restore the file. If nobody has it: tas bus init {path} --replace-lost makes another one, "
+                "and new credentials of these users"
+            )
+        folder = replace(folder, lost=lost)
         takes = keys.takes_earlier(auth)
         if _read_json(path / EARLIER, _Earlier).refused:
             return replace(folder, undone=bool(takes))
@@ -162,6 +175,11 @@ class OperatorFolder:
         bucket. Processes without names for consumers: they need to create as many as they like.
         """
         return [user for user in self.users() if self.is_earlier(user)]
+
+    def lost_users(self) -> list[tuple[str, User]]:
+        """The users of `lost` roles, with their role. Raises FilesError."""
+        roles = {key: role for role, key in self.lost.items()}
+        return [(role, user) for user in self.users() if (role := roles.get(user.claims.issuer))]
 
     def is_earlier(self, user: User) -> bool:
         """Whether the credentials of a user are of an earlier version."""

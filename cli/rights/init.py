@@ -52,7 +52,13 @@ def _days() -> click.Option:
 
 @errors_shown
 def _init(
-    *, directory: Path, sources: tuple[str, ...], days: int | None, renew_earlier: bool, refuse_earlier: bool
+    *,
+    directory: Path,
+    sources: tuple[str, ...],
+    days: int | None,
+    renew_earlier: bool,
+    refuse_earlier: bool,
+    replace_lost: bool,
 ) -> int:
     """Create the keys of a closed bus, and credentials for each process.
 
@@ -65,7 +71,7 @@ def _init(
     Credentials that an earlier version has made go on working, and may do more than new ones, until --refuse-earlier:
     docs/how-to/close-the-bus.md, Credentials of an earlier version.
     """
-    folder, now = OperatorFolder.open(directory), time.time()
+    folder, now = OperatorFolder.open(directory, replaces_lost=replace_lost), time.time()
     earlier = folder.earlier_users()
     if refuse_earlier and earlier:
         of_users = ", ".join(each.claims.name for each in earlier)
@@ -83,12 +89,20 @@ def _init(
     ]
     make_private(directory)
     ends: dict[NewUser, float | None] = dict.fromkeys(users, _end(days, now))
-    for user in earlier if renew_earlier else ():
-        tags = tags_of(ROLES[user.role], user.claims.name, sources=user.claims.values("source"))
+    lost = folder.lost_users()
+    renewed = [*lost, *((user.role, user) for user in (earlier if renew_earlier else ()))]
+    for role, user in renewed:
+        tags = tags_of(ROLES[role], user.claims.name, sources=user.claims.values("source"))
         seconds = user.claims.seconds
         kept = None if seconds is None else now + seconds
-        ends[NewUser(user.role, user.claims.name, tags)] = kept if days is None else _end(days, now)
+        ends[NewUser(role, user.claims.name, tags)] = kept if days is None else _end(days, now)
     write([*folder.steps(now=now), *folder.user_steps(ends, now=now)])
+    if folder.lost:
+        roles, names_of = ", ".join(sorted(folder.lost)), ", ".join(user.claims.name for _, user in lost)
+        echo(
+            f"The keys of {roles} were lost and are other ones now: give {directory / AUTH} to each nats-server, and the "
+            f"new credentials to {names_of or 'their users'}. Users without a file in {directory} are refused then"
+        )
     if folder.undone:
         echo(
             f"{directory / AUTH} took credentials of an earlier version again, since such a version has written it; it "
@@ -238,6 +252,10 @@ init = click.Command(
         click.Option(
             ["--refuse-earlier"], is_flag=True,
             help="Let servers refuse credentials that an earlier version has made, once none is left in DIR.",
+        ),
+        click.Option(
+            ["--replace-lost"], is_flag=True,
+            help="Make other keys for roles whose keys/role-ROLE.seed is lost, and new credentials of their users.",
         ),
     ],
     help=_init.__doc__,

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from bus.buckets import ALL, EVENTS, NANOSECONDS, NODES, OUTCOMES, SAMPLES_CONSUMER, SINK_CONSUMERS
-from bus.connection import CALL_SECONDS, Bus
+from bus.connection import CALL_SECONDS, FULL_SECONDS, Bus
 from bus.deliveries import Deliveries
 from bus.errors import CrowdedError, ForbiddenError, NoPlaceError, RefusedError, UnavailableError
 from bus.outcomes import OutcomeReader
@@ -196,6 +197,8 @@ async def test_who_takes_events_to_sinks_has_a_place_for_each_and_no_other_on_ev
             assert "none is of notify-32" in str(bus.problem)
             for each in running:
                 each.cancel()
+            await asyncio.wait(running)
+            assert bus.problem is not None, "another sink has no place"
         assert sorted(first.values()) == sorted(SINK_CONSUMERS)
         again = sink(7)  # as after a restart
         await again._ensure()
@@ -252,5 +255,24 @@ async def test_a_stream_without_a_place_is_a_problem_of_the_connection_until_the
     assert isinstance(bus.problem, CrowdedError)
     assert bus.refusing
     await bus.api(f"CONSUMER.DELETE.{NODES.stream}.a")
+    assert bus.problem is not None
     assert await bus.entries(NODES) == []
+    assert bus.problem is None
+
+
+async def test_a_stream_without_a_place_is_no_problem_any_more_once_nobody_wants_one(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a command of a library that gave up: nobody would ever create the next consumer of this stream."""
+    now = [time.monotonic()]
+    monkeypatch.setattr("bus.connection.time.monotonic", lambda: now[0])
+    config = (await bus.api(f"STREAM.INFO.{NODES.stream}"))["config"]
+    await bus.api(f"STREAM.UPDATE.{NODES.stream}", {**config, "max_consumers": 1})
+    await bus.write_durable(NODES.stream, "a", {"ack_policy": "none"}, action="create")
+    for _ in range(2):
+        with pytest.raises(CrowdedError):
+            await bus.entries(NODES)
+        now[0] += FULL_SECONDS - 1
+        assert isinstance(bus.problem, CrowdedError)
+    now[0] += 1
     assert bus.problem is None

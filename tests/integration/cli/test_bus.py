@@ -66,6 +66,9 @@ async def test_init_makes_users_once_and_only_their_owner_can_read_them(tas: Tas
     await init(tas, folder)
     assert contents(folder) == made
     # A version with a new role: only what is new is made.
+    keys = OperatorFolder.open(folder).keys
+    before = replace(keys, roles={role: key for role, key in keys.roles.items() if role != "windows"})
+    (folder / "auth.conf").write_text(before.server_configuration(ROLES, revoked={}, now=time.time()))
     for gone in ("keys/role-windows.seed", "users/tas-windows.creds"):
         (folder / gone).unlink()
     await init(tas, folder)
@@ -91,6 +94,39 @@ async def test_a_lost_key_of_publishers_is_not_replaced_while_servers_or_users_n
         del known[needs]
     await init(tas, folder)
     assert "keys/publishers.seed" in contents(folder)
+
+
+async def test_a_lost_key_of_a_role_is_not_replaced_unless_asked_and_then_its_users_get_new_credentials(
+    tas: Tas, tmp_path: Path
+) -> None:
+    """With another one servers would refuse these users after the next reload, without a word before."""
+    folder = tmp_path / "operator"
+    await init(tas, folder)
+    for name in ("ann", "bob"):
+        assert (await tas("bus", "user", str(folder), "reader", name)).code == 0
+    assert (await tas("bus", "user", str(folder), "node", "a.b", "--source", "machine")).code == 0
+    for lost, users in (("reader", {"ann", "bob", "tas-reader"}), ("node", {"a_b"})):
+        (folder / "keys" / f"role-{lost}.seed").unlink()
+        known = contents(folder)
+        for arguments in (("init", str(folder)), ("user", str(folder), "reader", "me"), ("revoke", str(folder), "ann")):
+            refused = await tas("bus", *arguments)
+            assert (refused.code, f"keys/role-{lost}.seed: missing" in refused.err) == (1, True), arguments
+            assert "--replace-lost" in refused.err
+        assert contents(folder) == known
+        done = await tas("bus", "init", str(folder), "--replace-lost")
+        assert done.code == 0
+        assert f"The keys of {lost} were lost and are other ones now" in done.out
+        now = contents(folder)
+        changed = {name for name in now if name.startswith("users/") and now[name] != known[name]}
+        assert changed == {f"users/{user}.creds" for user in users}
+        opened = OperatorFolder.open(folder)
+        assert {user.claims.name for user in opened.users() if user.role == lost} >= {"ann"} & users
+        (renewed,) = [user for user in opened.users() if user.file.stem == min(users)]
+        assert (renewed.role, renewed.claims.issuer) == (lost, opened.keys.roles[lost].public)
+        await init(tas, folder)
+        assert contents(folder) == now
+    (node,) = [user for user in OperatorFolder.open(folder).users() if user.role == "node"]
+    assert node.claims.values("source") == ("machine",)
 
 
 async def test_credentials_that_no_server_would_take_are_not_written(tas: Tas, tmp_path: Path) -> None:
