@@ -442,7 +442,7 @@ class Bus:
 
     @contextmanager
     def _consumers_of(self, stream: str) -> Iterator[None]:
-        """Reports that there is no place for a consumer, or none for this user, until one is created or nobody tries."""
+        """Reports that there is no place for a consumer, or none for this user, until one is made or nobody tries."""
         what = f"consumers of {stream}"
         try:
             yield

@@ -135,8 +135,8 @@ class OperatorFolder:
         if lost and not replaces_lost:
             raise FilesError(
                 f"{path / 'keys' / (_ROLE + min(lost))}.seed: missing: by this key servers know the users of the role "
-                f"{min(lost)}: restore the file. If nobody has it: tas bus init {path} --replace-lost makes another one, "
-                "and new credentials of these users"
+                f"{min(lost)}: restore the file. If nobody has it: tas bus init {path} --replace-lost makes another "
+                "one, and new credentials of these users"
             )
         folder = replace(folder, lost=lost)
         takes = keys.takes_earlier(auth)

@@ -100,8 +100,8 @@ def _init(
     if folder.lost:
         roles, names_of = ", ".join(sorted(folder.lost)), ", ".join(user.claims.name for _, user in lost)
         echo(
-            f"The keys of {roles} were lost and are other ones now: give {directory / AUTH} to each nats-server, and the "
-            f"new credentials to {names_of or 'their users'}. Users without a file in {directory} are refused then"
+            f"The keys of {roles} were lost and are other ones now: give {directory / AUTH} to each nats-server, and "
+            f"the new credentials to {names_of or 'their users'}. Users without a file in {directory} are refused then"
         )
     if folder.undone:
         echo(

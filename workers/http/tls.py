@@ -59,7 +59,7 @@ def load_credentials(files: TlsFiles) -> TlsContext:
     # No tickets, so that no session is resumed: each connection presents a certificate, checked against the current
     # authorities. With TLS 1.2 OpenSSL still resumes a session of this context by its number, and Python cannot forbid
     # it: the certificate of that session was checked against the same authorities, and it is refused once it expires.
-    context.options |= ssl.OP_NO_TICKET
+    context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
     context.num_tickets = 0
     context.sslobject_class = _Handshake
     _capture_certificates(context)

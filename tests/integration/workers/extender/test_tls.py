@@ -21,11 +21,17 @@ from structlog.testing import capture_logs
 
 from tests.certificates import Authority, Pair
 from tests.integration.servers import eventually
+from tests.integration.workers.extender import key_updates
+from tests.integration.workers.extender.key_updates import (
+    APPLICATION_DATA,
+    KEY_UPDATE,
+    KEY_UPDATE_WITH_ANSWER,
+)
 from tests.integration.workers.extender.test_http import Connection, Reply, request
 from workers.http.address import Address
 from workers.http.certificates import Certificates, TlsMetrics
 from workers.http.connections import ConnectionMetrics
-from workers.http.limits import Limits
+from workers.http.limits import IDLE_SECONDS, Limits
 from workers.http.listening import listening
 from workers.http.tls import load_credentials
 from workers.http.tls_files import TlsError, TlsFiles
@@ -137,12 +143,16 @@ def app(served: Callable[[], Served]) -> web.Application:
 
 @asynccontextmanager
 async def serving(
-    folder: Folder, *allowed: str, header_seconds: float = PATIENCE, answer_seconds: float = 2.0
+    folder: Folder,
+    *allowed: str,
+    header_seconds: float = PATIENCE,
+    answer_seconds: float = 2.0,
+    idle_seconds: float = IDLE_SECONDS,
 ) -> AsyncIterator[Served]:
     registry = CollectorRegistry()
     certificates = Certificates(folder.files, allowed=allowed, metrics=TlsMetrics(registry), check_seconds=0.01)
     served = Served(Address("127.0.0.1", 0), certificates, registry, folder)
-    limits = Limits(header_seconds=header_seconds, answer_seconds=answer_seconds)
+    limits = Limits(header_seconds=header_seconds, answer_seconds=answer_seconds, idle_seconds=idle_seconds)
     metrics = ConnectionMetrics(registry)
     async with listening(
         app(lambda: served), served.address, purpose="test", limits=limits, certificates=certificates, metrics=metrics
@@ -432,6 +442,52 @@ async def test_a_huge_chain_of_certificates_is_refused(folder: Folder, version: 
         await served.refuses(huge, version=version)
         await served.count("handshake")
         assert (await served.ask()).status == 200
+
+
+async def test_a_client_cannot_ask_for_another_handshake(served: Served) -> None:
+    """With TLS 1.2, by the command `R` of `openssl s_client`."""
+    folder = served.folder.path.parent
+    client_context(folder, SCHEDULER)  # writes the file
+    port = served.address.port
+    process = await asyncio.create_subprocess_exec(
+        *("openssl", "s_client", "-tls1_2", "-connect", f"127.0.0.1:{port}", "-cert", str(folder / "client.pem")),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    async with asyncio.timeout(PATIENCE):
+        await process.stdout.readuntil(b"Secure Renegotiation IS supported")
+        process.stdin.write(b"R\n")
+        text = await process.stdout.readuntil(b"no renegotiation")
+        process.kill()
+        await process.wait()
+    assert b"RENEGOTIATING" in text
+    assert (await served.ask()).status == 200
+
+
+@pytest.mark.parametrize("message", [KEY_UPDATE, KEY_UPDATE_WITH_ANSWER], ids=["", "answered"])
+async def test_key_updates_are_no_request_and_their_connection_is_as_idle_as_a_silent_one(
+    folder: Folder, message: bytes
+) -> None:
+    """OpenSSL takes any number of them (facts.md n164). Others are answered meanwhile."""
+    async with serving(folder, idle_seconds=2.0) as served:
+        context = client_context(folder.path.parent, SCHEDULER)
+        log = folder.path.parent / "keys"
+        reader, writer, keys = await key_updates.connected(served.address.host, served.address.port, context, log)
+        writer.write(b"".join(keys.key_update(message) for _ in range(1000)) + keys.record(APPLICATION_DATA, request()))
+        await reader.readuntil(b"\x17\x03\x03")
+        ended = asyncio.create_task(reader.read())
+        sent = 0
+        while not (ended.done() or writer.transport.is_closing()) and sent < 20_000:
+            writer.write(keys.key_update(message))
+            sent += 1
+            if sent == 50:
+                assert (await served.ask()).status == 200
+            await asyncio.wait([ended], timeout=0.005)
+        assert 50 < sent < 20_000, "the end of a minute and a half is that of the test"
+        writer.transport.abort()
 
 
 async def test_the_remaining_time_of_certificates_is_exported_and_logged(folder: Folder) -> None:
