@@ -36,7 +36,7 @@ from tests.bench import (
     writes,
 )
 from tests.bench.machine import Noise, NoiseMeter
-from tests.bench.report import print_lines, print_tables, tables, write_docs, write_json
+from tests.bench.report import print_lines, print_tables, tables, verdict, write_docs, write_json
 from tests.bench.rows import Results
 from tests.bench.stand import REPOSITORY, Stand
 from workers.process.log_form import LogFormat, LogLevel
@@ -130,6 +130,7 @@ async def _run(families: list[str], path: Path, *, quick: bool, docs: bool) -> l
         write_docs(DOCS, tables(results, noise), found, mark=mark)
     console.print()
     print_tables(console, tables(results, noise))
+    console.print(verdict(results), markup=False, soft_wrap=True)
     console.print(f"written to {path}", style="dim", soft_wrap=True)
     return failed
 

@@ -34,6 +34,13 @@ def print_lines(console: Console, results: Results) -> None:
         console.print(f"  {missing.series}: {missing.reason}", style="dim", markup=False)
 
 
+def verdict(results: Results) -> str:
+    """In one line, whether each row reaches its budget, and which does not."""
+    missed = [f"{row.name}, {row.statistic}" for row in results.rows if row.met is False]
+    counted = sum(row.met is not None for row in results.rows)
+    return f"failed: {'; '.join(missed)}" if missed else f"passed: {counted} of {counted} budgets are met"
+
+
 def new_table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for number, column in enumerate(columns):
