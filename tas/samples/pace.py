@@ -22,6 +22,9 @@ LEARNED_PAUSES = 3
 SPAN_SECONDS = 300.0
 """For how long at least the longest pause between two new values counts as the pace, and at most twice as long."""
 
+OUTAGE_SECONDS = 90.0
+"""A longer pause that is longer than `staleAfter`, too, was an outage, and is no pace."""
+
 LATE_SECONDS = 15.0
 """A new value may take so much longer than the pace, or twice as long as the pace: one failed scrape is not late."""
 
@@ -61,12 +64,12 @@ class Pace:
         self._longest = (0.0, 0.0)  # in the span before and in the present one
 
     def note(self, measured: float, stale_after: float) -> None:
-        """Takes in the time of the newest value; a pause longer than `stale_after` was an outage."""
+        """Takes in the time of the newest value; an earlier one than before, as its node is gone, says nothing."""
         if measured <= self._newest:
             return
         pause = measured - self._newest
         self._newest = measured
-        if pause > stale_after:
+        if pause > max(stale_after, OUTAGE_SECONDS):
             self._learned_from = min(self._learned_from, measured)
             self._span_from = min(self._span_from, measured)
             return
@@ -81,11 +84,11 @@ class Pace:
         is_known = self._pauses >= LEARNED_PAUSES and self._newest - self._learned_from >= LEARNED_SECONDS
         return max(self._longest) if is_known else 0.0
 
-    def is_late(self, now: float, stale_after: float) -> bool:
-        """Whether a new value should have come; after `stale_after` always."""
+    def is_late(self, age: float, stale_after: float) -> bool:
+        """Whether a newer value should have come than one of this age; after `stale_after` always."""
         every = self.every
         limit = every + max(every, LATE_SECONDS) if every else stale_after
-        return now - self._newest > min(limit, stale_after)
+        return age > min(limit, stale_after)
 
 
 class Paces:
@@ -107,7 +110,7 @@ class Paces:
         late: dict[Series, Pace] = {}
         for series, pace in self._paces.items():
             pace.note(newest[series].measured, stale_after[series])
-            if pace.is_late(now, stale_after[series]):
+            if pace.is_late(now - newest[series].measured, stale_after[series]):
                 late[series] = pace
         fresh = {newest[series].source for series in self._paces.keys() - late.keys()}
         return _oldest(

@@ -123,6 +123,37 @@ def test_a_metric_that_another_source_gives_is_late_only_for_rules_that_name_the
     assert (late.metric, late.source) == ("m", "old")
 
 
+def test_what_is_stale_is_late_whatever_its_pace() -> None:
+    values = {"m": every(60, until=600), "fresh": every(1)}
+    late = [now for now, found in play(values, stale_after=70) if found]
+    assert late[0] == 540 + 75
+
+
+def test_two_values_are_no_pace() -> None:
+    """A program starts, and has measured all within a second; then it measures each two minutes and a half."""
+    values = together([(0.0, 0.0), (61.0, 61.0), (62.0, 62.0)], every(150, since=212))
+    assert [now for now, late in play({"m": values, "other": every(1)}, stale_after=600) if late] == []
+
+
+def test_of_a_node_that_is_deleted_the_newest_value_is_gone_and_changes_no_pace() -> None:
+    paces, limits = Paces(), dict[Series, float]({("m", None): 120.0})
+    for second in range(0, 400, LOOK):
+        assert paces.late({("m", None): Newest(float(second), "s")}, limits, float(second)) == []
+    other: dict[Series, Newest] = {("m", None): Newest(360.0, "s")}
+    (late,) = paces.late(other, limits, 400.0)
+    assert (late.measured, late.every) == (360.0, LOOK)
+    other = {("m", None): Newest(401.0, "s")}
+    assert paces.late(other, limits, 402.0) == []
+
+
+def test_the_pace_of_a_metric_that_is_stale_sooner_than_one_looks_is_known() -> None:
+    paces, series = Paces(), ("m", None)
+    for second in range(0, 400, LOOK):
+        paces.late({series: Newest(float(second), "s")}, {series: 3.0}, float(second))
+    (late,) = paces.late({series: Newest(395.0, "s")}, {series: 600.0}, 420.0)
+    assert late.every == LOOK, "after an edit of staleAfter"
+
+
 def test_after_an_outage_its_length_is_not_taken_for_the_pace() -> None:
     values = [*every(1, until=300), *every(1, since=500, until=700)]
     found = {now: bool(late) for now, late in play({"m": values, "fresh": every(1)})}
