@@ -10,11 +10,13 @@ from tas.samples.pace import Newest, Series
 from tas.samples.parts import divided
 from tas.samples.sample import Scrape
 from tas.samples.table import Column, Reading, TableKey, table_of
+from tas.values.quantity import parse_quantity
 from tas.view.view import View
 from workers.evaluate import late_metrics
 from workers.evaluate.late_metrics import LateMetrics
 
 NOW = 1000.0
+VALUE = parse_quantity("1")
 WANTED: dict[Series, float] = {("m", None): 60.0, ("m", "old"): 60.0, ("other", None): 60.0}
 
 
@@ -31,7 +33,7 @@ def turns_of(view: View) -> tuple[int, dict[Series, Newest]]:
 
 
 def scrape(source: str, ago: float, *metrics: str) -> Scrape:
-    return Scrape(source=source, measured=NOW - ago, arrived=NOW, sequence=1, metrics=dict.fromkeys(metrics, 1))
+    return Scrape(source=source, measured=NOW - ago, arrived=NOW, sequence=1, metrics=dict.fromkeys(metrics, VALUE))
 
 
 def test_nodes_with_samples_of_their_own_are_looked_at_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +51,7 @@ def test_the_newest_cell_of_all_tables_counts_whatever_the_number_of_nodes() -> 
     view = View()
     for part, nodes in divided(dict.fromkeys(names), 4).items():
         readings = tuple(Reading(NOW - 5 - names.index(node), NOW, 1) for node in nodes)
-        columns = {"m": Column((1,) * len(readings), readings)}
+        columns = {"m": Column((VALUE,) * len(readings), readings)}
         view.set_table(TableKey("adapter", part), table_of("adapter", tuple(nodes), columns), NOW)
     view.add_samples("single", [scrape("agent", 9, "m")], NOW)
     assert turns_of(view)[1] == {("m", None): Newest(NOW - 5, "adapter")}
