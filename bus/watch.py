@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from math import inf
 from typing import Any
 
@@ -11,23 +10,44 @@ from bus.connection import Bus, Epoch
 from bus.record_kind import Handler
 
 
-@dataclass(frozen=True, slots=True)
 class WatchStatus:
-    """The state of a watch.
+    """The state of a watch at the time of each question.
+
+    It is no copy, since some callers ask several times for each entry.
 
     Attributes:
-        epoch: The current epoch; None before the first.
-        applied: The last handled stream sequence.
-        caught_up: Whether all entries that were stored when the watch attached to this epoch have been delivered.
-        lag: By how many sequences the watch is behind the stream; None if unknown.
-        attached: Since when no revision can have been missed, in seconds since 1970; infinite without a feed.
+        feed: From which the watch gets entries now; None before its beginning.
+        reader: The reader of this feed that the watch is.
     """
 
-    epoch: Epoch | None
-    applied: int
-    caught_up: bool
-    lag: int | None
-    attached: float
+    def __init__(self, reader: Reader) -> None:
+        self.feed: BucketFeed | None = None
+        self.reader = reader
+
+    @property
+    def epoch(self) -> Epoch | None:
+        """The current epoch; None before the first."""
+        return None if self.feed is None else self.feed.epoch
+
+    @property
+    def applied(self) -> int:
+        """The last handled stream sequence."""
+        return 0 if self.feed is None else max(self.feed.applied, self.reader.seen)
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether all entries that were stored when the watch attached to this epoch have been delivered."""
+        return self.feed is not None and self.feed.caught_up
+
+    @property
+    def lag(self) -> int | None:
+        """By how many sequences the watch is behind the stream; None if unknown."""
+        return None if self.feed is None else self.feed.lag
+
+    @property
+    def attached(self) -> float:
+        """Since when no revision can have been missed, in seconds since 1970; infinite without a feed."""
+        return inf if self.feed is None else max(self.feed.attached, self.reader.since)
 
     def has_all(self, now: Epoch, *, written: Collection[int] = ()) -> bool:
         """Whether a watch of all keys has delivered everything that the stream stored up to `now`.
@@ -50,6 +70,9 @@ class Watch:
     `caught_up` becomes true. An exception of these functions is a bug, and ends `run`, also of the other watches of the
     bucket. With a `pace`, entries that follow another one arrive together, at most so many seconds later (`bus.feed`),
     unless another watch of the bucket is faster.
+
+    Attributes:
+        status: The state of this watch.
     """
 
     def __init__(
@@ -68,7 +91,6 @@ class Watch:
         if (shared := bus.bucket_feeds.get(kind.bucket)) is None:
             shared = bus.bucket_feeds[kind.bucket] = BucketFeed(bus, kind.bucket)
         self._shared = shared
-        self._own: BucketFeed | None = None  # from which it gets entries now
         self._joined = asyncio.Event()
         self._reader = Reader(
             handlers=handlers,
@@ -77,27 +99,13 @@ class Watch:
             keys=kind.keys if len(handlers) == 1 else ">",  # the other keys are not even sent
             pace=pace,
         )
-        self._own_reader = self._reader
+        self.status = WatchStatus(self._reader)
         self._shared.expected.add(self._reader)
-
-    @property
-    def status(self) -> WatchStatus:
-        """The current state of this watch."""
-        source = self._own
-        if source is None:
-            return WatchStatus(epoch=None, applied=0, caught_up=False, lag=None, attached=inf)
-        return WatchStatus(
-            epoch=source.epoch,
-            applied=max(source.applied, self._own_reader.seen),
-            caught_up=source.caught_up,
-            lag=source.lag,
-            attached=max(source.attached, self._own_reader.since),
-        )
 
     async def run(self) -> None:
         """Follows until cancelled; never returns by itself."""
         await self._shared.settle()
-        self._own, self._own_reader = self._shared, self._reader
+        self.status.feed, self.status.reader = self._shared, self._reader
         self._reader.held, self._reader.seen, self._reader.since = None, 0, 0.0
         if not self._shared.began:
             await self._shared.run(self._reader)
@@ -121,8 +129,8 @@ class Watch:
     def _begin_own(self) -> BucketFeed:
         self._joined.clear()
         self._reader.held = {}
-        own = self._own = BucketFeed(self._bus, self._bucket)
-        self._own_reader = Reader(
+        own = self.status.feed = BucketFeed(self._bus, self._bucket)
+        self.status.reader = Reader(
             handlers=self._reader.handlers,
             on_epoch=self._on_epoch,
             on_batch=self._note_own_batch,
@@ -137,7 +145,7 @@ class Watch:
             return
         self._reader.held.clear()  # from here on nothing is missing in it, and the own consumer begins later
         own.complement(self._shared, self._reader)
-        reading = asyncio.create_task(own.run(self._own_reader))
+        reading = asyncio.create_task(own.run(self.status.reader))
         joined = asyncio.create_task(self._joined.wait())
         try:
             await asyncio.wait((reading, joined), return_when=asyncio.FIRST_COMPLETED)
@@ -146,7 +154,7 @@ class Watch:
 
     def _begin_epoch(self, epoch: Epoch) -> None:
         """All begin again, this watch with the others."""
-        own = self._own
+        own = self.status.feed
         if own is None or own is self._shared or own.epoch is None or own.epoch.created != epoch.created:
             self._leave_own()
             self._on_epoch(epoch)
@@ -167,7 +175,7 @@ class Watch:
 
     def _join_if_level(self) -> None:
         """Goes on with the others once the own consumer has delivered all that came before the held entries."""
-        own, shared, held = self._own, self._shared, self._reader.held
+        own, shared, held = self.status.feed, self._shared, self._reader.held
         if (
             held is None
             or own is None
@@ -185,9 +193,9 @@ class Watch:
             self._joined.set()  # at the end: until then an exception of a handler ends this watch
 
     def _leave_own(self) -> None:
-        if self._own is not None and self._own is not self._shared:
-            self._own.leave(self._own_reader)
-        self._own, self._own_reader = self._shared, self._reader
+        if self.status.feed is not None and self.status.feed is not self._shared:
+            self.status.feed.leave(self.status.reader)
+        self.status.feed, self.status.reader = self._shared, self._reader
 
 
 async def _end(*tasks: "asyncio.Task[Any]") -> None:

@@ -5,7 +5,7 @@ node and metric the newest value counts, in the order of `tas.samples.sample`. M
 idempotent. In the usual case a column replaces another as a whole, and costs the same for any number of nodes.
 """
 
-from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import compress, repeat
@@ -252,11 +252,13 @@ def without_earlier(table: Table, created: Mapping[str, float]) -> Table:
     return table_of(table.source, table.nodes, columns)
 
 
-def combined_samples(single: NodeSamples, rows: Iterable[NodeSamples]) -> NodeSamples:
+def combined_samples(single: NodeSamples, rows: Sequence[NodeSamples]) -> NodeSamples:
     """The samples of a node from its own record and from the rows of tables: of each source and metric the newest one.
 
     At equal times of one source the node's own record counts, because sequences of two streams cannot be compared.
     """
+    if not single and len(rows) == 1:  # as of most nodes
+        return rows[0]
     best: dict[tuple[str, str], Scrape] = {}
     for scrape in (scrape for row in rows for scrape in row):
         for metric in scrape.metrics:

@@ -112,6 +112,11 @@ class UnmetLabels:
         """The value for `Watched.unmet_until`, without labels whose rules were never seen unmet."""
         return self._until.get(node, {}).get(key, _NOTHING)
 
+    def watched(self, node: str, key: PolicyKey, seen: Watched) -> Watched:
+        """`seen` with what was noted of the labels of a policy; most policies have no `clearFor`."""
+        since = self._since.get(key)
+        return seen if since is None else seen._replace(unmet_until=self.until(node, key), counted_since=since)
+
     def forget(self, node: str) -> None:
         """The node is gone."""
         self._until.pop(node, None)

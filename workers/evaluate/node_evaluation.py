@@ -239,7 +239,7 @@ class NodeEvaluation:
                     now=now,
                     kept_from=known.kept_from,
                     stale_deadlines=False,
-                    watched=seen._replace(unmet_until=self.unmet.until(node, key), counted_since=self.unmet.since(key)),
+                    watched=self.unmet.watched(node, key, seen),
                 )
                 due = min(due, inf if waits is None else waits)
             if number % POLICY_BATCH == 0:

@@ -56,6 +56,7 @@ class FollowedView:
 
     Attributes:
         view: The state of nodes and policies.
+        watches: The state of the watch of each bucket, by its name.
         records: The stored record of each policy, with its problems.
         records_changes: How often `records` has changed.
         node_uids: The uid of each node of the API server.
@@ -111,17 +112,16 @@ class FollowedView:
             on_epoch=self._start_nodes_epoch,
             on_complete=self._nodes_complete,
         )
+        self.watches: dict[str, WatchStatus] = {
+            POLICIES.name: self._policies.status,
+            NODES.name: self._nodes.status,
+        }
         self._pods = PlacedPods(bus, self.view) if pods else None
 
     def unready(self) -> str | None:
         """Why the view is not complete yet; None once both lists of the current epoch were received."""
         reasons = [reason for watch in (self._policies, self._nodes) if (reason := watch.unready()) is not None]
         return "; ".join(reasons) or None
-
-    @property
-    def watches(self) -> dict[str, WatchStatus]:
-        """The status of the watch of each bucket."""
-        return {POLICIES.name: self._policies.status, NODES.name: self._nodes.status}
 
     @property
     def cluster(self) -> bool:

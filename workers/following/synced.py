@@ -17,7 +17,7 @@ from bus.connection import Bus, Epoch
 from bus.kinds import synced_of
 from bus.record_kind import Entry, Handler
 from bus.records.synced import Synced
-from bus.watch import Watch, WatchStatus
+from bus.watch import Watch
 from tas.policy.directory import FileProblems
 
 NO_PROBLEMS = FileProblems()
@@ -30,6 +30,9 @@ class SyncedWatch:
     the bucket. `on_complete` is called once in each epoch: keys that were not in the list no longer exist. It is called
     again if the list changes between one of a cluster and one of none. Without handlers `bucket` names the bucket.
     `on_batch` and `pace` are those of the watch.
+
+    Attributes:
+        status: The state of the watch.
     """
 
     def __init__(
@@ -56,11 +59,7 @@ class SyncedWatch:
             on_batch=self._batch_ended,
             pace=pace,
         )
-
-    @property
-    def status(self) -> WatchStatus:
-        """The state of the watch."""
-        return self._watch.status
+        self.status = self._watch.status
 
     @property
     def synced(self) -> Synced | None:
@@ -71,7 +70,7 @@ class SyncedWatch:
         """Why this bucket is not complete yet, or None."""
         if self._complete:
             return None
-        if not self._watch.status.caught_up:
+        if not self.status.caught_up:
             return f"{self._bucket.name}: not caught up with the bus"
         return f"{self._bucket.name}: no complete list yet (key {SYNCED})"
 
@@ -85,7 +84,7 @@ class SyncedWatch:
         self._on_epoch(epoch)
 
     def _take_synced(self, entry: Entry[str, Synced]) -> None:
-        synced, epoch = entry.readable(), self._watch.status.epoch
+        synced, epoch = entry.readable(), self.status.epoch
         if synced is not None and epoch is not None and synced.epoch == epoch.created:
             if self._synced is not None and synced.cluster != self._synced.cluster:
                 self._complete = False
@@ -97,7 +96,7 @@ class SyncedWatch:
         self._on_batch()
 
     def _complete_if_taken_in(self) -> None:
-        if self._complete or self._synced is None or not self._watch.status.caught_up:
+        if self._complete or self._synced is None or not self.status.caught_up:
             return
         self._complete = True
         self._on_complete(self._synced)

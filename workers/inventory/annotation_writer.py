@@ -151,7 +151,7 @@ class AnnotationWriter:
         self._tables.clear()
 
     def _samples_of(self, name: str, created: float) -> NodeSamples:
-        rows = (table.scrapes(name) for key, table in self._tables.items() if key.part.has(name))
+        rows = [table.scrapes(name) for key, table in self._tables.items() if key.part.has(name)]
         return since(combined_samples(self._samples.get(name, ()), rows), created)
 
     # Writing
