@@ -45,6 +45,9 @@ UNANSWERED_PINGS = 2
 MAX_PENDING_BYTES = 1 << 20
 """With more unsent data than this, writers wait: so a server that hangs does not fill the memory."""
 
+BEAT_SECONDS = 1.0
+"""The time between two beats of a connection: then all who expect heartbeats look whether one has come."""
+
 _ACKNOWLEDGED = "$JS.ACK."
 
 REPORT_SECONDS = 60.0
@@ -125,6 +128,8 @@ class Link:
         self._replies: dict[str, tuple[str, asyncio.Future[Msg | BusError]]] = {}
         self._count = 0
         self._api_prefix = API
+        self._beat: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._beat.set_result(None)
 
     @classmethod
     async def open(cls, servers: Sequence[str], *, name: str, inbox_prefix: str, loaded: Loaded) -> "Link":
@@ -380,6 +385,18 @@ class Link:
             with suppress(errors.Error, OSError, asyncio.CancelledError):
                 draining.result()
 
+    def next_beat(self) -> asyncio.Future[None]:
+        """Done at most `BEAT_SECONDS` from now, or when the link is lost: one timer for all who wait together."""
+        if self._beat.done() and not self.lost.is_set():
+            loop = asyncio.get_running_loop()
+            self._beat = loop.create_future()
+            loop.call_later(BEAT_SECONDS, self._end_beat)
+        return self._beat
+
+    def _end_beat(self) -> None:
+        if not self._beat.done():
+            self._beat.set_result(None)
+
     async def close(self, seconds: float) -> None:
         """Sends pending data within `seconds`, and closes."""
         if not self.lost.is_set():
@@ -403,6 +420,7 @@ class Link:
         self.why_lost = str(error) or type(error).__name__
         log.debug("bus_link_lost", error=self.why_lost)
         self.lost.set()
+        self._end_beat()
         for subject, reply in self._replies.values():
             if not reply.done():
                 reply.set_result(UnavailableError(f"{subject}: the connection was lost"))

@@ -4,9 +4,9 @@ import asyncio
 from typing import Any
 
 from bus.errors import UnavailableError
-from bus.link import Link
+from bus.link import BEAT_SECONDS, Link
 
-HEARTBEAT_SECONDS = 1.0
+HEARTBEAT_SECONDS = BEAT_SECONDS
 """How often an idle server sends a heartbeat; after two of these without a message the subscription has ended."""
 
 
@@ -41,24 +41,21 @@ class Pulse:
             self._ended.exception()  # else asyncio logs an error that nobody awaited
 
     async def beat(self, *others: "asyncio.Future[Any]") -> None:
-        """Waits for the time of one heartbeat, or until one of the others is done.
+        """Waits for the next beat of the connection, or until one of the others is done.
 
         Raises UnavailableError if the connection is lost, or nothing was received for two heartbeats. Raises Exception
         the error given to `end`.
         """
-        lost = asyncio.ensure_future(self._link.lost.wait())
-        waiting: list[asyncio.Future[Any]] = [self._ended, lost, *others]
-        try:
-            await asyncio.wait(waiting, timeout=HEARTBEAT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            lost.cancel()
+        waiting: list[asyncio.Future[Any]] = [self._ended, self._link.next_beat(), *others]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         if self._ended.done():
             self._ended.result()
         if self._link.lost.is_set():
             raise UnavailableError("the connection was lost")
         if any(other.done() for other in others):
             return
-        # Counted in calls, not in seconds: after a pause of this process the server gets time for a heartbeat.
+        # Counted in beats, not in seconds: after a pause of this process the server gets time for a heartbeat. The
+        # first one may come early: it counts as one with a message.
         self._missed = 0 if self._received else self._missed + 1
         self._received = False
         if self._missed >= 2:

@@ -31,4 +31,4 @@ def long_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def late_pulse(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy server may send its heartbeats late: a new attachment would deliver messages, or ask for them, again."""
-    monkeypatch.setattr("bus.pulse.HEARTBEAT_SECONDS", PULSE_SECONDS)
+    monkeypatch.setattr("bus.link.BEAT_SECONDS", PULSE_SECONDS)

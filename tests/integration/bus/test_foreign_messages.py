@@ -45,7 +45,7 @@ async def send(server: Server, of: Stream | Bucket, name: bytes, headers: bytes)
 async def test_a_consumer_of_a_stream_gets_them_like_any_other_message(
     name: bytes, headers: bytes, server: Server, bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bus.pulse.HEARTBEAT_SECONDS", 20.0)  # a busy server may send its heartbeats late
+    monkeypatch.setattr("bus.link.BEAT_SECONDS", 20.0)  # a busy server may send its heartbeats late
     handled: list[Message] = []
 
     async def handler(messages: Sequence[Message]) -> None:
