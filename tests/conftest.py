@@ -1,14 +1,16 @@
 """Settings of all tests, and the table of times by folder."""
 
 import gc
+import logging
 import os
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from operator import itemgetter
 from pathlib import Path, PurePosixPath
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 # If it is set, every `tas` that a test starts compiles the product again, and every worker compiles all tests.
@@ -39,8 +41,31 @@ EXAMPLES = int(os.environ.get("TAS_EXAMPLES", "25"))
 settings.register_profile("tas", max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tas")
 
+# By default, a traceback in the log is a drawing with all variables: 15 ms of processor time, and up to a second.
+structlog.configure(
+    processors=[
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.dev.set_exc_info,
+        structlog.processors.TimeStamper(fmt="%H:%M:%S.%f", key="time"),
+        structlog.processors.format_exc_info,
+        structlog.processors.KeyValueRenderer(key_order=["time", "level", "event"], drop_missing=True),
+    ]
+)
+
 pytest_plugins = ("tests.flakes", "tests.spread", "tests.integration.removal.tally")
 """Here, because the process that starts the workers of pytest-xdist may load no other conftest."""
+
+
+@pytest.fixture
+def logging_restored() -> Iterator[None]:
+    """For a test that configures the logging of its process."""
+    root = logging.getLogger()
+    handlers, level, configuration = root.handlers[:], root.level, structlog.get_config()
+    yield
+    structlog.configure(**configuration)
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.hookimpl(wrapper=True)

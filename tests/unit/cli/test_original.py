@@ -1,12 +1,9 @@
 """Command lines of the original TAS, as in its documentation and its deployment."""
 
 import json
-import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 from click.testing import CliRunner, Result
 
 from cli.loading import every_setting
@@ -149,16 +146,6 @@ def test_nothing_is_taken_from_the_pod_without_the_flag_of_the_original(files: d
 @pytest.mark.parametrize(("verbosity", "level"), [("0", "info"), ("3", "info"), ("4", "debug"), ("10", "debug")])
 def test_verbosity_is_a_log_level(verbosity: str, level: str) -> None:
     assert loaded("run extender", "-v", verbosity).log_level == level
-
-
-@pytest.fixture
-def logging_restored() -> Iterator[None]:
-    root = logging.getLogger()
-    before = root.handlers[:], root.level
-    yield
-    structlog.reset_defaults()
-    root.handlers[:] = before[0]
-    root.setLevel(before[1])
 
 
 @pytest.mark.usefixtures("logging_restored")

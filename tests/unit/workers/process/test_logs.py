@@ -2,7 +2,6 @@
 
 import io
 import logging
-from collections.abc import Iterator
 
 import orjson
 import pytest
@@ -13,15 +12,7 @@ from tests.integration.servers import eventually
 from workers.process.log_form import LogFormat, LogLevel
 from workers.process.logs import GroupedLog, ThrottledLog, configure_logging, logging_to
 
-
-@pytest.fixture(autouse=True)
-def _restore_logging() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    structlog.reset_defaults()
+pytestmark = pytest.mark.usefixtures("logging_restored")
 
 
 def logged(form: LogFormat, level: LogLevel = LogLevel.INFO) -> io.StringIO:
