@@ -39,6 +39,7 @@ from tas.verdict.verdict import (
 from tests.unit.growth import Work, is_within
 from tests.unit.tas.generators import (
     anything,
+    characters,
     label_names,
     label_values,
     metric_names,
@@ -381,7 +382,7 @@ RULE = {"metricname": "m", "operator": "GreaterThan", "target": 1}
 class TestPolicy:
     @given(
         policies(readable=False),
-        st.text(st.characters(codec="utf-8"), max_size=8),
+        st.text(characters, max_size=8),
         st.integers(0, 2**63 - 1),
         st.none() | st.integers(0, 2**32).map(float),
     )
@@ -452,7 +453,7 @@ class TestPolicy:
 
 
 class TestPod:
-    @given(label_values, st.none() | st.text(st.characters(codec="utf-8")), st.none() | times)
+    @given(label_values, st.none() | st.text(characters), st.none() | times)
     def test_encoded_reads_back(self, policy: str, node: str | None, since: float | None) -> None:
         waiting_since = None if since is None else datetime.fromtimestamp(since, UTC)
         record = PodRecord(policy=policy, uid="u", node=node, waiting_since=waiting_since, resource_version="7")
@@ -467,7 +468,7 @@ class TestPod:
             decode_pod(data)
 
 
-texts = st.text(st.characters(codec="utf-8"), max_size=8)
+texts = st.text(characters, max_size=8)
 since = st.none() | times
 label_verdicts = st.builds(
     LabelVerdict,
@@ -555,7 +556,7 @@ class TestVerdict:
 
 class TestFactsAndSynced:
     @given(
-        st.text(st.characters(codec="utf-8")),
+        st.text(characters),
         st.dictionaries(label_names, label_values),
         st.sampled_from(["", "4711"]),
     )

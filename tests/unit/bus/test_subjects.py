@@ -40,11 +40,9 @@ from tas.policy.policy import PolicyKey
 from tas.samples.parts import MAX_PARTS, Part
 from tas.samples.table import TableKey
 from tas.verdict.brake import ALL
-from tests.unit.tas.generators import policy_keys, source_names
+from tests.unit.tas.generators import matching, policy_keys, source_names
 
-node_names = st.from_regex(
-    r"[a-z0-9]([a-z0-9-]{0,9}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,9}[a-z0-9])?){0,4}", fullmatch=True
-)
+node_names = matching(r"[a-z0-9]([a-z0-9-]{0,9}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,9}[a-z0-9])?){0,4}")
 
 
 def test_a_name_with_dots_is_one_token() -> None:

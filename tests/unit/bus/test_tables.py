@@ -27,7 +27,7 @@ from tas.samples.sample import FUTURE_TOLERANCE, MAX_SAMPLE_AGE
 from tas.samples.table import Column, Reading, Table, TableKey, merge_tables, table_of
 from tas.values.quantity import MAX_QUANTITY, NANO, Quantity
 from tests.unit.growth import is_within
-from tests.unit.tas.generators import metric_names, quantities, source_names
+from tests.unit.tas.generators import matching, metric_names, quantities, source_names
 
 SUBJECT = "tas.tables.machine.1-0"
 KEY = TableKey("machine", Part(1, 0))
@@ -41,9 +41,7 @@ FIELDS = ("nodes", "metrics", "measured", "window", "ends")
 times = st.integers(1_000_000_000_000_000, 4_000_000_000_000_000).map(lambda microseconds: microseconds / 10**6)
 recent = st.integers(0, 3_600_000_000).map(lambda microseconds: ARRIVED - microseconds / 10**6)
 windows = st.none() | st.floats(0.001, 86400)
-node_lists = st.lists(
-    st.from_regex(r"[a-z0-9]([a-z0-9-]{0,9}[a-z0-9])?(\.[a-z]{1,3})?", fullmatch=True), max_size=5, unique=True
-)
+node_lists = st.lists(matching(r"[a-z0-9]([a-z0-9-]{0,9}[a-z0-9])?(\.[a-z]{1,3})?"), max_size=5, unique=True)
 
 
 def rfc3339(seconds: float) -> str:

@@ -23,17 +23,26 @@ from tas.values.quantity import MAX_QUANTITY, NANO, Quantity
 
 LABELLING = (StrategyType.DESCHEDULE, StrategyType.LABELING)
 
+characters = st.characters(exclude_categories=["Cs"])
+"""All characters of UTF-8. Given `codec="utf-8"`, Hypothesis tries each one in each process of a new clone: 2 s."""
+
+
+def matching(pattern: str) -> st.SearchStrategy[str]:
+    """Texts that are of this pattern as a whole."""
+    return st.from_regex(pattern, fullmatch=True, alphabet=characters)
+
+
 quantities = st.one_of(
     st.integers(-10, 10).map(lambda number: Quantity(number * NANO)),
     st.integers(-(2**65), 2**65).map(Quantity),
     st.integers(-MAX_QUANTITY, MAX_QUANTITY).map(Quantity),
 )
-metric_names = st.from_regex(r"[a-zA-Z0-9_:-]{1,20}", fullmatch=True)
-source_names = st.from_regex(r"[a-z0-9-]{1,12}", fullmatch=True)
-label_names = st.from_regex(r"[a-zA-Z0-9]([a-zA-Z0-9_.-]{0,9}[a-zA-Z0-9])?", fullmatch=True)
+metric_names = matching(r"[a-zA-Z0-9_:-]{1,20}")
+source_names = matching(r"[a-z0-9-]{1,12}")
+label_names = matching(r"[a-zA-Z0-9]([a-zA-Z0-9_.-]{0,9}[a-zA-Z0-9])?")
 label_values = st.just("") | label_names
-namespaces = st.from_regex(r"[a-z]([a-z0-9-]{0,9}[a-z0-9])?", fullmatch=True)
-policy_names = st.from_regex(r"[a-z]([a-z0-9-]{0,9}[a-z0-9])?(\.[a-z0-9]{1,5})?", fullmatch=True)
+namespaces = matching(r"[a-z]([a-z0-9-]{0,9}[a-z0-9])?")
+policy_names = matching(r"[a-z]([a-z0-9-]{0,9}[a-z0-9])?(\.[a-z0-9]{1,5})?")
 policy_keys = st.builds(PolicyKey, namespaces, policy_names)
 seconds = st.one_of(
     st.integers(0, 3600).map(float),
@@ -41,7 +50,7 @@ seconds = st.one_of(
     st.integers(0, 3600 * 10**9).map(lambda nanoseconds: nanoseconds / 1e9),
 )
 
-_label_keys = st.from_regex(r"([a-z]{1,5}\.[a-z]{2}/)?[a-zA-Z0-9]([a-zA-Z0-9_.-]{0,9}[a-zA-Z0-9])?", fullmatch=True)
+_label_keys = matching(r"([a-z]{1,5}\.[a-z]{2}/)?[a-zA-Z0-9]([a-zA-Z0-9_.-]{0,9}[a-zA-Z0-9])?")
 requirements = st.one_of(
     st.builds(
         Requirement,
@@ -132,7 +141,7 @@ def anything(words: tuple[str, ...] = ()) -> st.SearchStrategy[Any]:
     """Arbitrary nested values, with `words` often among the keys and texts."""
     texts = st.sampled_from(words) if words else st.nothing()
     keys = texts | st.one_of(
-        st.text(max_size=5), st.integers(), st.none(), st.booleans(), st.dates(), st.binary(max_size=3)
+        st.text(characters, max_size=5), st.integers(), st.none(), st.booleans(), st.dates(), st.binary(max_size=3)
     )
     return st.recursive(
         scalars | texts,

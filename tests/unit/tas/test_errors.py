@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tas.errors import MAX_TEXT, InvalidInputError, TasError, line_of, printable, shortened
-from tests.unit.tas.generators import anything
+from tests.unit.tas.generators import anything, characters
 
 
 def test_invalid_input_names_object_field_value_and_reason() -> None:
@@ -37,7 +37,7 @@ def test_shortened(value: Any, text: str) -> None:
     assert shortened(value) == text
 
 
-@given(st.text())
+@given(st.text(characters))
 def test_a_line_is_printable_and_printable_text_is_unchanged(text: str) -> None:
     assert printable(text).isprintable()
     assert line_of(text).isprintable()

@@ -29,6 +29,7 @@ from tas.enforcing.marks import (
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import MARK_PREFIX, Policy, PolicyKey
 from tas.verdict.verdict import ABSENT, HOLD, DesiredKind, DesiredLabel
+from tests.unit.tas.generators import characters
 
 KEY, OTHER = PolicyKey("a", "p"), PolicyKey("b", "p")
 RULE = {"metricname": "m", "operator": "GreaterThan", "target": 1}
@@ -246,7 +247,7 @@ def test_the_new_lists_keep_all_others_and_a_transition_has_its_time() -> None:
 
 
 keys = st.sampled_from(["p", "q", MARK_PREFIX + "p", MARK_PREFIX + "q", MARK_PREFIX, "telemetry.aware.scheduling.p/x"])
-json_values: st.SearchStrategy[Any] = st.none() | st.booleans() | st.integers() | st.text(max_size=3)
+json_values: st.SearchStrategy[Any] = st.none() | st.booleans() | st.integers() | st.text(characters, max_size=3)
 taint_lists = st.lists(
     st.builds(
         lambda key, more, effect: {"key": key, "effect": effect, **more},

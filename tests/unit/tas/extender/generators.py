@@ -5,6 +5,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from tests.unit.tas.generators import characters
+
 POD: dict[str, Any] = {
     "metadata": {"name": "p", "namespace": "default", "uid": "u-1", "labels": {"telemetry-policy": "demo"}}
 }
@@ -19,7 +21,7 @@ def body(**fields: Any) -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
-NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
+NAMES = st.text(characters, min_size=1, max_size=20)
 JSON_VALUES: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | NAMES,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),

@@ -12,8 +12,9 @@ from tas.extender.answers import error_body, filter_result, host_priorities
 from tas.extender.decision import FilterDecision, Outcome, ScoreDecision
 from tas.extender.wire import ExtenderArgs, decode_args
 from tas.scoring.score import Ranking
+from tests.unit.tas.generators import characters
 
-NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
+NAMES = st.text(characters, min_size=1, max_size=12)
 
 
 def item(name: str) -> dict[str, Any]:

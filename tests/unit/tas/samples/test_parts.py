@@ -16,9 +16,10 @@ from tas.samples.parts import (
     parse_part,
     part_number,
 )
+from tests.unit.tas.generators import matching
 
 PARTS = [1, 2, 4, 8, 16, 32, 64]
-names = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,9}[a-z0-9])?", fullmatch=True)
+names = matching(r"[a-z0-9]([a-z0-9-]{0,9}[a-z0-9])?")
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from tas.sources.result import MAX_ITEMS, MAX_VALUES, RefusalReason, SourceResul
 from tas.sources.series import Aggregate, Mappings, MetricMapping
 from tas.values.quantity import format_quantity, parse_quantity
 from tests.sources.answers import EVALUATED, QUERIES, Answer, golden
+from tests.unit.tas.generators import characters
 
 PLAIN = MetricMapping()
 JSON = {"Content-Type": "application/json"}
@@ -221,7 +222,7 @@ def test_every_number_as_prometheus_may_write_it_is_exact(number: float) -> None
 
 @given(
     junk=st.recursive(
-        st.none() | st.booleans() | st.floats() | st.text(),
+        st.none() | st.booleans() | st.floats() | st.text(characters),
         lambda inner: (
             st.lists(inner)
             | st.dictionaries(

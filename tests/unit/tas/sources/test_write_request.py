@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from tas.sources.write_request import STALE_MARKER, WriteError, decode_series, decode_write_request, value_of
 from tests.sources import writing
+from tests.unit.tas.generators import characters
 
-texts = st.text(st.characters(codec="utf-8"), max_size=20)
+texts = st.text(characters, max_size=20)
 all_bits = st.integers(0, 2**64 - 1)
 times = st.integers(-(2**63), 2**63 - 1)
 all_series = st.lists(

@@ -14,7 +14,7 @@ from tas.values.quantity import MAX_QUANTITY, Quantity
 from tas.verdict.evaluation import evaluate_policy
 from tas.verdict.size import NODE_BYTES, PolicySize, left_out, policy_size
 from tas.verdict.verdict import NodeVerdict, PolicyVerdict
-from tests.unit.tas.generators import policies
+from tests.unit.tas.generators import characters, policies
 
 NOW = 1_795_000_000.123456
 GENERATION = 2**63 - 1
@@ -52,7 +52,7 @@ def encoded(policy: Policy, verdict: PolicyVerdict) -> int:
 values = st.sampled_from([None, *(Quantity(value) for value in (0, MAX_QUANTITY - 1, 1 - MAX_QUANTITY))])
 
 
-@given(policy=policies(readable=False), uid=st.text(max_size=40), before=values, value=values)
+@given(policy=policies(readable=False), uid=st.text(characters, max_size=40), before=values, value=values)
 def test_no_verdict_is_larger_than_the_size_of_its_policy(
     policy: Policy, uid: str, before: Quantity | None, value: Quantity | None
 ) -> None:
