@@ -89,11 +89,11 @@ def test_a_package_that_may_only_be_read_is_copied_with_its_links(
         result = tas("--to", str(to))
         assert (result.exit_code, result.output) == (0, f"2 files in {to}\n")
         assert written == ["a.md", "README.md"]
-        page = to / "docs" / "how-to" / "a.md"
-        assert page.read_text() == (
+        copied = to / "docs" / "how-to" / "a.md"
+        assert copied.read_text() == (
             "root (`.` of the repository), [sinks](../../README.md), gone (`x` of the repository)\n"
         )
-        assert not page.stat().st_mode & 0o222
+        assert not copied.stat().st_mode & 0o222
     finally:
         for path in (*tmp_path.rglob("*"), tmp_path):
             path.chmod(path.stat().st_mode | 0o200)
