@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from bus.connection import Bus
@@ -10,8 +10,11 @@ from bus.errors import BusError
 from bus.rights.access import Access, is_refused
 from bus.trying import Tries, is_late
 
-CONNECT_SECONDS = 10.0
-"""How long a user may take to connect, if the server does not refuse the user: on a busy machine TLS takes seconds."""
+CONNECT_SECONDS = 3.0
+"""How long a command tries to connect as a user, if nobody listens at the address."""
+
+SLOW_SECONDS = 10.0
+"""How long it tries if somebody listens and does not answer: on a busy machine TLS takes seconds."""
 
 TRIES = Tries(is_late, times=3)
 """So often a server is asked that does not answer in time, each time on a new connection: a busy server loses some."""
@@ -25,11 +28,13 @@ POLL_SECONDS = 0.05
 @asynccontextmanager
 async def connected(address: str, access: Access) -> AsyncIterator[Bus]:
     """A connection, if it comes about in time; otherwise `last_error` says why not."""
+    clock = asyncio.get_running_loop().time
     async with Bus.connect(address, name="tas-cli", streams=(), access=access) as bus:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(CONNECT_SECONDS):
-                while not bus.connected and not is_refused(bus.last_error):  # noqa: ASYNC110 - a refusal is no event
-                    await asyncio.sleep(POLL_SECONDS)
+        began = clock()
+        while not bus.connected and not is_refused(bus.last_error):  # a refusal is no event
+            if clock() - began >= (SLOW_SECONDS if bus.is_slow else CONNECT_SECONDS):
+                break
+            await asyncio.sleep(POLL_SECONDS)
         yield bus
 
 
