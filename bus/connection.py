@@ -544,10 +544,10 @@ class Bus:
             await link.close(CLOSE_SECONDS)
 
     async def _open(self) -> Link:
-        """The next connection; tries without a time limit."""
+        """The next connection; tries without a time limit, until this one is closed."""
         clock = asyncio.get_running_loop().time
         failures, reported, again_at = 0, "", 0.0
-        while True:
+        while not self._closing:  # an attempt can lose a cancellation
             try:
                 return await self._open_with(await asyncio.to_thread(self._access.load))
             except (AccessError, UnavailableError) as error:
@@ -558,7 +558,9 @@ class Bus:
                     reported, again_at = reason, clock() + REASON_SECONDS
                     log.warning("bus_unreachable", connection=self.name, bus=self.address, error=self._last_error)
             failures += 1
-            await asyncio.sleep(RETRY.after(failures))
+            if not self._closing:
+                await asyncio.sleep(RETRY.after(failures))
+        raise asyncio.CancelledError
 
     async def _open_with(self, loaded: Loaded) -> Link:
         """A connection. Raises UnavailableError with what the server refused, or SlowError."""

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -317,3 +318,22 @@ async def test_a_connection_can_be_closed_while_it_is_being_opened(server: Serve
             await asyncio.sleep(chance.uniform(0, 0.02))
             unfinished += not bus.connected
     assert unfinished > 10
+
+
+async def test_an_attempt_that_loses_its_cancellation_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the loop of the product most attempts that a server refuses lose it: each user took 2 s to be closed."""
+    attempts, begun = 0, asyncio.Event()
+
+    async def attempt(*_: object, **__: object) -> Link:
+        nonlocal attempts
+        attempts += 1
+        begun.set()
+        if attempts == 1:
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+        raise UnavailableError("no connection")
+
+    monkeypatch.setattr(Link, "open", attempt)
+    async with asyncio.timeout(60), Bus.connect("nats://127.0.0.1:1", name="test"):
+        await begun.wait()
+    assert attempts == 1
