@@ -20,7 +20,7 @@ from tests.e2e.processes import free_ports
 
 T = TypeVar("T")
 
-QUICKEST_POLL, SLOWEST_POLL = 0.01, 0.2
+QUICKEST_POLL, SLOWEST_POLL = 0.01, 0.1
 """Seconds between the polls of a short and of a long wait."""
 
 LONGEST_REST = 1.0
@@ -153,7 +153,7 @@ async def eventually(
 ) -> float:
     """Waits until `holds()` is true, and returns the seconds of the wait; fails after `within` seconds.
 
-    `every`: the seconds between two polls. By default the next poll is after a fifth of the wait so far, and after
+    `every`: the seconds between two polls. By default the next poll is after an eighth of the wait so far, and after
     three times as long as the last one took, since a poll costs processor time that other tests need.
     """
     loop = asyncio.get_running_loop()
@@ -167,5 +167,5 @@ async def eventually(
         if answer:
             return waited
         assert waited < within, f"not true within {within:g} s: {holds}"
-        rest = max(min(max(waited / 5, QUICKEST_POLL), SLOWEST_POLL), min(3 * took, LONGEST_REST))
+        rest = max(min(max(waited / 8, QUICKEST_POLL), SLOWEST_POLL), min(3 * took, LONGEST_REST))
         await asyncio.sleep(rest if every is None else every)
