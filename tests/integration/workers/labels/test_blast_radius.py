@@ -294,7 +294,7 @@ async def test_a_node_that_waits_for_its_turn_is_not_admitted_anew_at_each_patch
     for number in range(policies):
         await world.policy(namespace, f"{name}-{number}", deschedule())
     first = (await world.bus.epoch(BREAKERS)).last_sequence
-    brake = BrakeSettings(label_rate=None, label_rate_all=Rate(600, 5))
+    brake = BrakeSettings(label_rate=None, label_rate_all=Rate(240, 5))
     async with evaluating(cluster.url), labels_running(cluster.kubeconfig, cluster.url, brake=brake) as labels:
         await eventually(lambda: all(cluster.labelled(f"{name}-{number}") for number in range(policies)))
         patches = labels.count("tas_label_patches_total", result="patched")
