@@ -29,7 +29,7 @@ LATE_SECONDS = 15.0
 """A new value may take so much longer than the pace, or twice as long as the pace: one failed scrape is not late."""
 
 MAX_LATE = 20
-"""Of so many metrics, those whose newest values are the oldest, it is said that they are late."""
+"""Of so many metrics it is said that they are late: those whose source has others that come, then the oldest."""
 
 
 class LateMetric(msgspec.Struct, frozen=True):
@@ -100,7 +100,7 @@ class Paces:
     def late(
         self, newest: Mapping[Series, Newest], stale_after: Mapping[Series, float], now: float
     ) -> list[LateMetric]:
-        """The metrics that come late at `now`, the oldest first, at most `MAX_LATE`.
+        """The metrics that come late at `now`, at most `MAX_LATE`, the oldest first.
 
         `stale_after` has the metrics that policies read, each with the longest time in seconds after which its samples
         are stale; `newest` those of them that have a value.
@@ -113,7 +113,7 @@ class Paces:
             if pace.is_late(now - newest[series].measured, stale_after[series]):
                 late[series] = pace
         fresh = {newest[series].source for series in self._paces.keys() - late.keys()}
-        return _oldest(
+        return _bounded(
             LateMetric(series[0], found.source, found.measured, pace.every, found.source in fresh)
             for series, pace in late.items()
             for found in (newest[series],)
@@ -126,9 +126,15 @@ def newest_late(found: Iterable[LateMetric]) -> list[LateMetric]:
     for each in found:
         key = each.metric, each.source
         by_metric[key] = max(each, by_metric.get(key, each), key=lambda one: one.measured)
-    return _oldest(by_metric.values())
+    return _bounded(by_metric.values())
 
 
-def _oldest(late: Iterable[LateMetric]) -> list[LateMetric]:
+def _bounded(late: Iterable[LateMetric]) -> list[LateMetric]:
     found = {(each.metric, each.source): each for each in late}  # a rule may name the source, and another one not
-    return nsmallest(MAX_LATE, found.values(), key=lambda each: (each.measured, each.source, each.metric))
+    # A source that gives nothing at all may have many metrics, and hides none of another source.
+    kept = nsmallest(MAX_LATE, found.values(), key=lambda each: (not each.others_come, *_age(each)))
+    return sorted(kept, key=_age)
+
+
+def _age(late: LateMetric) -> tuple[float, str, str]:
+    return late.measured, late.source, late.metric

@@ -168,6 +168,17 @@ def test_their_number_is_bounded_and_the_oldest_are_kept() -> None:
     assert [each.metric for each in late] == [f"m{number:02}" for number in range(MAX_LATE)]
 
 
+def test_a_source_that_gives_nothing_hides_no_late_metric_of_another_one() -> None:
+    newest: dict[Series, Newest] = {(f"m{number:02}", None): Newest(0.0, "dead") for number in range(MAX_LATE + 5)}
+    newest |= {("heat", None): Newest(900.0, "well"), ("load", None): Newest(999.0, "well")}
+    late = Paces().late(newest, dict.fromkeys(newest, 60.0), 1000.0)
+    assert len(late) == MAX_LATE
+    assert [(each.metric, each.source) for each in late if each.others_come] == [("heat", "well")]
+    assert late[-1].metric == "heat", "the oldest are first"
+    other = Paces().late({("n", None): Newest(1.0, "dead")}, {("n", None): 60.0}, 1000.0)
+    assert newest_late([*late, *other])[-1].metric == "heat"
+
+
 def test_of_what_two_replicas_say_the_newest_value_counts() -> None:
     one, other = LateMetric("m", "s", 10.0, 1.0), LateMetric("m", "s", 12.0, 2.0)
     another = LateMetric("n", "s", 11.0)
