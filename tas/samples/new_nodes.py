@@ -10,10 +10,13 @@ from math import inf
 from tas.errors import InvalidInputError
 
 MAX_NODES_OF_SOURCE = 20_000
-"""The most nodes that one source brings: those of which no sample was stored before."""
+"""The most nodes that one source brings since `materialize` started: those of which no sample was stored before."""
 
 MAX_NODES = 40_000
-"""The most nodes of all sources: so one that invents names leaves room for others."""
+"""The most nodes of all sources: so one that invents names leaves room for others.
+
+After a start nobody knows which source brought a stored node, so with several starts one source may bring all of these.
+"""
 
 RECOUNT_SECONDS = 60.0
 
