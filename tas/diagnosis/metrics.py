@@ -42,6 +42,8 @@ LATE_MEND = (
     "When there is too much to do"
 )
 
+METRIC_LATE_MEND = "does its exporter run, and does its program still publish it? tas trace says where its values stop"
+
 TRACE_MEND = "this names the stage where the value stops; docs/how-to/status.md says what to do there"
 
 
@@ -337,8 +339,12 @@ def health_with(late: Collection[str], source: str, found: Health) -> Health:
 def _late(facts: MetricFacts) -> Iterator[Finding]:
     """Whether new values come as often as a source is polled, from the source to what rules read."""
     late = late_sources(facts.sources, facts.held, facts.samples, facts.late, now=facts.now)
+    metrics = _late_metrics(facts.late, facts.now).values()
     for what in late.values():
-        yield finding("metrics.late", Severity.WARNING, what, LATE_MEND, run="tas get sources")
+        if what in metrics:
+            yield finding("metrics.late", Severity.WARNING, what, METRIC_LATE_MEND, run="tas runbook TasMetricLate")
+        else:
+            yield finding("metrics.late", Severity.WARNING, what, LATE_MEND, run="tas get sources")
     if not late:
         yield ok("metrics.late", "of each polled source there are new values of all its nodes and metrics")
 

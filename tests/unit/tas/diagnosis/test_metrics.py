@@ -222,6 +222,7 @@ def test_a_value_that_materialize_refuses_of_a_program_is_a_finding_for_ten_minu
     if is_found:
         what = "agent: 7 refused when they came, as sample a/agent: metrics.m = 'NaN'"
         assert one(found, "metrics.values").what == what
+        assert ("than there is room for" in one(found, "metrics.values").mend) is (reason == "capacity")
 
 
 def test_sources_that_contradict_each_other_are_found_by_the_smallest_tolerance() -> None:

@@ -182,6 +182,13 @@ def test_values_that_come_late_are_found_though_they_are_fresh_for_the_rules(
         stale_after=120.0,
     )
     assert bad(check_metrics(found)) == severity
+    for each in check_metrics(found):
+        if each.check == "metrics.late" and severity == {"metrics.late": Severity.WARNING}:
+            assert (each.run, "does the source answer" in each.mend) == ("tas get sources", True)
+    one_metric = msgspec.structs.replace(
+        found, late=[LateMetric("heat", "agent", NOW - 40, others_come=True)], sources={}, held=[]
+    )
+    assert one(check_metrics(one_metric), "metrics.late").run == "tas runbook TasMetricLate"
 
 
 @pytest.mark.parametrize(
