@@ -72,7 +72,7 @@ class PolicyAdmission:
         self.changed = asyncio.Event()
         self._room = PolicyRoom()
         self._seen: set[PolicyKey] = set()
-        self._log = ThrottledLog(log)
+        self._log = ThrottledLog(log, seconds=60.0)
 
     def begin(self) -> None:
         """A list begins."""

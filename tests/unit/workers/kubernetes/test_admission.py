@@ -1,9 +1,12 @@
 """What is kept of policies before a worker has them."""
 
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from tas.policy.room import WithoutRoom
 from workers.kubernetes.admission import Admitted, PolicyAdmission, admitted
@@ -52,3 +55,17 @@ def test_a_change_that_displaces_a_younger_policy_has_all_listed_again() -> None
     assert admitted(gone, admission) is gone
     assert not refused(admission.kept(policy("c", 10)))
     assert refused(admitted(Change(type=ChangeType.MODIFIED, object=policy("c", 50)), admission).object)
+
+
+def test_a_namespace_without_room_costs_one_line_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter((1000.0, 1001.0, 1059.0, 1061.0))
+    monkeypatch.setattr("workers.process.logs.time", SimpleNamespace(monotonic=partial(next, times)))
+    admission = PolicyAdmission()
+    with capture_logs() as logs:
+        for _ in range(4):
+            assert refused(admission.kept(policy("large", 200)))
+    assert not [*times]
+    assert [(each["event"], each["suppressed"]) for each in logs] == [
+        ("policy_without_room", 0),
+        ("policy_without_room", 2),
+    ]
