@@ -222,7 +222,8 @@ class Deliveries:
         if not free:
             crowded = NoPlaceError(
                 f"{self._stream.stream} has {len(self._places)} durable consumers such as {self._durable}, and none is "
-                f"of {self._holder}: tas bus mend DIR removes those that nobody uses"
+                f"of {self._holder}: tas bus mend DIR removes those that nobody uses; on an open bus: nats consumer rm "
+                f"{self._stream.stream} NAME"
             )
             self._bus.report(self._what, crowded)
             raise crowded

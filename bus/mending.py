@@ -13,6 +13,7 @@ from bus.buckets import (
     NANOSECONDS,
     SAMPLES,
     SAMPLES_CONSUMER,
+    SINK_CONSUMERS,
     TABLES,
     TABLES_CONSUMER,
     Bucket,
@@ -37,12 +38,19 @@ class Consumer(NamedTuple):
     Attributes:
         lasts: Whether it outlives by far who has made it.
         used: Whether somebody waits for its messages now.
+        holder: For whom it is, if its name does not say so: `notify-SINK`.
     """
 
     stream: str
     name: str
     lasts: bool
     used: bool
+    holder: str = ""
+
+    @property
+    def title(self) -> str:
+        """Its name, for a person."""
+        return f"{self.name} ({self.holder})" if self.holder else self.name
 
     def is_left(self, users: Collection[str], gone: Collection[str]) -> bool:
         """Whether it is to be removed. `users` are those who may have consumers of their name, `gone` the revoked ones.
@@ -58,6 +66,7 @@ class Consumer(NamedTuple):
 class _Config(msgspec.Struct):
     durable_name: str = ""
     inactive_threshold: int = 0
+    description: str = ""
 
 
 class _Info(msgspec.Struct):
@@ -195,6 +204,7 @@ def _consumer(of: Stream | Bucket, info: _Info) -> Consumer:
         name=info.name,
         lasts=bool(info.config.durable_name) or not 0 < threshold <= INACTIVE_SECONDS * NANOSECONDS,
         used=info.num_waiting > 0 or info.push_bound,
+        holder=info.config.description if info.name in SINK_CONSUMERS else "",
     )
 
 

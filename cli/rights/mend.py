@@ -75,8 +75,8 @@ def mend(settings: Settings, *, directory: Path | None, room: tuple[tuple[Bucket
     user from harming others. No message is deleted, except dead letters beyond the last 100 of a subscription.
     Consumers: only with DIR, the folder of the operator of a closed bus. Those of revoked users are removed, and
     those that last, are of no user in DIR, and that nobody waits for now. A subscription that does not run, of a
-    program without a user in DIR, is such a one: look at --dry-run first. With DIR a user does this whose
-    credentials nothing keeps; otherwise, on an open bus, who calls.
+    program without a user in DIR, is such a one, and so is a sink while notify does not run: look at --dry-run
+    first. With DIR a user does this whose credentials nothing keeps; otherwise, on an open bus, who calls.
     """
     configure_logging(LogFormat.CONSOLE, LogLevel.ERROR)
     try:
@@ -156,5 +156,5 @@ async def remove_left(bus: Bus, folder: OperatorFolder, *, dry_run: bool = False
 def _by_stream(consumers: Iterable[Consumer]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for each in sorted(consumers):
-        found.setdefault(each.stream, []).append(each.name)
+        found.setdefault(each.stream, []).append(each.title)
     return found

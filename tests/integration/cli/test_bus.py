@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from bus.buckets import LEASES, NODES, PODS, SAMPLES, TABLES, Bucket
+from bus.buckets import EVENTS, LEASES, NODES, PODS, SAMPLES, TABLES, Bucket
 from bus.connection import Bus
 from bus.errors import CrowdedError, ForbiddenError, FullError
 from bus.mending import consumers_of
@@ -565,6 +565,9 @@ async def test_a_stream_full_of_consumers_is_named_and_revoke_and_mend_make_room
         await eventually(is_silent)
         await thief.write_durable(NODES.stream, "bob_3", lasting, action="create")
         await earlier.write_durable(NODES.stream, "junk", lasting, action="create")
+        notify = await connect(folder / "users" / "tas-notify.creds", streams=())
+        position = {"ack_policy": "explicit", "filter_subject": "tas.events.>", "description": "notify-chat"}
+        await notify.write_durable(EVENTS.stream, "_sink_7", position, action="create")
         server.configuration = auth(folder)
         server.reload()
         await eventually(lambda: "does not accept" in thief.last_error)
@@ -575,6 +578,7 @@ async def test_a_stream_full_of_consumers_is_named_and_revoke_and_mend_make_room
         await eventually(reads)
         done = await tas("bus", "mend", str(folder), "--dry-run", "--bus", server.url)
         assert (done.code, "KV_NODES: 2 consumers would be removed: bob_3, junk" in done.out) == (0, True)
+        assert "EVENTS: 1 consumer would be removed: _sink_7 (notify-chat)" in done.out, "nobody waits for it"
         assert "KV_NODES: would be changed: allow_rollup_hdrs True to False" in done.out
         assert {"bob_3", "junk"} < await names()
         done = await tas("bus", "mend", str(folder), "--bus", server.url)
