@@ -134,9 +134,9 @@ class OperatorFolder:
         lost = {role: key for role, key in keys.signers_in(auth).items() if role in ROLES and _ROLE + role not in seeds}
         if lost and not replaces_lost:
             raise FilesError(
-                f"{path / 'keys' / (_ROLE + min(lost))}.seed: missing: by this key servers know the users of the role "
-                f"{min(lost)}: restore the file. If nobody has it: tas bus init {path} --replace-lost makes another "
-                "one, and new credentials of these users"
+                f"{', '.join(str(path / 'keys' / f'{_ROLE}{role}.seed') for role in sorted(lost))}: missing: by such a "
+                f"key servers know the users of a role: restore it. If nobody has it: tas bus init {path} "
+                "--replace-lost makes another one, and new credentials of these users"
             )
         folder = replace(folder, lost=lost)
         takes = keys.takes_earlier(auth)
