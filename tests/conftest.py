@@ -58,7 +58,10 @@ pytest_plugins = ("tests.flakes", "tests.spread", "tests.integration.removal.tal
 
 
 GARBAGE = (10_000, 10, 10)
-"""When garbage is collected: rarely, for most is freed without it. It took 4 % of the processor time of the tests."""
+"""When garbage is collected: rarely, for most is freed without it. It took 4 % of the processor time of the tests.
+
+So a socket or a coroutine that a test leaves in a circle of objects may fail a later test: look at earlier ones, too.
+"""
 
 
 @pytest.fixture

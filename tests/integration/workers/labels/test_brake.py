@@ -96,6 +96,7 @@ async def test_a_breaker_trips_before_one_label_too_many_freezes_and_is_reset_by
     await sampled(world, [first, second], health=1)
     for node in (first, second):
         await eventually(has(world, node, name, VIOLATING))
+    await eventually(lambda: labels.count("tas_labelled_nodes") == 2)
     await sampled(world, [third], health=1)
     await wait_for_trip(world, name)
     await eventually(lambda: labels.count("tas_breakers_tripped") == 1)

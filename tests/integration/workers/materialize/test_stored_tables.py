@@ -492,10 +492,10 @@ async def test_every_watch_of_a_table_gets_one_entry_for_each_poll(materialized:
     watch = Watch(bus, NODE_TABLES.to(lambda entry: entries.append(str(entry.key.part))), on_epoch=lambda _: None)
     followed = FollowedView(bus, default_stale_after=60)
     async with running(watch), running(followed):
-        for poll in range(1, 4):
+        for poll in range(1, 5):
             await publish(bus, {node: {"load": str(poll)} for node in NAMES})
             await eventually(partial(has_load, followed, poll))
-            # The view is another reader, and may have the entry first. One too many would never be equal.
+            # The view is another reader, and may have the entry first. With one too many the next poll is never equal.
             await eventually(partial(has_entries, entries, poll))
 
 
