@@ -30,7 +30,7 @@ AGES |= dict.fromkeys(("tas_source_value_age_seconds", "tas_view_value_age_secon
 
 LATENESS = {
     *("TasLabelsLate", "TasSamplesLate", "TasNotStored"),
-    *("TasSourceBehind", "TasSourceValuesOld", "TasValuesLate", "TasMetricLate"),
+    *("TasSourceBehind", "TasSourceValuesOld", "TasValuesLate"),
     "TasLabelsFlapping",
 }
 """These may also fire in other stories: this machine is busy, and a poll is late or lost when a bus is lost; and the

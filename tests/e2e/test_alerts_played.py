@@ -76,6 +76,7 @@ MOMENTS: Mapping[str, tuple[str, Callable[[float], bool]]] = {
     "TasEvictionLabelsNotWritten": ("tas_eviction_nodes_failing", lambda count: count > 0),
     "TasSinkBehind": ("tas_notify_lag_seconds", lambda lag: lag > 0),
     "TasApiServerSilent": ("tas_kubernetes_silent_seconds", lambda seconds: seconds > 12),
+    "TasMetricLate": ("tas_metric_late_seconds", lambda _: True),
 }
 """The state of an alert that a busy machine has for seconds, in which a source or a server does not answer."""
 
@@ -499,9 +500,10 @@ async def monitoring_is_dead(cluster: Cluster) -> None:
         return (await cluster.said("get", "verdicts")).count("violated") == 4
 
     await eventually(all_are_rejected, every=0.1)
-    async with stage.story("TasManyKeptRejections", minutes=12) as during:  # the source gives its other metrics
-        cluster.sandbox.metrics.forget("kept_metric")
+    async with stage.story("TasManyKeptRejections", "TasMetricLate", minutes=12) as during:
+        cluster.sandbox.metrics.forget("kept_metric")  # the source gives its other metrics
         await stage.is_at(kept, lambda count: count == 4)
+        await stage.is_at("tas_metric_late_seconds", lambda age: age > 6)
         during.extend(await stage.scrapes())
         explained = json.loads(await cluster.said("explain", "node", NAMES[0], "--stale-after", "3s", "--json"))
         assert '"rejects_by_kept": true' in json.dumps(explained)
