@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cli.configure.files import FilesError
-from cli.rights.folder import CLUSTER, OperatorFolder
+from cli.rights.folder import CLUSTER, OperatorFolder, make_private, write
 
 
 def opened(folder: Path, password: str | None = None) -> OperatorFolder:
@@ -47,3 +47,15 @@ def test_the_password_is_in_no_text_of_the_folder(tmp_path: Path) -> None:
     assert folder.cluster_password not in repr(folder)
     for key in (folder.keys.operator, folder.keys.system, folder.keys.account):
         assert key.seed not in repr(folder)
+
+
+def test_each_lost_key_of_a_role_is_named_at_once(tmp_path: Path) -> None:
+    folder = tmp_path / "operator"
+    make_private(folder)
+    write(OperatorFolder.open(folder).steps(now=0.0))
+    keys = [folder / "keys" / f"role-{role}.seed" for role in ("labels", "reader")]
+    for key in keys:
+        key.unlink()
+    with pytest.raises(FilesError) as raised:
+        OperatorFolder.open(folder)
+    assert str(raised.value).startswith(f"{keys[0]}, {keys[1]}: missing: by such a key")
