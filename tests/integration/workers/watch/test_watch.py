@@ -280,7 +280,7 @@ async def test_a_policy_beyond_a_bound_is_stored_with_the_problem_and_without_it
 
 
 async def test_a_namespace_full_of_policies_takes_no_room_of_others_and_each_of_its_policies_says_so(
-    admin: Admin, bus: Bus, namespace: str, monkeypatch: pytest.MonkeyPatch
+    sandbox: Sandbox, admin: Admin, bus: Bus, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The oldest ones count. Those in excess are small on the bus, and count once there is room; two replicas agree."""
     monkeypatch.setattr("workers.kubernetes.reflector.ADMISSION_SECONDS", ADMISSION_SECONDS)
@@ -318,9 +318,15 @@ async def test_a_namespace_full_of_policies_takes_no_room_of_others_and_each_of_
         assert "older ones of" in str(last.problems)
         for each in (first, second):
             await each.ready()
+
+        def lists() -> int:
+            return sum(policies_of_ours(call) and call.verb == "list" for call in sandbox.calls)
+
+        listed = lists()
         await admin.delete_policy(namespace, "p-01")
         names.remove("p-01")
         await eventually(partial(count_as_expected, ["p-00", "p-02", "p-03"]))
+        await eventually(lambda: lists() == listed + 2)  # one of each replica
 
         def has_written(count: float) -> bool:
             return sum(each.writes("taspolicies", "put") for each in (first, second)) == count
@@ -330,9 +336,10 @@ async def test_a_namespace_full_of_policies_takes_no_room_of_others_and_each_of_
             await admin.create_policy("default", name, strategies=large)
             await first.has_policy("default", name, lambda record: not record.problems)
             await eventually(partial(has_written, quiet + number))
-            # If all policies were listed again because of this one, it would have begun by then.
+            # If all policies were listed again because of this one, that would have begun by then.
             await eventually(partial(is_past, time.monotonic() + 2 * ADMISSION_SECONDS))
         assert has_written(quiet + 2)
+        assert lists() == listed + 2
 
 
 def is_past(at: float) -> bool:
