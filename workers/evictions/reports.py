@@ -36,7 +36,10 @@ class EvictionReports:
         gauge("tas_eviction_labels", "Pods with the eviction label.").set_function(labels)
         queue.export(
             gauge("tas_eviction_nodes_pending", "Nodes with a pod whose eviction label waits to be changed."),
-            gauge("tas_eviction_nodes_failing", "Nodes with a pod whose eviction label could not be changed."),
+            gauge(
+                "tas_eviction_nodes_failing",
+                "Nodes with a pod whose eviction label could not be changed twice in a row.",
+            ),
         )
 
     def patched(self, pod: PodKey, node: str, reasons: Reasons, *, age: float) -> None:

@@ -58,19 +58,19 @@ class WorkQueue:
 
     @property
     def failing(self) -> int:
-        """The number of keys whose last handling failed."""
-        return len(self._failures)
+        """The number of keys that failed more than once in a row: one conflict is nothing."""
+        return len(self._failing())
 
     def export(self, pending: Gauge, failing: Gauge) -> None:
-        """Has the gauges show how many keys wait, and of how many the last handling failed."""
+        """Has the gauges show how many keys wait, and how many fail."""
         pending.set_function(lambda: len(self))
         failing.set_function(lambda: self.failing)
 
     def concerns(self, noun: str) -> Iterator[str]:
-        """A sentence about the keys, each a `noun`, whose last two handlings failed: one conflict is nothing."""
-        again = sorted(key for key, count in self._failures.items() if count > 1)
-        if again:
-            yield f"{counted(len(again), noun)} cannot be written, as {again[0]}: {self._reasons[again[0]]}"
+        """A sentence about the keys that fail, each a `noun`."""
+        if failing := self._failing():
+            first = min(failing)
+            yield f"{counted(len(failing), noun)} cannot be written, as {first}: {self._reasons[first]}"
 
     def add(self, key: str, *, after: float = 0.0) -> None:
         """Adds a key, to be handled after so many seconds or earlier."""
@@ -136,6 +136,9 @@ class WorkQueue:
         times = [when for when in (retry_at, added) if when is not None]
         if times:
             self._set(key, min(times))
+
+    def _failing(self) -> list[str]:
+        return [key for key, count in self._failures.items() if count > 1]
 
     def _end_failures(self, key: str) -> None:
         self._failures.pop(key, None)

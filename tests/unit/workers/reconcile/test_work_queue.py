@@ -120,9 +120,8 @@ async def test_a_forgotten_key_loses_its_backoff(monkeypatch: pytest.MonkeyPatch
 
     async with running(handle) as queue:
         queue.add("a")
-        await eventually(lambda: queue.failing == 1)
+        await eventually(lambda: times == 1)
         queue.forget("a")
-        assert queue.failing == 0
         queue.add("a")
         await eventually(lambda: times == 2)
 
@@ -207,7 +206,7 @@ async def test_a_failed_key_waits_longer_each_time_also_if_it_is_added_again() -
 
     async with running(handle) as queue:
         queue.add("a")
-        await eventually(lambda: queue.failing == 1)
+        await eventually(lambda: len(times) == 1)
         for _ in range(5):
             queue.add("a")
         await eventually(lambda: len(times) == 4 and len(queue) == 0 and queue.failing == 0)
@@ -229,7 +228,7 @@ async def test_a_pause_delays_all_keys() -> None:
 
     async with running(handle) as queue:
         queue.add("throttled")
-        await eventually(lambda: queue.failing == 1)
+        await eventually(lambda: "throttled" in handled)
         queue.add("b")
         await eventually(lambda: "b" in handled)
     assert handled["b"] - handled["throttled"] >= 0.3
@@ -255,7 +254,7 @@ async def test_a_shorter_pause_does_not_end_a_longer_one() -> None:
     async with running(handle) as queue:
         queue.add("short")
         queue.add("long")
-        await eventually(lambda: queue.failing == 2)
+        await eventually(lambda: handled.keys() == {"short", "long"})
         queue.add("b")
         await eventually(lambda: "b" in handled)
     assert handled["b"] - handled["long"] >= 0.3
@@ -340,6 +339,25 @@ async def test_keys_that_take_too_long_together_are_handled_fewer_at_once_and_mo
             queue.add(f"b{number}")
         await eventually(lambda: len(queue) == 0)
     assert (len(set(handled)), most) == (128, 16)
+
+
+async def test_a_key_fails_after_more_than_one_failure_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 300 changes a second, of which one in 20 conflicts, some key has always failed once: no alert is to see it."""
+    monkeypatch.setattr(work_queue, "RETRY", Backoff(first=0.001, longest=0.001))
+    seen: list[int] = []
+
+    async def handle(_: str) -> None:
+        seen.append(queue.failing)
+        if len(seen) in (1, 2, 4):
+            raise RequeueError("conflict")
+        if len(seen) == 3:
+            queue.add("a")
+
+    async with running(handle) as queue:
+        queue.add("a")
+        await eventually(lambda: len(seen) == 5 and len(queue) == 0)
+        assert seen == [0, 0, 1, 0, 0]
+        assert queue.failing == 0
 
 
 async def test_only_keys_that_fail_again_are_a_concern_until_they_succeed() -> None:
