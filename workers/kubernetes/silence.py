@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from math import inf, nan
 
+from workers.kubernetes.errors import SilentError
+
 PARTS = 3
 """Within the time after which a silent watch is opened again, at least so many requests are sent if nothing comes.
 
@@ -22,7 +24,7 @@ class Silence:
 
     def __init__(self) -> None:
         self._heard_at = -inf
-        self._closed_at = -inf  # when a watch last ended: whoever reads it asks then
+        self._asked_at = -inf  # when a watch last ended since its turn had come: whoever reads it asks then
         self._watches: dict[object, float] = {}  # when each last got something
         self._followers = 0
         self._followed_since = inf
@@ -47,14 +49,19 @@ class Silence:
 
     @contextmanager
     def watching(self) -> Iterator[object]:
-        """Within it a watch is open; what comes by it is noted with the object."""
+        """Within it a watch is open; what comes by it is noted with the object.
+
+        A SilentError says that the watch is opened again. If its reader leaves, nobody asks.
+        """
         watch = object()
         self._watches[watch] = time.monotonic()
         try:
             yield watch
+        except SilentError:
+            self._asked_at = time.monotonic()
+            raise
         finally:
             del self._watches[watch]
-            self._closed_at = time.monotonic()
 
     def heard(self, watch: object | None = None) -> None:
         """Something has come, by this watch or as another answer."""
@@ -71,7 +78,7 @@ class Silence:
         """
         now = time.monotonic()
         until = self._watches[watch] + seconds
-        turn = max(self._heard_at, self._closed_at) + seconds / max(PARTS, len(self._watches))
+        turn = max(self._heard_at, self._asked_at) + seconds / max(PARTS, len(self._watches))
         if watch is not min(self._watches, key=self._watches.__getitem__):
             turn = max(turn, now + seconds / 100)  # that of another one: look again soon
         return min(until, turn) - now

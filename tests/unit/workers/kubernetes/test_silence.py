@@ -1,11 +1,12 @@
 """Watches of a client that take turns to ask a silent API server: how often, and how soon one of them does."""
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from math import isnan
 from types import SimpleNamespace
 
 import pytest
 
+from workers.kubernetes.errors import SilentError
 from workers.kubernetes.silence import Silence
 
 SECONDS = 90.0
@@ -40,11 +41,17 @@ class Played:
             if self.silence.remaining(first, SECONDS) > 1e-9:
                 continue
             number, stack = self._open.pop(first)
-            stack.close()
+            with suppress(SilentError), stack:
+                raise SilentError("no data")
             self.asked.append((number, round(self.now - 1000.0, 6)))
             if answered:
                 self.silence.heard()
                 self._open_one(number)
+
+    def leave(self, number: int) -> None:
+        """The reader of a watch leaves: it asks nothing."""
+        (watch,) = (watch for watch, (found, _) in self._open.items() if found == number)
+        self._open.pop(watch)[1].close()
 
     def event(self, number: int) -> None:
         self.silence.heard(next(watch for watch, (found, _) in self._open.items() if found == number))
@@ -98,6 +105,18 @@ def test_without_an_answer_the_others_ask_one_after_the_other(monkeypatch: pytes
         played = Played(monkeypatch, stack, 3)
         played.until(SECONDS, answered=False)
     assert played.asked == [(0, SECONDS / 3), (1, 2 * SECONDS / 3), (2, SECONDS)]
+
+
+def test_a_reader_that_leaves_asks_nothing_so_the_turn_of_the_others_does_not_begin_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with ExitStack() as stack:
+        played = Played(monkeypatch, stack, 2)
+        played.until(SECONDS / 3 - 1)
+        played.now = 1000.0 + SECONDS / 3 - 1
+        played.leave(0)
+        played.until(SECONDS)
+    assert played.asked[0] == (1, SECONDS / 3)
 
 
 def test_the_age_is_not_known_while_nothing_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
