@@ -18,7 +18,10 @@ from workers.following.followed_view import FollowedView
 CHECK_SECONDS = 5.0
 
 SHARE = 50
-"""The pause is at least so many times as long as the check."""
+"""The pause is so many times as long as the work of a look, if that is longer than `CHECK_SECONDS`."""
+
+LONGEST_PAUSE_SECONDS = 30.0
+"""So a late metric is found within a minute, and the pace is learned of metrics whose values are stale soon."""
 
 AT_ONCE = 100
 """So many nodes, whose samples did not come in tables, are looked at in one piece."""
@@ -30,6 +33,7 @@ class LateMetrics(Collector):
     def __init__(self, followed: FollowedView, *, registry: CollectorRegistry) -> None:
         self._followed = followed
         self._paces = Paces()
+        self._worked = self._began = 0.0  # the seconds of work of this look, and when its current piece began
         self.found: Sequence[LateMetric] = ()
         registry.register(self)
 
@@ -38,12 +42,22 @@ class LateMetrics(Collector):
         pause = CHECK_SECONDS
         while True:
             await asyncio.sleep(pause)
-            began = time.monotonic()
-            limits = self._limits()
-            newest = await self._newest(limits)
-            is_complete = self._followed.unready() is None
-            self.found = self._paces.late(newest, limits, time.time()) if is_complete else ()
-            pause = max(CHECK_SECONDS, SHARE * (time.monotonic() - began))
+            pause = await self._look()
+
+    async def _look(self) -> float:
+        """Returns the seconds until the next look: by its own work, and not by that of the tasks that run between."""
+        self._worked, self._began = 0.0, time.monotonic()
+        limits = self._limits()
+        newest = await self._newest(limits)
+        is_complete = self._followed.unready() is None
+        self.found = self._paces.late(newest, limits, time.time()) if is_complete else ()
+        worked = self._worked + time.monotonic() - self._began
+        return min(max(CHECK_SECONDS, SHARE * worked), LONGEST_PAUSE_SECONDS)
+
+    async def _let_others_run(self) -> None:
+        self._worked += time.monotonic() - self._began
+        await asyncio.sleep(0)
+        self._began = time.monotonic()
 
     def _limits(self) -> dict[Series, float]:
         """The metrics that policies read, each with the longest time after which a policy counts it as stale."""
@@ -64,12 +78,12 @@ class LateMetrics(Collector):
                     found[series] = Newest(measured, source)
 
         for metric in metrics:
-            await asyncio.sleep(0)
+            await self._let_others_run()
             for source, measured in list(view.table_times(metric)):
                 note(metric, source, measured)
         for number, node in enumerate(list(view.sampled_nodes)):
             if number % AT_ONCE == 0:
-                await asyncio.sleep(0)
+                await self._let_others_run()
             for scrape in view.single_samples(node):
                 for metric in metrics & scrape.metrics.keys():
                     note(metric, scrape.source, scrape.time)

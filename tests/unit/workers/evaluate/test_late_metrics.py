@@ -32,6 +32,41 @@ def turns_of(view: View) -> tuple[int, dict[Series, Newest]]:
         pieces += 1
 
 
+@pytest.mark.parametrize(
+    ("own", "others", "pause"),
+    [(0.001, 0.02, 5.0), (0.02, 0.02, 5.0), (0.1, 0.02, 20.0), (0.1, 9.0, 20.0), (3.0, 0.02, 30.0)],
+)
+def test_the_pause_goes_by_the_work_of_a_look_whatever_others_do_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, own: float, others: float, pause: float
+) -> None:
+    """Under load the tasks that run between its pieces took most of a look, and the next look came minutes later."""
+    monkeypatch.setattr(late_metrics, "AT_ONCE", 10)
+    now, view = NOW, View()
+    clock = SimpleNamespace(monotonic=lambda: now, time=lambda: now)
+    monkeypatch.setattr(late_metrics, "time", clock)
+    for number in range(40):
+        view.add_samples(f"n{number}", [scrape("new", 1 + number, "m")], NOW)
+    followed = cast("Any", SimpleNamespace(view=view, unready=lambda: None))
+    late, pieces = LateMetrics(followed, registry=CollectorRegistry()), 0
+    single_samples = view.single_samples
+
+    def slow(node: str) -> Any:
+        nonlocal now
+        now += own / 10
+        return single_samples(node)
+
+    monkeypatch.setattr(view, "single_samples", slow)
+    steps, found = late._look().__await__(), None
+    while found is None:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found = end.value
+        else:
+            now, pieces = now + others, pieces + 1
+    assert (found, pieces) == (pytest.approx(pause), 4)
+
+
 def scrape(source: str, ago: float, *metrics: str) -> Scrape:
     return Scrape(source=source, measured=NOW - ago, arrived=NOW, sequence=1, metrics=dict.fromkeys(metrics, VALUE))
 
