@@ -12,7 +12,10 @@ from typing import NamedTuple
 from tas.policy.policy import PolicyKey, StrategyType
 
 NAMESPACE_BYTES = 8 << 20
-"""The most bytes of the policies of a namespace on the bus: a quarter of what all have, and 128 of the largest."""
+"""The most bytes of the records of those that count: a quarter of what the records of all namespaces may have.
+
+The others have records of 0.5 to 1.1 KiB, without rules; only a ResourceQuota limits their number.
+"""
 
 _Age = tuple[float, str]
 """When a policy was created, and its name: two may have one time."""

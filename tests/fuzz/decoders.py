@@ -86,6 +86,7 @@ from workers.extender.instant_query import MAX_BODY_BYTES as MAX_QUERY_BYTES
 from workers.extender.instant_query import parse_parameters
 from workers.inventory.cards import node_inventory
 from workers.kubernetes import client as kubernetes
+from workers.kubernetes.admission import policy_record
 from workers.kubernetes.credentials import Credentials
 from workers.kubernetes.errors import ConfigurationError, UnavailableError, error_of
 from workers.kubernetes.resources import (
@@ -101,7 +102,7 @@ from workers.policies.files import parse_file
 from workers.process.manifests import MAX_BYTES as MAX_MANIFEST_BYTES
 from workers.process.manifests import ManifestError, read_yaml
 from workers.scheduler.http import MAX_BODY_BYTES
-from workers.watch.worker import node_facts, pod_record, policy_record
+from workers.watch.worker import node_facts, pod_record
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "contract" / "golden"

@@ -7,6 +7,9 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 import structlog
 
+from bus.kinds import POLICY_RECORDS
+from bus.records.policies import PolicyRecord
+from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey
 from tas.policy.room import PolicyRoom, without_room
 from workers.kubernetes.client import Change, ChangeType, ListReader
@@ -65,13 +68,35 @@ def admitted(change: Change[T], admission: Admission[T]) -> Change[T]:
     return msgspec.structs.replace(change, object=admission.kept(change.object))
 
 
+def policy_record(found: PolicyObject) -> tuple[PolicyKey, PolicyRecord]:
+    """The record of a TASPolicy for the bus, with all its problems.
+
+    Invalid parts have no effect (`tas.policy.manifest`), so an invalid policy is stored, too.
+    """
+    metadata = found.metadata
+    key = PolicyKey(metadata.namespace, metadata.name)
+    policy, problems = parse_policy(key, found.spec)
+    return key, PolicyRecord(
+        policy=policy,
+        uid=metadata.uid,
+        generation=metadata.generation,
+        problems=problems,
+        resource_version=metadata.resource_version,
+        created=None if metadata.creation_timestamp is None else metadata.creation_timestamp.timestamp(),
+    )
+
+
 class PolicyAdmission:
-    """Keeps no rules of the policies for which their namespace has no room (`tas.policy.room`)."""
+    """Keeps no rules of the policies for which their namespace has no room (`tas.policy.room`).
+
+    A policy takes what its record takes on the bus: with the problems, that may be many times its spec.
+    """
 
     def __init__(self) -> None:
         self.changed = asyncio.Event()
         self._room = PolicyRoom()
         self._seen: set[PolicyKey] = set()
+        self._sizes: dict[PolicyKey, tuple[tuple[str, int], int]] = {}  # of the record of a uid and a generation
         self._log = ThrottledLog(log, seconds=60.0)
 
     def begin(self) -> None:
@@ -84,8 +109,7 @@ class PolicyAdmission:
         key = PolicyKey(metadata.namespace, metadata.name)
         self._seen.add(key)
         created = metadata.creation_timestamp
-        size = len(msgspec.json.encode(found.spec))
-        if self._room.put(key, 0.0 if created is None else created.timestamp(), size):
+        if self._room.put(key, 0.0 if created is None else created.timestamp(), self._size(key, found)):
             self.changed.set()
         if not self._room.is_refused(key):
             return found
@@ -102,6 +126,15 @@ class PolicyAdmission:
         """A policy was deleted."""
         self._remove(PolicyKey(found.metadata.namespace, found.metadata.name))
 
+    def _size(self, key: PolicyKey, found: PolicyObject) -> int:
+        """The bytes of its record. Each spec is parsed once: those without room may be many, and each list has all."""
+        version = (found.metadata.uid, found.metadata.generation)
+        known = self._sizes.get(key)
+        if known is None or known[0] != version:
+            known = self._sizes[key] = (version, POLICY_RECORDS.size(policy_record(found)[1]))
+        return known[1]
+
     def _remove(self, key: PolicyKey) -> None:
+        self._sizes.pop(key, None)
         if self._room.remove(key):
             self.changed.set()

@@ -27,15 +27,14 @@ from bus.records.nodes import NodeFacts
 from bus.records.pods import PodRecord
 from bus.records.policies import PolicyRecord
 from tas.enforcing.pod import PodKey, Unscheduled, binding_of, needs_filter, waiting_since
-from tas.policy.manifest import parse_policy
 from tas.policy.policy import POD_LABEL, PolicyKey
 from workers.following.policy_log import PolicyLog
+from workers.kubernetes.admission import policy_record
 from workers.kubernetes.reflectors import Reflectors
 from workers.kubernetes.resources import (
     LabelledNode,
     Object,
     PodObject,
-    PolicyObject,
     time_in,
 )
 from workers.process.logs import ThrottledLog
@@ -51,24 +50,6 @@ GATHER_SECONDS = 0.1
 """How long changes of pods are gathered during a burst: a scheduler places hundreds of pods a second, and each write
 alone costs `watch`, the bus and its readers more. A reader that acts on the first pods of a burst, such as the extender
 for a `podCost`, may know the later ones so much later."""
-
-
-def policy_record(found: PolicyObject) -> tuple[PolicyKey, PolicyRecord]:
-    """The record of a TASPolicy for the bus, with all its problems.
-
-    Invalid parts have no effect (`tas.policy.manifest`), so an invalid policy is stored, too.
-    """
-    metadata = found.metadata
-    key = PolicyKey(metadata.namespace, metadata.name)
-    policy, problems = parse_policy(key, found.spec)
-    return key, PolicyRecord(
-        policy=policy,
-        uid=metadata.uid,
-        generation=metadata.generation,
-        problems=problems,
-        resource_version=metadata.resource_version,
-        created=None if metadata.creation_timestamp is None else metadata.creation_timestamp.timestamp(),
-    )
 
 
 MAX_LABELS_BYTES = 512 << 10

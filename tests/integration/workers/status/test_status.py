@@ -113,7 +113,7 @@ async def test_while_nobody_runs_evaluate_a_policy_is_not_ready(world: World, bu
 async def test_a_policy_for_which_its_namespace_has_no_room_says_so(
     world: World, bus: Bus, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tas.policy.room.NAMESPACE_BYTES", 400)
+    monkeypatch.setattr("tas.policy.room.NAMESPACE_BYTES", 900)
     async with KubernetesClient.connect(kubeconfig, worker="status") as client:
         worker = PolicyStatus(
             bus, client, Reflectors(client), registry=CollectorRegistry(), default_stale_after=STALE_SECONDS

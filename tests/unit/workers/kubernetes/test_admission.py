@@ -8,21 +8,32 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from bus.kinds import POLICY_RECORDS
 from tas.policy.room import WithoutRoom
-from workers.kubernetes.admission import Admitted, PolicyAdmission, admitted
+from workers.kubernetes import admission as admission_module
+from workers.kubernetes.admission import Admitted, PolicyAdmission, admitted, policy_record
 from workers.kubernetes.client import Change, ChangeType, Collected
 from workers.kubernetes.resources import PolicyObject
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tas.policy.room.NAMESPACE_BYTES", 100)
+def policy_of(name: str, strategies: dict[str, Any], generation: int = 1) -> PolicyObject:
+    created = "2026-01-01T00:00:00Z"
+    metadata = {"name": name, "namespace": "tenant", "creationTimestamp": created, "generation": generation}
+    return msgspec.convert({"metadata": metadata, "spec": {"strategies": strategies}}, PolicyObject)
 
 
 def policy(name: str, size: int) -> PolicyObject:
-    metadata: dict[str, Any] = {"name": name, "namespace": "tenant", "creationTimestamp": "2026-01-01T00:00:00Z"}
-    spec = {"strategies": {"deschedule": {}}, "x": "x" * size}
-    return msgspec.convert({"metadata": metadata, "spec": spec}, PolicyObject)
+    rule = {"metricname": "m" + "x" * size, "operator": "Equals", "target": 1}
+    return policy_of(name, {"deschedule": {"rules": [rule]}}, generation=1 + size)
+
+
+def bytes_of(found: PolicyObject) -> int:
+    return POLICY_RECORDS.size(policy_record(found)[1])
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tas.policy.room.NAMESPACE_BYTES", 2 * bytes_of(policy("a", 0)) + 22)
 
 
 def refused(found: PolicyObject) -> bool:
@@ -63,9 +74,40 @@ def test_a_namespace_without_room_costs_one_line_a_minute(monkeypatch: pytest.Mo
     admission = PolicyAdmission()
     with capture_logs() as logs:
         for _ in range(4):
-            assert refused(admission.kept(policy("large", 200)))
+            assert refused(admission.kept(policy("large", 2000)))
     assert not [*times]
     assert [(each["event"], each["suppressed"]) for each in logs] == [
         ("policy_without_room", 0),
         ("policy_without_room", 2),
     ]
+
+
+def test_policies_with_many_problems_take_the_room_of_their_records_and_are_parsed_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A spec of 2 KB has 100 problems of 100 bytes, so specs of a sixth of the bucket filled it."""
+    policies = [policy_of(f"p{number:02}", {f"a{each}": {"rules": []} for each in range(100)}) for number in range(20)]
+    record, spec = bytes_of(policies[0]), len(msgspec.json.encode(policies[0].spec))
+    assert record > 5 * spec, "the hard case"
+    monkeypatch.setattr("tas.policy.room.NAMESPACE_BYTES", 3 * record + record // 2)
+    parsed: list[str] = []
+
+    def counted(found: PolicyObject) -> object:
+        parsed.append(found.metadata.name)
+        return policy_record(found)
+
+    monkeypatch.setattr(admission_module, "policy_record", counted)
+    admission = PolicyAdmission()
+    for _ in range(2):
+        kept = [admission.kept(each) for each in policies]
+        assert [refused(each) for each in kept] == [False] * 3 + [True] * 17
+    assert parsed == [each.metadata.name for each in policies]
+    assert max(map(bytes_of, kept[3:])) < 1024
+
+
+def test_a_policy_of_the_same_name_has_the_size_of_its_own_record() -> None:
+    admission = PolicyAdmission()
+    assert not refused(admission.kept(policy("a", 0)))
+    admission.gone(policy("a", 0))
+    large = policy_of("a", {"deschedule": {"rules": [{"metricname": "m" * 2000, "operator": "Equals", "target": 1}]}})
+    assert refused(admission.kept(large))

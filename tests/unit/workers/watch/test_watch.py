@@ -11,8 +11,9 @@ from bus.records.nodes import NodeFacts
 from tas.enforcing.pod import PodKey
 from tas.policy.manifest import MAX_PROBLEMS
 from tas.policy.policy import PolicyKey, StrategyType
+from workers.kubernetes.admission import policy_record
 from workers.kubernetes.resources import Object, PodObject, PolicyObject
-from workers.watch.worker import SETTLED_SECONDS, NewestPods, as_first_seen, node_facts, pod_record, policy_record
+from workers.watch.worker import SETTLED_SECONDS, NewestPods, as_first_seen, node_facts, pod_record
 
 CREATED = datetime(2026, 1, 1, tzinfo=UTC)
 SETTLED = int(SETTLED_SECONDS)
