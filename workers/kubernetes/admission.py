@@ -18,6 +18,9 @@ from workers.process.logs import ThrottledLog
 
 log = structlog.get_logger("kubernetes")
 
+MAX_GONE = 4096
+"""Of so many deleted policies the uids are remembered: of each that a list or a late answer may still have."""
+
 T = TypeVar("T", bound=Object)
 
 
@@ -96,6 +99,7 @@ class PolicyAdmission:
         self.changed = asyncio.Event()
         self._room = PolicyRoom()
         self._seen: set[PolicyKey] = set()
+        self._gone: dict[str, None] = {}  # the uids of those that the watch has reported as deleted, the newest last
         self._sizes: dict[PolicyKey, tuple[tuple[str, int], int]] = {}  # of the record of a uid and a generation
         self._log = ThrottledLog(log, seconds=60.0)
 
@@ -106,6 +110,8 @@ class PolicyAdmission:
     def kept(self, found: PolicyObject) -> PolicyObject:
         """The policy, without its rules if there is no room for it."""
         metadata = found.metadata
+        if metadata.uid in self._gone:
+            return found  # of a list that began before its deletion, or of a late answer: it takes no room again
         key = PolicyKey(metadata.namespace, metadata.name)
         self._seen.add(key)
         created = metadata.creation_timestamp
@@ -124,6 +130,9 @@ class PolicyAdmission:
 
     def gone(self, found: PolicyObject) -> None:
         """A policy was deleted."""
+        self._gone[found.metadata.uid] = None
+        if len(self._gone) > MAX_GONE:
+            del self._gone[next(iter(self._gone))]
         self._remove(PolicyKey(found.metadata.namespace, found.metadata.name))
 
     def _size(self, key: PolicyKey, found: PolicyObject) -> int:

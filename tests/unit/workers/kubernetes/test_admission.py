@@ -16,9 +16,14 @@ from workers.kubernetes.client import Change, ChangeType, Collected
 from workers.kubernetes.resources import PolicyObject
 
 
-def policy_of(name: str, strategies: dict[str, Any], generation: int = 1) -> PolicyObject:
-    created = "2026-01-01T00:00:00Z"
-    metadata = {"name": name, "namespace": "tenant", "creationTimestamp": created, "generation": generation}
+def policy_of(name: str, strategies: dict[str, Any], generation: int = 1, uid: str = "") -> PolicyObject:
+    metadata = {
+        "name": name,
+        "namespace": "tenant",
+        "uid": uid or name,
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+        "generation": generation,
+    }
     return msgspec.convert({"metadata": metadata, "spec": {"strategies": strategies}}, PolicyObject)
 
 
@@ -109,5 +114,24 @@ def test_a_policy_of_the_same_name_has_the_size_of_its_own_record() -> None:
     admission = PolicyAdmission()
     assert not refused(admission.kept(policy("a", 0)))
     admission.gone(policy("a", 0))
-    large = policy_of("a", {"deschedule": {"rules": [{"metricname": "m" * 2000, "operator": "Equals", "target": 1}]}})
-    assert refused(admission.kept(large))
+    rule = {"metricname": "m" * 2000, "operator": "Equals", "target": 1}
+    assert refused(admission.kept(policy_of("a", {"deschedule": {"rules": [rule]}}, uid="another")))
+
+
+def test_a_policy_that_was_deleted_takes_no_room_again_by_an_older_list_or_a_late_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("workers.kubernetes.admission.MAX_GONE", 2)
+    admission, gone = PolicyAdmission(), policy("a", 200)
+    reader = Admitted(Collected[PolicyObject](), admission)
+    admission.kept(gone)
+    reader.begin()
+    admitted(Change(type=ChangeType.DELETED, object=gone), admission)  # by the watch, while the list is on its way
+    reader.read([gone])
+    admission.end()
+    admission.kept(gone)
+    assert not refused(admission.kept(policy("b", 200)))
+    assert refused(admission.kept(policy("c", 200)))
+    for name in "xyz":
+        admission.gone(policy(name, 0))
+    assert [*admission._gone] == ["y", "z"]
