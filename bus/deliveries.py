@@ -71,7 +71,7 @@ class Deliveries:
     ) -> None:
         """At most `capacity` messages of `filter_subject` are held.
 
-        `places` are the names that the durables of all holders may have: `holder` is in the description of its own.
+        `places` are the names that the durables of all holders may have: the description of a durable names its holder.
         `on_missed` gets the number of messages of any subject that the stream dropped before it delivered them.
         """
         self._bus = bus
@@ -201,8 +201,8 @@ class Deliveries:
             for field, needed in (required | {"deliver_subject": None}).items()
             if actual.get(field) != needed
         ]
-        what = f"consumer {self._stream.stream}/{self._durable}"
-        self._bus.report(self._what, MisconfiguredError(f"{what}: {'; '.join(wrong)}") if wrong else None)
+        error = MisconfiguredError(f"{self._what} ({self._durable}): {'; '.join(wrong)}")
+        self._bus.report(self._what, error if wrong else None)
 
     async def _find(self) -> dict[str, Any] | None:
         """What the server says of the durable; else None, and `_durable` is a free name. Raises BusError."""

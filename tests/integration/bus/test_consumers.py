@@ -167,7 +167,7 @@ async def test_who_takes_events_to_sinks_has_a_place_for_each_and_no_other_on_ev
             assert (await reader.readuntil(b"PONG\r\n")).lower().count(b"permissions violation") == TRIES + 3
     async with closed.connected(role) as bus, closed.connected_as(closed.owner()) as owner:
 
-        def sink(number: int) -> Deliveries:
+        def sink(number: int, capacity: int = 1) -> Deliveries:
             return Deliveries(
                 bus,
                 EVENTS,
@@ -175,7 +175,7 @@ async def test_who_takes_events_to_sinks_has_a_place_for_each_and_no_other_on_ev
                 SINK_CONSUMERS,
                 lambda _: None,
                 filter_subject="tas.events.>",
-                capacity=1,
+                capacity=capacity,
                 on_missed=lambda _: None,
             )
 
@@ -208,6 +208,9 @@ async def test_who_takes_events_to_sinks_has_a_place_for_each_and_no_other_on_ev
         assert bus.problem is None
         first["notify-32"] = first.pop("notify-3")
         assert await places() == first
+        await sink(7, capacity=2)._ensure()
+        name = first["notify-7"]
+        assert str(bus.problem) == f"consumer of notify-7 on EVENTS ({name}): max_ack_pending is 1, must be 2"
 
 
 async def test_commands_of_one_user_share_its_places_and_the_last_one_says_what_to_do(closed: Closed) -> None:
