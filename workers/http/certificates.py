@@ -14,12 +14,12 @@ from tas.errors import shortened
 from tas.values.throttle import Throttle
 from workers.http.tls import (
     REFUSALS,
+    LoadedTls,
     PeerCertificate,
     Refusal,
-    TlsContext,
     expires_of,
     is_allowed,
-    load_credentials,
+    load_tls,
     names_of,
 )
 from workers.http.tls_files import TlsError, TlsFiles
@@ -84,7 +84,7 @@ class Certificates:
         self._allowed = frozenset(allowed)
         self._check_seconds = check_seconds
         self._clock = clock
-        self.current: TlsContext = load_credentials(files)
+        self.current: LoadedTls = load_tls(files)
         self.epoch = 0
         self._pending: tuple[bytes, ...] | None = None
         self._problem = ""
@@ -119,15 +119,15 @@ class Certificates:
         elif contents != self._pending:
             self._pending = contents  # the file may still be being written: contents count once read twice
         else:
-            self._replace(await asyncio.to_thread(load_credentials, self._files))
+            self._replace(await asyncio.to_thread(load_tls, self._files))
 
-    def _replace(self, credentials: TlsContext) -> None:
-        removed = len(self.current.authorities - credentials.authorities)
-        self.current = credentials
+    def _replace(self, loaded: LoadedTls) -> None:
+        removed = len(self.current.authorities - loaded.authorities)
+        self.current = loaded
         if removed:
             self.epoch += 1
         self._metrics.loads.labels("loaded").inc()
-        expires = {file: _date(seconds) for file, seconds in credentials.expires.items()}
+        expires = {file: _date(seconds) for file, seconds in loaded.expires.items()}
         log.info("certificates_loaded", expires=expires, authorities_removed=removed)
         self._clear_problem()
 

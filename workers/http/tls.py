@@ -16,8 +16,8 @@ CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TlsContext:
-    """The TLS context of the files' contents.
+class LoadedTls:
+    """What is loaded of the files: the context, by their contents.
 
     `authorities` are the certificates that sign trusted clients, as DER. `expires` has for each file, by its flag
     without dashes, when its first certificate expires, in seconds since 1970; `authorities_until` is when the last
@@ -39,8 +39,8 @@ class TlsContext:
         return self.authorities_until if file.endswith("cacert") and first <= now else first
 
 
-def load_credentials(files: TlsFiles) -> TlsContext:
-    """The credentials of the current files.
+def load_tls(files: TlsFiles) -> LoadedTls:
+    """What the current files have.
 
     Raises TlsError if the files cannot be read, do not belong together, or changed while being read.
     """
@@ -74,7 +74,7 @@ def load_credentials(files: TlsFiles) -> TlsContext:
         raise TlsError(f"{files.shown('cacert')}: {_reason(error)}") from error
     if files.read() != contents:
         raise TlsError("the files changed while they were read")
-    return TlsContext(
+    return LoadedTls(
         context=context,
         contents=contents,
         authorities=frozenset(map(der_of, authorities)),

@@ -19,7 +19,7 @@ from aiohttp import web
 
 from tests.bench.stand import FILTER, PRIORITIZE
 from workers.http.address import Address
-from workers.http.tls import load_credentials
+from workers.http.tls import load_tls
 from workers.http.tls_files import TlsFiles
 
 MAX_BODY_BYTES = 1 << 30
@@ -104,5 +104,5 @@ if __name__ == "__main__":
     tls = None
     if files:
         cert, key, cacert = files
-        tls = load_credentials(TlsFiles(cert=cert, key=key, cacert=cacert)).context
+        tls = load_tls(TlsFiles(cert=cert, key=key, cacert=cacert)).context
     uvloop.run(_serve(Address.parse(sys.argv[2]), tls, same="same" in sys.argv[3:]))

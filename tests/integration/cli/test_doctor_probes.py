@@ -26,7 +26,7 @@ from tests.e2e.processes import free_ports
 from tests.integration.cli.tas import Tas
 from tests.integration.servers import Server
 from workers.http.address import Address
-from workers.http.tls import load_credentials
+from workers.http.tls import load_tls
 from workers.http.tls_files import TlsFiles
 from workers.runtime import version_route
 
@@ -44,7 +44,7 @@ async def serving(
         files.cert.write_bytes(server.certificate)
         files.key.write_bytes(server.key)
         (folder / "clients.crt").write_bytes(clients.certificate)
-        context = load_credentials(files).context
+        context = load_tls(files).context
     runner = web.AppRunner(app)
     await runner.setup()
     try:

@@ -33,7 +33,7 @@ from workers.http.certificates import Certificates, TlsMetrics
 from workers.http.connections import ConnectionMetrics
 from workers.http.limits import IDLE_SECONDS, Limits
 from workers.http.listening import listening
-from workers.http.tls import load_credentials
+from workers.http.tls import load_tls
 from workers.http.tls_files import TlsError, TlsFiles
 
 PATIENCE = 120.0
@@ -510,7 +510,7 @@ async def test_of_several_certificates_in_a_file_the_first_to_expire_counts(fold
     short, long = (AUTHORITY.server("extender", lives=dt.timedelta(hours=hours)) for hours in (6, 12))
     chain = Pair(certificate=long.certificate + short.certificate, key=long.key)
     folder.swap(server=chain, authorities=AUTHORITY.certificate + short.certificate)
-    credentials, now = load_credentials(folder.files), time.time()
+    credentials, now = load_tls(folder.files), time.time()
     assert {file: round((seconds - now) / 3600) for file, seconds in credentials.expires.items()} == {
         "cert": 6,
         "cacert": 6,
@@ -558,7 +558,7 @@ def test_files_that_change_while_they_are_read_are_not_used(folder: Folder, monk
 
     monkeypatch.setattr(TlsFiles, "read", replaced_between)
     with pytest.raises(TlsError, match="the files changed while they were read"):
-        load_credentials(folder.files)
+        load_tls(folder.files)
 
 
 def test_an_encrypted_key_is_refused_without_a_password_prompt(folder: Folder) -> None:
