@@ -105,7 +105,7 @@ class Brake:
     """The state, without the records.
 
     Attributes:
-        is_holding: Whether the round waits for outstanding verdicts; the caller sets this.
+        is_holding: Whether the round waits for outstanding verdicts.
     """
 
     def __init__(self, settings: BrakeSettings, records: KnownRecords) -> None:
@@ -191,6 +191,14 @@ class Brake:
         self._rate.keep(name, (), now)
         self._flaps.forget(name)
         self._flapping.forget(name)
+
+    def hold(self) -> None:
+        """The round waits for outstanding verdicts from now on."""
+        self.is_holding = True
+
+    def end_hold(self) -> None:
+        """The round waits no longer."""
+        self.is_holding = False
 
     def lose_records(self, until: float) -> None:
         """Applies a loss of the records: the labels of all nodes are the only record of what was admitted.

@@ -20,7 +20,6 @@ from bus.buckets import BREAKERS, VERDICTS
 from bus.connection import Bus
 from bus.errors import BusError, ConflictError
 from tas.enforcing.brake import FLAP_SECONDS, FLAPS, Brake, BrakeSettings, Permit
-from tas.enforcing.limits import IN_FLIGHT_SECONDS
 from tas.verdict.outstanding import HOLD_SECONDS
 from workers.kubernetes.reflector import Consumer
 from workers.kubernetes.resources import LabelledNode
@@ -142,7 +141,7 @@ class BrakeLoop:
         self.state.begin_list(resource_version, time.monotonic())
         self._wake.set()
 
-    def lose_records(self, seconds: float = IN_FLIGHT_SECONDS) -> None:
+    def lose_records(self, seconds: float) -> None:
         """Applies a loss of the records: for so many seconds a patch for a lost admission may still arrive."""
         self.state.lose_records(time.monotonic() + seconds)
         asyncio.get_running_loop().call_later(seconds, self._nodes.relist)
@@ -195,7 +194,7 @@ class BrakeLoop:
                 async with asyncio.timeout(max(0.0, self.state.asked_since + HOLD_SECONDS - time.monotonic())):
                     await self._until_settled()
         finally:
-            self.state.is_holding = False
+            self.state.end_hold()
 
     async def _until_settled(self) -> None:
         """Returns when nothing is outstanding. Raises BusError.
@@ -218,7 +217,7 @@ class BrakeLoop:
     def _hold(self) -> None:
         """Has the nodes handled once more: while they wait, their labels of other policies may change."""
         if not self.state.is_holding:
-            self.state.is_holding = True
+            self.state.hold()
             for node in self.state.asked:
                 self._lease.queue.add(node)
 

@@ -27,6 +27,7 @@ from bus.kinds import BREAKER_RECORDS, OUTSTANDING, PAUSE_RECORDS, synced_of
 from bus.record_kind import Entry, Unreadable
 from bus.records.synced import Synced
 from bus.watch import Watch
+from tas.enforcing.limits import IN_FLIGHT_SECONDS
 from tas.verdict.brake import ALL, Breaker, Pause
 from tas.verdict.outstanding import HOLD_SECONDS, Announcements
 from workers.following.synced import write_synced
@@ -68,7 +69,8 @@ class BreakerRecords:
 
     `on_thaw` is called when frozen labels may change again, `on_loss` when the bucket was lost, or may have been lost
     less than `new_bus_wait` seconds ago: its records were the only ones of what was admitted. `on_loss` gets the rest
-    of these seconds; without an argument the loss is seen only now. `on_batch` is called after a burst of records.
+    of these seconds, or `IN_FLIGHT_SECONDS` if the loss is seen only now. `on_batch` is called after a burst of
+    records.
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class BreakerRecords:
         *,
         registry: CollectorRegistry,
         on_thaw: Callable[[], None],
-        on_loss: Callable[..., None],
+        on_loss: Callable[[float], None],
         new_bus_wait: float,
         on_batch: Callable[[], None],
     ) -> None:
@@ -318,7 +320,7 @@ class BreakerRecords:
         self._complete_at = time.monotonic() + (0.0 if self._knows_all else STRANGER_SECONDS)
         self._epoch_began.set()
         if before is not None:
-            self._on_loss()
+            self._on_loss(IN_FLIGHT_SECONDS)
         elif epoch.age < self._new_bus_wait:
             self._on_loss(self._new_bus_wait - epoch.age)
 

@@ -271,7 +271,7 @@ async def test_the_breaker_over_all_policies_freezes_all_of_them(
 async def test_while_paused_no_label_changes_and_a_wiped_bus_does_not_end_the_pause(
     world: World, labels: Running, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.labels.brake.IN_FLIGHT_SECONDS", 0.5)
+    monkeypatch.setattr("workers.labels.breaker_records.IN_FLIGHT_SECONDS", 0.5)
     name, (first, second) = world.name(), await nodes_of(world, 2)
     namespace = await world.namespace()
     await world.policy(namespace, name, deschedule())
@@ -328,7 +328,7 @@ async def test_a_replica_that_knows_no_earlier_freezes_waits_before_it_calls_the
 async def test_after_a_loss_of_the_records_the_labels_of_the_nodes_count(
     world: World, labels: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.labels.brake.IN_FLIGHT_SECONDS", 0.5)
+    monkeypatch.setattr("workers.labels.breaker_records.IN_FLIGHT_SECONDS", 0.5)
     name, (first, second, third) = world.name(), await nodes_of(world, 3)
     await world.policy(await world.namespace(), name, deschedule(), breaker={"maxNodes": 2})
     await sampled(world, [first, second], health=1)

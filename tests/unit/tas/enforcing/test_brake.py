@@ -198,7 +198,8 @@ def test_after_a_loss_of_the_records_nobody_is_admitted_before_a_list_that_begin
 @pytest.mark.parametrize("is_holding", [False, True])
 def test_while_a_round_waits_for_verdicts_what_needs_no_admission_may_change(is_holding: bool) -> None:
     rounds = Rounds(limit=1)
-    rounds.brake.is_holding = is_holding
+    if is_holding:
+        rounds.brake.hold()
     permit = rounds.permit("n", 0.0, SETS | {"other": None})
     assert permit.is_asked
     assert permit.labels == ({"other"} if is_holding else frozenset())

@@ -27,7 +27,7 @@ async def test_a_permit_is_as_old_as_the_oldest_record_that_could_freeze_its_lab
         registry=CollectorRegistry(),
         new_bus_wait=0.0,
         on_thaw=lambda: None,
-        on_loss=lambda: None,
+        on_loss=lambda _: None,
         on_batch=lambda: None,
     )
     now = time.monotonic()
