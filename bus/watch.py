@@ -13,7 +13,7 @@ from bus.record_kind import Handler
 class WatchStatus:
     """The state of a watch at the time of each question.
 
-    It is no copy, since some callers ask several times for each entry.
+    Each attribute is read when it is asked for: some callers ask several times for each entry.
 
     Attributes:
         feed: From which the watch gets entries now; None before its beginning.

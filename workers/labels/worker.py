@@ -1,6 +1,6 @@
 """Labels: the only writer of node labels. It sets and removes labels as verdicts desire.
 
-The worker watches nodes and compares their labels with the verdicts. If they differ, it asks `Brake` for a permit,
+The worker watches nodes and compares their labels with the verdicts. If they differ, it asks `BrakeLoop` for a permit,
 reads the verdict again from the stream's leader, confirms each removal by new reads (`tas.enforcing.removal`), and
 sends one patch, which is conditional on the node's uid and resource version. The node is read only if that patch
 conflicts. So any number of replicas may do this, and a replica that was paused for a minute patches nothing. `Waking`
@@ -250,9 +250,8 @@ class Labels:
         confirmed = await self._confirmation.confirmed(name, changes.removals, policies, node.labels)
         orphans: frozenset[str] = frozenset()
         if (values := changes.allowed(confirmed)) and changes.orphans:
-            self._lease.add(
-                name
-            )  # the orphans wait: the list of policies may take longer than the other reads are valid
+            # The orphans wait: the list of policies may take longer than the other reads are valid.
+            self._lease.add(name)
         else:
             orphans, listed_at = await self._confirmation.orphans_that_may_go(changes.orphans)
             read_at = min(read_at, listed_at)
@@ -337,7 +336,7 @@ class Labels:
         ready = self.unready() is None
         if ready and not self._started:
             log.info("labels_ready", nodes=len(self._nodes), verdicts=len(self._verdicts))
-            self._brake.add_all()
+            self._add_all()
             self._refusals.begin(self._nodes)
         self._started = ready
 
@@ -397,7 +396,7 @@ class Labels:
             record = entry.readable()
             self._brake.state.set_policy(entry.key, None if record is None else record.policy)
         elif self._brake.state.drop_policy(entry.key):
-            self._brake.add_all()
+            self._add_all()
         if self._confirmation.take_in_policy(entry):
             for node in self._contested:
                 self._brake.add(node)
