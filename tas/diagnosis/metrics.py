@@ -260,7 +260,10 @@ def _values(used: Collection[MetricUse], facts: MetricFacts) -> Iterator[Finding
     for name, how, values in lately:
         what = f"{name}: {values.count} {how}, as {values.example}"
         yield finding("metrics.values", Severity.WARNING, what, mend, run="tas get sources")
-    mends = {"value": mend, "capacity": "see what this source publishes: more nodes or metrics than there is room for"}
+    mends = {
+        "value": mend,
+        "capacity": "see what this source publishes, or the one that is named: more than there is room for",
+    }
     refused = [each for each in facts.refused if each.reason in mends and facts.now - each.time <= LATELY]
     for each in refused:
         what = f"{each.source}: {each.count} refused when they came, as {each.example}"

@@ -22,13 +22,17 @@ RECOUNT_SECONDS = 60.0
 
 
 class NewNodes:
-    """The nodes with samples on the bus, and which source brought each. `now` is in seconds of any clock."""
+    """The nodes with samples on the bus, and which source brought each, of those that came since the start.
+
+    `now` is in seconds of any clock.
+    """
 
     def __init__(self, stored: Callable[[], Iterable[str]]) -> None:
         """`stored` returns the nodes with samples on the bus, asked about new ones once a minute: some may be gone."""
         self._stored = stored
         self._brought_by: dict[str, str] = {}
         self._counts: Counter[str] = Counter()
+        self._most = ""  # the source that has brought most
         self._fresh: set[str] = set()  # since the last count: their samples may still be on the way to the bus
         self._counted = -inf
 
@@ -36,10 +40,11 @@ class NewNodes:
         """Begins again with an empty bus."""
         self._brought_by.clear()
         self._counts.clear()
+        self._most = ""
         self._fresh.clear()
 
     def note(self, nodes: Iterable[str]) -> None:
-        """These nodes have samples on the bus."""
+        """These nodes have samples on the bus; nobody knows which source brought those that are not known yet."""
         for node in nodes:
             if node not in self._brought_by:
                 self._brought_by[node] = ""
@@ -55,13 +60,17 @@ class NewNodes:
         self._brought_by[node] = source
         self._fresh.add(node)
         self._counts[source] += 1
+        self._most = max(self._most, source, key=self._counts.__getitem__)
         return True
 
     def refusal(self, subject: str, field: str, source: str, node: str) -> InvalidInputError:
-        """Why `admit` refuses a node."""
+        """Why `admit` refuses a node. If all sources together have too many, it names the one that brought most."""
+        is_another = self._most not in ("", source)
+        most = f" (most of the new ones {self._most}: {self._counts[self._most]})" if is_another else ""
         reason = (
             f"is one new node too many: {source} brought {self._counts[source]}, at most {MAX_NODES_OF_SOURCE}, and "
-            f"all sources {len(self._brought_by)}, at most {MAX_NODES}, while no cluster says which nodes exist"
+            f"all sources {len(self._brought_by)}{most}, at most {MAX_NODES}, "
+            "while no cluster says which nodes exist"
         )
         return InvalidInputError(subject, field, node, reason)
 
@@ -71,5 +80,6 @@ class NewNodes:
     def _recount(self, now: float) -> None:
         self._brought_by = {node: self._brought_by.get(node, "") for node in {*self._stored(), *self._fresh}}
         self._fresh.clear()
-        self._counts = Counter(self._brought_by.values())
+        self._counts = Counter(source for source in self._brought_by.values() if source)
+        self._most = max(self._counts, key=self._counts.__getitem__, default="")
         self._counted = now

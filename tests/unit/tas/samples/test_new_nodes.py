@@ -29,6 +29,25 @@ def test_a_source_that_invents_nodes_leaves_room_for_others_and_known_nodes_go_o
     assert admitted(nodes, "bad", "p", "q", "r", "s") == ["p", "q", "r"]
 
 
+def test_who_finds_no_room_is_told_which_source_brought_most_also_after_a_recount_and_a_restart() -> None:
+    stored: list[str] = []
+    nodes = NewNodes(lambda: stored)
+    assert admitted(nodes, "other", "x", "y") == ["x", "y"]
+    assert admitted(nodes, "bad", "a", "b", "c", "d") == ["a", "b", "c"]
+
+    def refused(now: float) -> str:
+        assert admitted(nodes, "good", "real", now=now) == []
+        return str(nodes.refusal("sample real/good", "node", "good", "real"))
+
+    named = "good brought 0, at most 3, and all sources 5 (most of the new ones bad: 3), at most 5"
+    assert named in refused(1.0)
+    stored += ["x", "y", "a", "b", "c"]
+    assert named in refused(1.0 + RECOUNT_SECONDS)
+    nodes = NewNodes(lambda: stored)  # as after a restart: which source brought the stored ones is not known
+    nodes.note(stored)
+    assert "good brought 0, at most 3, and all sources 5, at most 5" in refused(1.0)
+
+
 def test_nodes_that_are_gone_make_room_and_are_counted_once_a_minute() -> None:
     asked: list[float] = []
     left = ["a", "seen"]
