@@ -374,7 +374,7 @@ class Materialize:
 
     def _apply_samples(self, entry: Entry[str, StoredSamples]) -> None:
         self._remember(entry.key, _KnownSamples(entry.revision, entry=entry), self._epoch)
-        if entry.present:
+        if entry.present and not self._cluster:  # in a cluster nodes come and go, and nothing is bounded here
             self._new_nodes.note([entry.key])
         if self._is_unknown_node(entry.key):
             # Accepted before the list was complete, or written late; or the deletion, after which nothing is kept.
