@@ -21,55 +21,58 @@ _Age = tuple[float, str]
 """When a policy was created, and its name: two may have one time."""
 
 
+_Aged = tuple[_Age, PolicyKey]
+
+
 @dataclass(slots=True)
 class _Namespace:
-    """The policies with their bytes, and those that count, the oldest first; all others are younger.
+    """The policies with their bytes: those that count, and those beyond, each the oldest first.
 
-    `total` is the bytes of those that count, `oldest` the oldest of the others.
+    All that count are older than those beyond. `total` is the bytes of those that count.
     """
 
     policies: dict[PolicyKey, tuple[_Age, int]] = field(default_factory=dict)
-    fitting: list[tuple[_Age, PolicyKey]] = field(default_factory=list)
-    beyond: set[PolicyKey] = field(default_factory=set)
-    oldest: PolicyKey | None = None
+    fitting: list[_Aged] = field(default_factory=list)
+    beyond: list[_Aged] = field(default_factory=list)
     total: int = 0
 
     def add(self, key: PolicyKey, age: _Age, size: int) -> None:
         self.policies[key] = (age, size)
-        if self.oldest is None or age < self.policies[self.oldest][0]:
+        if self.is_beyond(key):
+            insort(self.beyond, (age, key))
+        else:
             insort(self.fitting, (age, key))
             self.total += size
-        else:
-            self.beyond.add(key)
 
     def take_out(self, key: PolicyKey) -> None:
         age, size = self.policies[key]
-        if key not in self.beyond:
-            del self.fitting[bisect_left(self.fitting, (age, key))]
-            self.total -= size
-        else:
-            self._take_from_beyond(key)
+        is_beyond = self.is_beyond(key)
+        among = self.beyond if is_beyond else self.fitting
+        del among[bisect_left(among, (age, key))]
         del self.policies[key]
+        self.total -= 0 if is_beyond else size
+
+    def is_beyond(self, key: PolicyKey) -> bool:
+        """Whether a policy, or a new one, is as young as one beyond."""
+        return bool(self.beyond) and (self.policies[key][0], key) >= self.beyond[0]
 
     def settle(self) -> set[PolicyKey]:
         """Takes as many as fit; returns those that count now and did not, or the other way round."""
         changed: set[PolicyKey] = set()
         while self.total > NAMESPACE_BYTES:
-            _, self.oldest = self.fitting.pop()
-            self.total -= self.policies[self.oldest][1]
-            self.beyond.add(self.oldest)
-            changed.add(self.oldest)
-        while (key := self.oldest) is not None and self.total + self.policies[key][1] <= NAMESPACE_BYTES:
-            self._take_from_beyond(key)
-            self.fitting.append((self.policies[key][0], key))
-            self.total += self.policies[key][1]
-            changed.add(key)
+            last = self.fitting.pop()
+            self.beyond.insert(0, last)
+            self.total -= self._size(last)
+            changed.add(last[1])
+        while self.beyond and self.total + self._size(self.beyond[0]) <= NAMESPACE_BYTES:
+            first = self.beyond.pop(0)
+            self.fitting.append(first)
+            self.total += self._size(first)
+            changed.add(first[1])
         return changed
 
-    def _take_from_beyond(self, key: PolicyKey) -> None:
-        self.beyond.discard(key)
-        if key == self.oldest:
-            self.oldest = min(self.beyond, key=lambda key: self.policies[key][0], default=None)
+    def _size(self, of: _Aged) -> int:
+        return self.policies[of[1]][1]
 
 
 class PolicyRoom:
@@ -108,7 +111,7 @@ class PolicyRoom:
     def is_refused(self, key: PolicyKey) -> bool:
         """Whether there is no room for a policy."""
         of = self._namespaces.get(key.namespace)
-        return of is not None and key in of.beyond
+        return of is not None and key in of.policies and of.is_beyond(key)
 
 
 class WithoutRoom(NamedTuple):
