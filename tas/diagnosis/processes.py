@@ -34,11 +34,13 @@ WITHOUT: Mapping[str, str] = {
     "extender": "kube-scheduler gets no answer",
     "gpu": "kube-scheduler gets no answer about GPU cards",
     "inventory": "nobody sees which GPU cards there are",
+    "keeper": "a closed bus whose store is new or full stays as it is",
     "labels": "no label is set or removed",
     "marks": "no taint and no condition is set or removed",
     "materialize": "no new value reaches a rule",
     "notify": "nobody is notified",
     "policies": "changes of policies have no effect",
+    "resources": "no new node offers telemetry/scheduling",
     "watch": "changes of policies, nodes and pods have no effect",
     "windows": "no statistic is computed",
 }

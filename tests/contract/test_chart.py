@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from cli.run import run
 from tests.installed import ROOT
 from workers.registry import with_commands
 from workers.roles import ROLES
+from workers.samples.source_spec import SourceKind, parse_sources
 from workers.settings import variable
 
 DEPLOY = ROOT / "deploy"
@@ -23,6 +25,7 @@ WORKLOADS = ("Deployment", "StatefulSet")
 CHART = DEPLOY / "chart"
 FILES = sorted((DEPLOY / "manifests").glob("*.yaml"))
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
+SCHEMA = yaml.safe_load((CHART / "values.schema.json").read_text())
 
 
 @cache
@@ -212,16 +215,25 @@ def test_the_limits_of_all_streams_fit_a_nats_server_and_its_volume() -> None:
         assert needed <= int(found[1]) << 20 <= volume * 3 // 4
 
 
-def test_the_schema_knows_every_value() -> None:
-    schema = yaml.safe_load((CHART / "values.schema.json").read_text())
+@pytest.mark.parametrize("kind", SourceKind)
+def test_the_schema_takes_each_kind_of_source(kind: SourceKind) -> None:
+    pattern = SCHEMA["properties"]["collect"]["properties"]["sources"]["items"]["pattern"]
+    valid = []
+    for text in (f"{kind}", f"edge:{kind}=http://prometheus:9090", f"{kind}=0.0.0.0:9091"):
+        with suppress(ValueError):
+            valid.append(str(*parse_sources(text)))
+    assert valid
+    assert [text for text in valid if not re.search(pattern, text)] == []
 
+
+def test_the_schema_knows_every_value() -> None:
     def check(values: dict[str, Any], schema_of: dict[str, Any], path: str) -> None:
         for key, value in values.items():
             assert key in schema_of["properties"], f"{path}.{key}"
             described = schema_of["properties"][key]
             if "$ref" in described:
-                described = schema["definitions"][described["$ref"].rpartition("/")[2]]
+                described = SCHEMA["definitions"][described["$ref"].rpartition("/")[2]]
             if isinstance(value, dict) and "properties" in described:
                 check(value, described, f"{path}.{key}")
 
-    check(VALUES, schema, "")
+    check(VALUES, SCHEMA, "")

@@ -9,6 +9,7 @@ import yaml
 from chart_workers import FILE, rendered
 
 from cli.run import run, run_all
+from tas.diagnosis.processes import WITHOUT
 from tests.installed import ROOT
 from workers.names import ALL_WORKERS, run_by, workers_of
 from workers.registry import WORKERS
@@ -32,6 +33,8 @@ def missing(spec: WorkerSpec) -> Iterator[str]:
 
 def missing_of_command(spec: WorkerSpec) -> Iterator[str]:
     name = spec.name
+    if name not in {*WITHOUT, "machine"}:
+        yield f"tas/diagnosis/processes.py: what is lost without {name}"
     if f"\n### tas run {name}\n" not in text("docs/reference/commands.md"):
         yield f"docs/reference/commands.md: tas run {name} (make docs)"
     if not re.search(rf"`(tas-)?{name}`", text("docs/reference/accounts.md")):
