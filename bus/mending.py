@@ -28,6 +28,9 @@ OURS = frozenset({(SAMPLES.stream, SAMPLES_CONSUMER), (TABLES.stream, TABLES_CON
 """The durable consumers of processes with known names."""
 
 
+HOLDER_CHARACTERS = 80
+"""So much of the free text of a consumer is shown as its holder."""
+
 STALE_LEASE_SECONDS = 2.0 * LEASES.max_age_seconds
 """Twice as long as the bucket keeps a lease that nobody writes."""
 
@@ -204,7 +207,7 @@ def _consumer(of: Stream | Bucket, info: _Info) -> Consumer:
         name=info.name,
         lasts=bool(info.config.durable_name) or not 0 < threshold <= INACTIVE_SECONDS * NANOSECONDS,
         used=info.num_waiting > 0 or info.push_bound,
-        holder=info.config.description if info.name in SINK_CONSUMERS else "",
+        holder=info.config.description[:HOLDER_CHARACTERS] if info.name in SINK_CONSUMERS else "",
     )
 
 

@@ -145,16 +145,23 @@ async def remove_left(bus: Bus, folder: OperatorFolder, *, dry_run: bool = False
     if not dry_run:
         await remove(bus, left)
     would = "would be " if dry_run else ""
-    for stream, names in _by_stream(left).items():
-        echo(printable(f"{stream}: {counted(len(names), 'consumer')} {would}removed: {some(names)}"))
-    for stream, names in _by_stream(set(found) - set(left)).items():
-        if (count := len(names)) >= MANY:
-            echo(printable(f"{stream}: {count} consumers stay: {some(names)}"))
+    for stream, those in _by_stream(left).items():
+        echo(printable(f"{stream}: {counted(len(those), 'consumer')} {would}removed: {_named(those)}"))
+    for stream, those in _by_stream(set(found) - set(left)).items():
+        if (count := len(those)) >= MANY:
+            echo(printable(f"{stream}: {count} consumers stay: {_named(those)}"))
     return 0
 
 
-def _by_stream(consumers: Iterable[Consumer]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+def _by_stream(consumers: Iterable[Consumer]) -> dict[str, list[Consumer]]:
+    found: dict[str, list[Consumer]] = {}
     for each in sorted(consumers):
-        found.setdefault(each.stream, []).append(each.title)
+        found.setdefault(each.stream, []).append(each)
     return found
+
+
+def _named(consumers: Iterable[Consumer]) -> str:
+    """The first ones, and each one of a sink: whose position is lost decides whether somebody agrees."""
+    sinks = [each.title for each in consumers if each.holder]
+    others = some(each.name for each in consumers if not each.holder)
+    return "; ".join(filter(None, (others, ", ".join(sinks))))

@@ -262,7 +262,7 @@ def _values(used: Collection[MetricUse], facts: MetricFacts) -> Iterator[Finding
         yield finding("metrics.values", Severity.WARNING, what, mend, run="tas get sources")
     mends = {
         "value": mend,
-        "capacity": "see what this source publishes, or the one that is named: more than there is room for",
+        "capacity": "this source, or the one that is named, publishes more than there is room for: see what",
     }
     refused = [each for each in facts.refused if each.reason in mends and facts.now - each.time <= LATELY]
     for each in refused:
@@ -316,7 +316,7 @@ def late_sources(
         if (lost := state.lost) is not None:
             nodes = f"{lost.count} of {counted(lost.nodes, 'node')} for {now - lost.since:.0f} s"
             names = some(lost.names, more=lost.count - len(lost.names))
-            found[name] = f"{name} gives no new {lost.metric} of {nodes}: {names}{every}"
+            found.setdefault(name, f"{name} gives no new {lost.metric} of {nodes}: {names}{every}")
     return found
 
 
@@ -342,9 +342,9 @@ def health_with(late: Collection[str], source: str, found: Health) -> Health:
 def _late(facts: MetricFacts) -> Iterator[Finding]:
     """Whether new values come as often as a source is polled, from the source to what rules read."""
     late = late_sources(facts.sources, facts.held, facts.samples, facts.late, now=facts.now)
-    metrics = _late_metrics(facts.late, facts.now).values()
-    for what in late.values():
-        if what in metrics:
+    with_others = {each.source for each in facts.late if each.others_come}
+    for name, what in late.items():
+        if name in with_others:
             yield finding("metrics.late", Severity.WARNING, what, METRIC_LATE_MEND, run="tas runbook TasMetricLate")
         else:
             yield finding("metrics.late", Severity.WARNING, what, LATE_MEND, run="tas get sources")

@@ -76,7 +76,7 @@ MOMENTS: Mapping[str, tuple[str, Callable[[float], bool]]] = {
     "TasEvictionLabelsNotWritten": ("tas_eviction_nodes_failing", lambda count: count > 0),
     "TasSinkBehind": ("tas_notify_lag_seconds", lambda lag: lag > 0),
     "TasApiServerSilent": ("tas_kubernetes_silent_seconds", lambda seconds: seconds > 12),
-    "TasMetricLate": ("tas_metric_late_seconds", lambda _: True),
+    "TasMetricLate": ("tas_metric_late_seconds", lambda seconds: seconds > 30),
 }
 """The state of an alert that a busy machine has for seconds, in which a source or a server does not answer."""
 

@@ -18,10 +18,10 @@ from workers.following.followed_view import FollowedView
 CHECK_SECONDS = 5.0
 
 SHARE = 50
-"""The pause is so many times as long as the work of a look, if that is longer than `CHECK_SECONDS`."""
+"""A pause is so many times as long as the work of the look before, but at least `CHECK_SECONDS`."""
 
 LONGEST_PAUSE_SECONDS = 30.0
-"""So a late metric is found within a minute, and the pace is learned of metrics whose values are stale soon."""
+"""In the largest clusters a late metric is found so much later, and the pace of a metric is taken to be as long."""
 
 AT_ONCE = 100
 """So many nodes, whose samples did not come in tables, are looked at in one piece."""

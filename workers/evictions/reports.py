@@ -38,7 +38,7 @@ class EvictionReports:
             gauge("tas_eviction_nodes_pending", "Nodes with a pod whose eviction label waits to be changed."),
             gauge(
                 "tas_eviction_nodes_failing",
-                "Nodes with a pod whose eviction label could not be changed twice in a row.",
+                "Nodes with a pod whose eviction label could not be made right in the last two attempts.",
             ),
         )
 

@@ -24,7 +24,7 @@ class Silence:
 
     def __init__(self) -> None:
         self._heard_at = -inf
-        self._asked_at = -inf  # when a watch last ended since its turn had come: whoever reads it asks then
+        self._asked_at = -inf  # when a watch last ended because it was silent: its reader asks then
         self._watches: dict[object, float] = {}  # when each last got something
         self._followers = 0
         self._followed_since = inf
@@ -51,7 +51,7 @@ class Silence:
     def watching(self) -> Iterator[object]:
         """Within it a watch is open; what comes by it is noted with the object.
 
-        A SilentError says that the watch is opened again. If its reader leaves, nobody asks.
+        After a SilentError its reader opens the watch again, which asks. If its reader leaves, nobody asks.
         """
         watch = object()
         self._watches[watch] = time.monotonic()

@@ -87,7 +87,7 @@ class LabelReports:
             self._changes.labels(change)
         queue.export(
             gauge("tas_label_nodes_pending", "Nodes that wait to be reconciled."),
-            gauge("tas_label_nodes_failing", "Nodes whose last two patches failed."),
+            gauge("tas_label_nodes_failing", "Nodes whose labels could not be made right in the last two attempts."),
         )
         for name, text, kept in (
             ("tas_labels_foreign", "Labels in the form of TAS's labels that somebody else has set.", self._foreign),

@@ -34,7 +34,7 @@ class MarkReports:
                 self._changes.labels(mark.value, change)
         queue.export(
             gauge("tas_mark_nodes_pending", "Nodes whose marks wait to be reconciled."),
-            gauge("tas_mark_nodes_failing", "Nodes whose last two patches of marks failed."),
+            gauge("tas_mark_nodes_failing", "Nodes whose marks could not be made right in the last two attempts."),
         )
         strays = gauge("tas_marks_without_label", "Policies with a mark on a node without the label, by node.")
         strays.set_function(without_label)

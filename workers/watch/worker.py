@@ -292,7 +292,7 @@ class WatchWorker:
         self._metrics.writes.labels(resource, "delete" if record is None else "put").inc()
 
 
-SETTLED_SECONDS = 20.0
+SETTLED_SECONDS = 25.0
 """After this time the record of an extender in WORKERS has the request about a pod."""
 
 
