@@ -60,10 +60,10 @@ METHODS = {
 
 HEADER = '''"""What each version of kube-scheduler reads: written by `python release/scheduler_types.py`, not by hand.
 
-`FIELDS` has for each form of the configuration the types, and for each field its kind and the minor versions that know
-it: `[Kind]` is a list, `{kind}` a mapping of strings. `POINTS` has for each plugin of a stock scheduler the extension
-points and the minor versions in which it has them, and under "" those of the plugin itself. A range without an end goes
-on in `NEWEST`.
+`FIELDS` has the types, and for each field its kind, the minor versions that know it, and the forms of the configuration
+that have it, if others of these versions do not: `[Kind]` is a list, `{kind}` a mapping of strings. `POINTS` has for
+each plugin of a stock scheduler the extension points and the minor versions in which it has them, and under "" those of
+the plugin itself. A range without an end goes on in `NEWEST`.
 """
 '''
 
@@ -175,23 +175,33 @@ def ranges(minors: list[int], known: list[int]) -> str:
     return f"{first}-" if last == NEWEST else f"{first}-{last}"
 
 
+def versions(known: set[tuple[str, int]], read: set[tuple[str, int]]) -> str:
+    """The range of minor versions, and the forms if not all of these versions have it. Exits if that does not tell."""
+    minors, forms = sorted({minor for _, minor in known}), {form for form, _ in known}
+    span = ranges(minors, sorted({minor for _, minor in read}))
+    of_all = {each for each in read if each[1] in minors}
+    if known == of_all:
+        return span
+    if known != {each for each in of_all if each[0] in forms}:
+        sys.exit(f"not the same in all minor versions: {sorted(known)}")
+    return f"{span} {' '.join(sorted(forms))}"
+
+
 def main() -> None:
     """Writes the module."""
     minors = list(range(OLDEST, NEWEST + 1))
-    read = {form: {minor: each for minor in minors if (each := types(minor, form))} for form in FORMS}
-    published: dict[str, dict[str, dict[str, str]]] = {}
-    for form, by_minor in read.items():
-        kinds: defaultdict[tuple[str, str], defaultdict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-        for minor, each in by_minor.items():
-            for name, found in each.items():
-                for field, kind in found.items():
-                    kinds[name, field][kind].append(minor)
-        published[form] = {}
-        for (name, field), by_kind in sorted(kinds.items()):
-            if len(by_kind) > 1:
-                sys.exit(f"{form} {name}.{field} has several kinds: {dict(by_kind)}")
-            ((kind, known),) = by_kind.items()
-            published[form].setdefault(name, {})[field] = f"{kind} {ranges(known, list(by_minor))}"
+    read = {(form, minor): each for form in FORMS for minor in minors if (each := types(minor, form))}
+    kinds: defaultdict[tuple[str, str], defaultdict[str, set[tuple[str, int]]]] = defaultdict(lambda: defaultdict(set))
+    for version, each in read.items():
+        for name, found in each.items():
+            for field, kind in found.items():
+                kinds[name, field][kind].add(version)
+    published: dict[str, dict[str, str]] = {}
+    for (name, field), by_kind in sorted(kinds.items()):
+        if len(by_kind) > 1:
+            sys.exit(f"{name}.{field} has several kinds: {dict(by_kind)}")
+        ((kind, known),) = by_kind.items()
+        published.setdefault(name, {})[field] = f"{kind} {versions(known, set(read))}"
     plugins: defaultdict[str, defaultdict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for minor in minors:
         for name, points_of in points(minor).items():

@@ -8,12 +8,14 @@ import binascii
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from tas.configuring.published import FIELDS, NEWEST, POINTS
 from tas.configuring.versions import GROUP
 
 Object = Mapping[str, object]
 Types = Mapping[str, Mapping[str, str]]
+"""The fields of each type, with their kinds."""
 
 NOT_SHOWN = "(not shown)"
 """In place of a value that may be a secret: errors are printed and logged."""
@@ -22,7 +24,7 @@ _RANGES = {"int32": 1 << 31, "int64": 1 << 63}
 _DURATION = re.compile(r"[-+]?(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class StartProblem:
     """Something with which a kube-scheduler does not start.
 
@@ -51,6 +53,18 @@ def points_of(plugin: str, minor: int) -> set[str] | None:
     return {point for point, span in spans.items() if point and covers(span, minor)}
 
 
+@cache
+def types_of(form: str, minor: int) -> Types:
+    """What a scheduler of this minor version reads in this form of the configuration; it must read the form."""
+    found: dict[str, dict[str, str]] = {}
+    for name, fields in FIELDS.items():
+        for field, text in fields.items():
+            kind, span, *forms = text.split()
+            if covers(span, minor) and form in (forms or (form,)):
+                found.setdefault(name, {})[field] = kind
+    return found
+
+
 def decoded(document: Object, form: str, minor: int) -> Iterator[StartProblem]:
     """What a kube-scheduler of this minor version does not decode.
 
@@ -59,17 +73,17 @@ def decoded(document: Object, form: str, minor: int) -> Iterator[StartProblem]:
         form: The version in its `apiVersion`, for example `v1`.
         minor: The minor version of the scheduler, which reads this form.
     """
-    types = FIELDS[form]
+    types = types_of(form, minor)
     yield from _value(types, minor, "KubeSchedulerConfiguration", document, "")
     for at, profile in objects(document, "profiles"):
         for index, each in objects(profile, "pluginConfig"):
             name = f"{each.get('name')}Args"
-            if name in types and any(covers(kind.split()[1], minor) for kind in types[name].values()):
+            if name in types:
                 place, args = f"profiles[{at}].pluginConfig[{index}].args", each.get("args")
                 yield from _value(types, minor, name, args, place)
                 for field, wanted in (("kind", name), ("apiVersion", f"{GROUP}/{form}")):
                     if isinstance(args, Mapping) and (args.get(field) or wanted) != wanted:
-                        yield StartProblem(place=f"{place}.{field}", value=args[field], reason=f"must be {wanted}")
+                        yield StartProblem(f"{place}.{field}", args[field], f"must be {wanted}")
 
 
 def objects(parent: Object, key: str) -> Iterator[tuple[int, Object]]:
@@ -94,34 +108,33 @@ def _value(types: Types, minor: int, kind: str, value: object, place: str) -> It
         yield from _fields(types, minor, kind, value, place)
     elif kind[0] == "[":
         if not isinstance(value, list):
-            yield StartProblem(place=place, value=_shown(value), reason="must be a list")
+            yield StartProblem(place, _shown(value), "must be a list")
             return
         for at, each in enumerate(value):
             yield from _value(types, minor, kind[1:-1], each, f"{place}[{at}]")
     elif kind[0] == "{":
         if not isinstance(value, Mapping):
-            yield StartProblem(place=place, value=_shown(value), reason="must be a mapping")
+            yield StartProblem(place, _shown(value), "must be a mapping")
             return
         for key, each in value.items():
             yield from _value(types, minor, kind[1:-1], each, f"{place}[{key}]")
     elif reason := _simple(kind, value):
-        yield StartProblem(place=place, value=NOT_SHOWN if kind == "bytes" else value, reason=reason)
+        yield StartProblem(place, NOT_SHOWN if kind == "bytes" else value, reason)
 
 
 def _fields(types: Types, minor: int, kind: str, value: object, place: str) -> Iterator[StartProblem]:
     if not isinstance(value, Mapping):
-        yield StartProblem(place=place, value=_shown(value), reason="must be a mapping")
+        yield StartProblem(place, _shown(value), "must be a mapping")
         return
     for field, each in value.items():
         inner = f"{place}.{field}" if place else str(field)
-        known, _, span = types[kind].get(str(field), "").partition(" ")
-        if known and covers(span, minor):
+        if (known := types[kind].get(str(field))) is not None:
             yield from _value(types, minor, known, each, inner)
             continue
         same = (name for name in types[kind] if name.lower() == str(field).lower() and name != field)
         spelled = next(same, None)
         reason = f"is spelled {spelled}" if spelled else f"is no field that kube-scheduler 1.{minor} has here"
-        yield StartProblem(place=inner, value=_shown(each), reason=reason, unknown=spelled is None)
+        yield StartProblem(inner, _shown(each), reason, unknown=spelled is None)
 
 
 def _shown(value: object) -> object:
