@@ -33,53 +33,49 @@ def _preemption(args: Object, place: str, _: Version) -> Iterator[StartProblem]:
     percentage = number(args, "minCandidateNodesPercentage", 10)
     absolute = number(args, "minCandidateNodesAbsolute", 100)
     if not 0 <= percentage <= 100:
-        yield StartProblem(place=f"{place}.minCandidateNodesPercentage", value=percentage, reason="must be 0 to 100")
+        yield StartProblem(f"{place}.minCandidateNodesPercentage", percentage, "must be 0 to 100")
     if absolute < 0:
-        yield StartProblem(place=f"{place}.minCandidateNodesAbsolute", value=absolute, reason="must not be negative")
+        yield StartProblem(f"{place}.minCandidateNodesAbsolute", absolute, "must not be negative")
     if percentage == absolute == 0:
-        yield StartProblem(place=place, value=dict(args), reason="must not have 0 for both minimums")
+        yield StartProblem(place, dict(args), "must not have 0 for both minimums")
 
 
 def _inter_pod_affinity(args: Object, place: str, _: Version) -> Iterator[StartProblem]:
     weight = number(args, "hardPodAffinityWeight", 1)
     if not 0 <= weight <= 100:
-        yield StartProblem(place=f"{place}.hardPodAffinityWeight", value=weight, reason="must be 0 to 100")
+        yield StartProblem(f"{place}.hardPodAffinityWeight", weight, "must be 0 to 100")
 
 
 def _spread(args: Object, place: str, version: Version) -> Iterator[StartProblem]:
     defaulting = args.get("defaultingType") or ("List" if version.form == "v1beta1" else "System")
     constraints = list(objects(args, "defaultConstraints"))
     if defaulting not in ("System", "List"):
-        yield StartProblem(place=f"{place}.defaultingType", value=defaulting, reason="must be System or List")
+        yield StartProblem(f"{place}.defaultingType", defaulting, "must be System or List")
     elif defaulting == "System" and constraints:
-        reason = "must be List where there are defaultConstraints"
-        yield StartProblem(place=f"{place}.defaultingType", value=defaulting, reason=reason)
+        yield StartProblem(f"{place}.defaultingType", defaulting, "must be List where there are defaultConstraints")
     seen: set[tuple[object, object]] = set()
     for at, each in constraints:
         where, key, action = f"{place}.defaultConstraints[{at}]", each.get("topologyKey"), each.get("whenUnsatisfiable")
         if number(each, "maxSkew", 0) <= 0:
-            yield StartProblem(place=f"{where}.maxSkew", value=each.get("maxSkew"), reason="must be at least 1")
+            yield StartProblem(f"{where}.maxSkew", each.get("maxSkew"), "must be at least 1")
         if not (isinstance(key, str) and is_label_key(key)):
-            yield StartProblem(place=f"{where}.topologyKey", value=key, reason="must be the key of a label")
+            yield StartProblem(f"{where}.topologyKey", key, "must be the key of a label")
         if action not in ("DoNotSchedule", "ScheduleAnyway"):
-            reason = "must be DoNotSchedule or ScheduleAnyway"
-            yield StartProblem(place=f"{where}.whenUnsatisfiable", value=action, reason=reason)
+            yield StartProblem(f"{where}.whenUnsatisfiable", action, "must be DoNotSchedule or ScheduleAnyway")
         if each.get("labelSelector") is not None:
             reason = "must not be given: the scheduler takes that of each pod"
-            yield StartProblem(place=f"{where}.labelSelector", value=each["labelSelector"], reason=reason)
+            yield StartProblem(f"{where}.labelSelector", each["labelSelector"], reason)
         if (key, action) in seen:
-            yield StartProblem(place=where, value=key, reason="is there twice")
+            yield StartProblem(where, key, "is there twice")
         seen.add((key, action))
 
 
 def _volume_binding(args: Object, place: str, version: Version) -> Iterator[StartProblem]:
     if number(args, "bindTimeoutSeconds", 600) < 0:
-        reason = "must not be negative"
-        yield StartProblem(place=f"{place}.bindTimeoutSeconds", value=args["bindTimeoutSeconds"], reason=reason)
+        yield StartProblem(f"{place}.bindTimeoutSeconds", args["bindTimeoutSeconds"], "must not be negative")
     shape = args.get("shape")
     if shape is not None and version.minor < SCORES_VOLUMES:
-        reason = "needs a feature gate that is off by default: delete it"
-        yield StartProblem(place=f"{place}.shape", value=shape, reason=reason)
+        yield StartProblem(f"{place}.shape", shape, "needs a feature gate that is off by default: delete it")
     elif shape is not None:
         yield from _shape(args, place, version)
 
@@ -90,23 +86,21 @@ def _fit(args: Object, place: str, version: Version) -> Iterator[StartProblem]:
         for at, name in enumerate(names if isinstance(names, list) else []):
             if not is_label_key(str(name)) or (key == "ignoredResourceGroups" and "/" in str(name)):
                 reason = "is no name of a " + ("resource" if key == "ignoredResources" else "group of resources")
-                yield StartProblem(place=f"{place}.{key}[{at}]", value=name, reason=reason)
+                yield StartProblem(f"{place}.{key}[{at}]", name, reason)
     strategy = args.get("scoringStrategy")
     if not isinstance(strategy, Mapping):
         return
     where, kind = f"{place}.scoringStrategy", strategy.get("type") or ""
     if kind not in SCORING:
-        yield StartProblem(place=f"{where}.type", value=kind, reason=f"must be {' or '.join(SCORING)}")
+        yield StartProblem(f"{where}.type", kind, f"must be {' or '.join(SCORING)}")
     yield from _resources(strategy, where, version)
     ratio = strategy.get("requestedToCapacityRatio")
     if kind == "RequestedToCapacityRatio" and isinstance(ratio, Mapping):
         yield from _shape(ratio, f"{where}.requestedToCapacityRatio", version)
     elif kind == "RequestedToCapacityRatio":
-        reason = "must be given with this type"
-        yield StartProblem(place=f"{where}.requestedToCapacityRatio", value=ratio, reason=reason)
+        yield StartProblem(f"{where}.requestedToCapacityRatio", ratio, "must be given with this type")
     elif ratio is not None and version.minor >= ONE_STRATEGY:
-        reason = f"must not be given with the type {kind}"
-        yield StartProblem(place=f"{where}.requestedToCapacityRatio", value=ratio, reason=reason)
+        yield StartProblem(f"{where}.requestedToCapacityRatio", ratio, f"must not be given with the type {kind}")
 
 
 def _balanced(args: Object, place: str, _: Version) -> Iterator[StartProblem]:
@@ -114,33 +108,31 @@ def _balanced(args: Object, place: str, _: Version) -> Iterator[StartProblem]:
     for at, each in objects(args, "resources"):
         where = f"{place}.resources[{at}]"
         if each.get("name") in seen:
-            yield StartProblem(place=f"{where}.name", value=each.get("name"), reason="is there twice")
+            yield StartProblem(f"{where}.name", each.get("name"), "is there twice")
         seen.add(each.get("name"))
         if (number(each, "weight", 1) or 1) != 1:
-            yield StartProblem(place=f"{where}.weight", value=each["weight"], reason="must be 1")
+            yield StartProblem(f"{where}.weight", each["weight"], "must be 1")
 
 
 def _resources(parent: Object, place: str, _: Version) -> Iterator[StartProblem]:
     for at, each in objects(parent, "resources"):
         weight = number(each, "weight", 1) or 1
         if not 0 < weight <= 100:
-            yield StartProblem(place=f"{place}.resources[{at}].weight", value=weight, reason="must be 1 to 100")
+            yield StartProblem(f"{place}.resources[{at}].weight", weight, "must be 1 to 100")
 
 
 def _shape(parent: Object, place: str, version: Version) -> Iterator[StartProblem]:
     points = [(number(each, "utilization", 0), number(each, "score", 0)) for _, each in objects(parent, "shape")]
     if not points and version.minor > EMPTY_SHAPE:
-        yield StartProblem(place=f"{place}.shape", value=parent.get("shape"), reason="must have at least one point")
+        yield StartProblem(f"{place}.shape", parent.get("shape"), "must have at least one point")
     for at, (utilization, score) in enumerate(points):
         where = f"{place}.shape[{at}]"
         if at and points[at - 1][0] >= utilization:
-            yield StartProblem(
-                place=f"{where}.utilization", value=utilization, reason="must be more than that of the point before"
-            )
+            yield StartProblem(f"{where}.utilization", utilization, "must be more than that of the point before")
         if not 0 <= utilization <= 100:
-            yield StartProblem(place=f"{where}.utilization", value=utilization, reason="must be 0 to 100")
+            yield StartProblem(f"{where}.utilization", utilization, "must be 0 to 100")
         if not 0 <= score <= 10:
-            yield StartProblem(place=f"{where}.score", value=score, reason="must be 0 to 10")
+            yield StartProblem(f"{where}.score", score, "must be 0 to 10")
 
 
 def _affinity(args: Object, place: str, _: Version) -> Iterator[StartProblem]:
@@ -164,15 +156,13 @@ def _term(term: Object, place: str) -> Iterator[StartProblem]:
             where, operator, values = f"{place}.{key}[{at}]", each.get("operator"), each.get("values") or []
             assert isinstance(values, list)
             if operator not in OPERATORS or (key == "matchFields" and operator not in ("In", "NotIn")):
-                yield StartProblem(
-                    place=f"{where}.operator", value=operator, reason=f"must be {' or '.join(OPERATORS)}"
-                )
+                yield StartProblem(f"{where}.operator", operator, f"must be {' or '.join(OPERATORS)}")
             elif not OPERATORS[str(operator)](values) or (key == "matchFields" and len(values) != 1):
-                yield StartProblem(place=f"{where}.values", value=values, reason=f"are not those that {operator} takes")
+                yield StartProblem(f"{where}.values", values, f"are not those that {operator} takes")
             if key == "matchExpressions" and not is_label_key(str(each.get("key"))):
-                yield StartProblem(place=f"{where}.key", value=each.get("key"), reason="must be the key of a label")
+                yield StartProblem(f"{where}.key", each.get("key"), "must be the key of a label")
             elif key == "matchFields" and each.get("key") != "metadata.name":
-                yield StartProblem(place=f"{where}.key", value=each.get("key"), reason="must be metadata.name")
+                yield StartProblem(f"{where}.key", each.get("key"), "must be metadata.name")
 
 
 def _is_one_integer(values: list[object]) -> bool:

@@ -6,7 +6,15 @@ The rules of kube-scheduler for entries are facts.md c6 to c10.
 from collections.abc import Iterator, Mapping, Sequence
 
 from tas.configuring.decoding import objects
-from tas.configuring.extenders import DEFAULT_WEIGHT, TELEMETRY_RESOURCE, Object, is_api_proxy, service_of
+from tas.configuring.extenders import (
+    DEFAULT_WEIGHT,
+    TELEMETRY_RESOURCE,
+    Object,
+    is_api_proxy,
+    items,
+    mapping,
+    service_of,
+)
 from tas.configuring.published import NEWEST
 from tas.configuring.validating import problems
 from tas.configuring.versions import EMPTY_NODES, GROUP, api_version, reads
@@ -27,15 +35,9 @@ def with_extenders(
 ) -> tuple[Object, list[str]]:
     """A scheduler configuration in which each extender occurs once, and notices for people.
 
-    Args:
-        document: The configuration so far, as in JSON; None: there is none.
-        minor: The minor version of the scheduler.
-        entries: Entries of `extenders`, added or updated in place. All other entries and fields stay.
-        kubeconfig: The credentials of the scheduler, if the configuration names none.
-        allowed: Names of plugins that the scheduler has beside those of a stock one.
-
-    Raises:
-        InvalidInputError: if the document is no configuration, or the scheduler would refuse the result.
+    `entries` are added to the `document` so far, if there is one, or updated in place: all others and all fields stay.
+    `kubeconfig` is used if the configuration names none, and `allowed` are plugins beside those of a stock scheduler.
+    Raises InvalidInputError if the document is no configuration, or the scheduler would refuse the result.
     """
     preferred = api_version(minor)
     old = {"apiVersion": preferred, "kind": KIND} if document is None else _checked_kind(document)
@@ -49,7 +51,7 @@ def with_extenders(
         )
         new["apiVersion"] = preferred
     if kubeconfig is not None:
-        connection = _mapping(new, "clientConnection")
+        connection = mapping(SUBJECT, new.get("clientConnection"), "clientConnection", optional=True)
         if not connection.get("kubeconfig"):
             new["clientConnection"] = {"kubeconfig": kubeconfig} | {
                 key: value for key, value in connection.items() if key != "kubeconfig"
@@ -102,7 +104,8 @@ def _values(value: object) -> list[object]:
 
 def entries_of(document: Object) -> list[Object]:
     """The entries of `extenders`. Raises InvalidInputError."""
-    return [_as_object(entry, f"extenders[{at}]") for at, entry in enumerate(_list(document, "extenders"))]
+    entries = items(SUBJECT, document.get("extenders"), "extenders")
+    return [mapping(SUBJECT, entry, f"extenders[{at}]") for at, entry in enumerate(entries)]
 
 
 def _joined(entries: list[Object], ours: Object) -> list[Object]:
@@ -154,7 +157,7 @@ def _check_texts(entry: Object, place: str) -> None:
 
 def _doubts(entry: Object, minor: int) -> Iterator[str]:
     """What is doubtful about an entry with which the scheduler starts."""
-    tls, url = _mapping(entry, "tlsConfig"), str(entry.get("urlPrefix", ""))
+    tls, url = mapping(SUBJECT, entry.get("tlsConfig"), "tlsConfig", optional=True), str(entry.get("urlPrefix", ""))
     if entry.get("enableHTTPS") and not (tls.get("caFile") or tls.get("caData")):
         yield "has no caFile: the scheduler accepts any server there"
     weight = entry.get("weight")
@@ -187,23 +190,3 @@ def _resources(entry: Mapping[str, object]) -> Iterator[str]:
     for resource in managed if isinstance(managed, list) else []:
         if isinstance(resource, dict) and isinstance(resource.get("name"), str):
             yield resource["name"]
-
-
-def _mapping(parent: Object, key: str) -> Object:
-    value = parent.get(key)
-    return {} if value is None else _as_object(value, key)
-
-
-def _list(parent: Object, key: str) -> list[object]:
-    value = parent.get(key)
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise InvalidInputError(SUBJECT, key, value, "must be a list")
-    return value
-
-
-def _as_object(value: object, place: str) -> Object:
-    if not isinstance(value, dict):
-        raise InvalidInputError(SUBJECT, place, value, "must be a mapping")
-    return value

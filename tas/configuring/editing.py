@@ -45,16 +45,9 @@ Read = Callable[[str], YamlValue]
 
 
 def edited(text: str, value: object, read: Read, comments: Mapping[str, str] | None = None) -> str:
-    """`text` with the fewest changes after which its value is `value`.
+    """A text of one document, YAML or JSON, with the fewest changes after which its value is `value`.
 
-    Args:
-        text: A YAML or JSON text of one document.
-        value: The value that the result has.
-        read: The parser.
-        comments: For keys that are added on lines of their own: the comment at the end of the line.
-
-    Raises:
-        EditError: if no edit gives the value.
+    `comments` has those at the end of the lines of added keys. Raises EditError if no edit gives the value.
     """
     root = read(text)
     if _same(root.value, value):

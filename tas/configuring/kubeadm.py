@@ -7,7 +7,7 @@ ClusterConfiguration has the flag and the volumes. It has no `dnsPolicy`, so a p
 from collections.abc import Sequence
 
 from tas.configuring.editing import Read, edited, rendered
-from tas.configuring.extenders import Object
+from tas.configuring.extenders import Object, items, mapping
 from tas.configuring.static_pod import (
     CERTIFICATES,
     CERTIFICATES_VOLUME,
@@ -30,34 +30,30 @@ PATCH = "kube-scheduler+strategic.yaml"
 
 
 def cluster_configuration(text: str | None, wanted: Wanted, read: Read) -> str:
-    """A ClusterConfiguration whose scheduler is as wanted.
+    """A ClusterConfiguration whose scheduler is as wanted, with a configuration.
 
-    Args:
-        text: The ClusterConfiguration of the cluster, all of which stays; None: only the fields for the scheduler.
-        wanted: How the scheduler is to be, with a configuration.
-        read: The parser; its errors are not caught.
-
-    Raises:
-        InvalidInputError: if the text is no ClusterConfiguration.
+    All of `text` stays; None: only the fields for the scheduler. Raises InvalidInputError if it is none, and as `read`.
     """
     head: Object = {"apiVersion": f"{GROUP}/{_version(wanted.minor)}", "kind": "ClusterConfiguration"}
     before = head if text is None else read(text).value
     version = before.get("apiVersion") if isinstance(before, dict) else None
     if not isinstance(before, dict) or before.get("kind") != head["kind"] or not str(version).startswith(f"{GROUP}/"):
         raise InvalidInputError(SUBJECT, "kind", before, f"must be a ClusterConfiguration of {GROUP}")
-    scheduler = _mapping(before, "scheduler")
+    scheduler = mapping(SUBJECT, before.get("scheduler"), "scheduler", optional=True)
+    given = scheduler.get("extraArgs")
     has_list = str(version) not in (f"{GROUP}/v1beta1", f"{GROUP}/v1beta2", f"{GROUP}/v1beta3")
     arguments: object
     if has_list:
-        flags = [each for each in _list(scheduler, "extraArgs") if _name(each) != "config"]
+        flags = [each for each in items(SUBJECT, given, "scheduler.extraArgs") if _name(each) != "config"]
         arguments = [*flags, {"name": "config", "value": wanted.config}]
     else:
-        arguments = _mapping(scheduler, "extraArgs") | {"config": wanted.config}
+        arguments = mapping(SUBJECT, given, "scheduler.extraArgs", optional=True) | {"config": wanted.config}
     ours = [_volume(CONFIG_VOLUME, wanted.config, wanted.config, "File")]
     if wanted.certificates is not None:
         ours.append(_volume(CERTIFICATES_VOLUME, wanted.certificates, CERTIFICATES, "Directory"))
     names = {CONFIG_VOLUME, CERTIFICATES_VOLUME}
-    others = [each for each in _list(scheduler, "extraVolumes") if _name(each) not in names]
+    before_ours = items(SUBJECT, scheduler.get("extraVolumes"), "scheduler.extraVolumes")
+    others = [each for each in before_ours if _name(each) not in names]
     _check_places(others, ours)
     volumes = [*others, *ours]
     after = before | {"scheduler": scheduler | {"extraArgs": arguments, "extraVolumes": volumes}}
@@ -84,12 +80,7 @@ def _check_places(others: Sequence[object], ours: Sequence[Object]) -> None:
 def init_phase(cluster: str, patches: str, read: Read) -> str | None:
     """A ClusterConfiguration with the folder of the patches, for `kubeadm init phase`, which takes no flag beside it.
 
-    Args:
-        cluster: The text of the ClusterConfiguration.
-        patches: The folder, an absolute path.
-        read: The parser; its errors are not caught.
-
-    Returns None for a form without a field for the folder: `v1beta2` and older.
+    None for a form without a field for the folder, an absolute path: `v1beta2` and older. Raises as `read`.
     """
     document = read(cluster).value
     assert isinstance(document, dict)
@@ -120,17 +111,3 @@ def _volume(name: str, outside: str | None, inside: str | None, kind: str) -> Ob
 
 def _name(value: object) -> object:
     return value.get("name") if isinstance(value, dict) else None
-
-
-def _mapping(parent: Object, key: str) -> Object:
-    value = parent.get(key)
-    if value is not None and not isinstance(value, dict):
-        raise InvalidInputError(SUBJECT, f"scheduler.{key}", value, "must be a mapping")
-    return value or {}
-
-
-def _list(parent: Object, key: str) -> list[object]:
-    value = parent.get(key)
-    if value is not None and not isinstance(value, list):
-        raise InvalidInputError(SUBJECT, f"scheduler.{key}", value, "must be a list")
-    return value or []

@@ -126,16 +126,9 @@ class Configuration:
 
 
 def configuration(manifest: str, config: str | None, options: Options, read: Read) -> Configuration:
-    """The configuration for the scheduler of a manifest.
+    """The configuration for the scheduler of a manifest; `config` is the text to start from, if there is one.
 
-    Args:
-        manifest: The text of the scheduler's manifest.
-        config: The text of the configuration to start from; None: the template, or an empty one.
-        options: How the scheduler is to be configured.
-        read: The parser; its errors are not caught.
-
-    Raises:
-        InvalidInputError: if one of the texts is not what it must be, or the scheduler would refuse the result.
+    Raises InvalidInputError if a text is not what it must be, or the scheduler would refuse the result; and as `read`.
     """
     scheduler = Scheduler(read(manifest).value)
     minor = options.minor if options.minor is not None else minor_of_image(scheduler.image)
@@ -153,17 +146,10 @@ def configuration(manifest: str, config: str | None, options: Options, read: Rea
 
 
 def plan(manifest: str, made: Configuration, certificates: Mapping[str, bytes], options: Options, read: Read) -> Plan:
-    """The plan for a manifest.
+    """The plan for a manifest and the configuration for it.
 
-    Args:
-        manifest: The text of the scheduler's manifest.
-        made: The configuration for it.
-        certificates: The contents of the files in the folder of certificates; they count in the digest only.
-        options: How the scheduler is to be configured.
-        read: The parser; its errors are not caught.
-
-    Raises:
-        InvalidInputError: if the manifest is not one of a scheduler, or cannot be edited.
+    The contents of the files in the folder of `certificates` count in the digest only. Raises InvalidInputError if the
+    manifest is not one of a scheduler, or cannot be edited; and as `read`.
     """
     wanted = _wanted(options, made, [certificates[name] for name in sorted(certificates)])
     scheduler = Scheduler(read(manifest).value)
@@ -202,16 +188,10 @@ class ForKubeadm:
 
 
 def for_kubeadm(cluster: str | None, patches: str, options: Options, read: Read) -> ForKubeadm:
-    """The texts for a cluster that kubeadm manages.
+    """The texts for a cluster that kubeadm manages; `options` must have the minor version.
 
-    Args:
-        cluster: The text of the ClusterConfiguration; None: only the fields for the scheduler.
-        patches: The folder of the patch on each control plane node, an absolute path.
-        options: How the scheduler is to be configured; with its minor version.
-        read: The parser; its errors are not caught.
-
-    Raises:
-        InvalidInputError: if one of the texts is not what it must be, or the scheduler would refuse the result.
+    Without the text of a ClusterConfiguration (`cluster`) only the fields for the scheduler. `patches` is the folder of
+    the patch on each control plane node, an absolute path. Raises as `configuration`.
     """
     assert options.minor is not None
     made = _configuration(None, options.minor, options, KUBECONFIG, read)

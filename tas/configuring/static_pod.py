@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tas.configuring.extenders import Object
+from tas.configuring.extenders import Object, items, mapping
 from tas.configuring.policy_configmap import POLICY_NAME, POLICY_NAMESPACE
 from tas.errors import InvalidInputError
 
@@ -70,14 +70,14 @@ class Scheduler:
     """The scheduler in a pod, as in JSON. Raises InvalidInputError, also its methods, for what is no such pod."""
 
     def __init__(self, pod: object) -> None:
-        root = _object(pod, "manifest")
+        root = mapping(SUBJECT, pod, "manifest")
         if root.get("kind") != "Pod":
             raise InvalidInputError(SUBJECT, "kind", root.get("kind"), "must be Pod")
         self._pod = root
-        self._spec = _object(root.get("spec"), "spec")
+        self._spec = mapping(SUBJECT, root.get("spec"), "spec")
         containers = [
-            _object(each, f"spec.containers[{at}]")
-            for at, each in enumerate(_items(self._spec, "containers", "spec.containers"))
+            mapping(SUBJECT, each, f"spec.containers[{at}]")
+            for at, each in enumerate(items(SUBJECT, self._spec.get("containers"), "spec.containers"))
         ]
         found = [at for at, each in enumerate(containers) if _is_scheduler(each)]
         if len(found) != 1:
@@ -99,7 +99,7 @@ class Scheduler:
     def environment(self) -> Mapping[str, str]:
         """The variables of the scheduler that have a value in the pod itself."""
         found: dict[str, str] = {}
-        for variable in _items(self._container, "env", f"{self._place}.env"):
+        for variable in items(SUBJECT, self._container.get("env"), f"{self._place}.env"):
             if isinstance(variable, dict) and isinstance(variable.get("value"), str):
                 found[str(variable.get("name"))] = variable["value"]
         return found
@@ -113,7 +113,7 @@ class Scheduler:
         found: list[_Word] = []
         for field in ("command", "args"):
             place = f"{self._place}.{field}"
-            words = _items(self._container, field, place)
+            words = items(SUBJECT, self._container.get(field), place)
             for at, word in enumerate(words):
                 if not isinstance(word, str):
                     raise InvalidInputError(SUBJECT, f"{place}[{at}]", word, "must be text")
@@ -180,8 +180,8 @@ class Scheduler:
             changes.append(f"dnsPolicy {DNS_POLICY}")
             spec["dnsPolicy"] = DNS_POLICY
         pod = self._pod | {"spec": spec}
-        metadata = _object(pod.get("metadata") or {}, "metadata")
-        annotations = _object(metadata.get("annotations") or {}, "metadata.annotations")
+        metadata = mapping(SUBJECT, pod.get("metadata") or {}, "metadata")
+        annotations = mapping(SUBJECT, metadata.get("annotations") or {}, "metadata.annotations")
         if annotations.get(DIGEST) != wanted.digest:
             changes.append(f"annotation {DIGEST}")
             pod["metadata"] = metadata | {"annotations": annotations | {DIGEST: wanted.digest}}
@@ -271,7 +271,10 @@ class Scheduler:
     def _shared(self) -> set[object]:
         """The volumes that other containers mount."""
         others = [*self._containers[: self._at], *self._containers[self._at + 1 :]]
-        others += [_object(each, "spec.initContainers") for each in _items(self._spec, "initContainers", "spec")]
+        others += [
+            mapping(SUBJECT, each, "spec.initContainers")
+            for each in items(SUBJECT, self._spec.get("initContainers"), "spec")
+        ]
         return {mount["name"] for each in others for mount in _named(each, "volumeMounts", "spec.containers")}
 
     def _check_own_volumes(self) -> None:
@@ -369,11 +372,7 @@ def is_inside(path: object, folder: object) -> bool:
 def is_closed(mount: Object, host: str | None, inside: str, outside: str) -> bool:
     """Whether a mount is read-only and around one of ours, of which it has no file or folder (facts.md c76).
 
-    Args:
-        mount: With the fields `mountPath` and `readOnly`.
-        host: The path on the machine of what is mounted.
-        inside: Where ours is mounted in the container.
-        outside: What of the machine that is.
+    `host` is the path on the machine of what is mounted; ours has `outside` of the machine `inside` of the container.
     """
     path = mount.get("mountPath")
     if not mount.get("readOnly") or not is_inside(inside, path):
@@ -389,24 +388,9 @@ def _clean(path: object) -> str | None:
 def _named(parent: Object, key: str, place: str) -> list[Object]:
     """The items of a list, each a mapping with a name."""
     found: list[Object] = []
-    for at, item in enumerate(_items(parent, key, place)):
-        each = _object(item, f"{place}[{at}]")
+    for at, item in enumerate(items(SUBJECT, parent.get(key), place)):
+        each = mapping(SUBJECT, item, f"{place}[{at}]")
         if not isinstance(each.get("name"), str):
             raise InvalidInputError(SUBJECT, f"{place}[{at}].name", each.get("name"), "must be text")
         found.append(each)
     return found
-
-
-def _items(parent: Object, key: str, place: str) -> list[object]:
-    value = parent.get(key)
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise InvalidInputError(SUBJECT, place, value, "must be a list")
-    return value
-
-
-def _object(value: object, place: str) -> Object:
-    if not isinstance(value, dict):
-        raise InvalidInputError(SUBJECT, place, value, "must be a mapping")
-    return value

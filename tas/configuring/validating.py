@@ -77,17 +77,16 @@ def problems(document: Object, minor: int, allowed: frozenset[str] = frozenset()
 
 def _general(document: Object, minor: int) -> Iterator[StartProblem]:
     if number(document, "parallelism", 1) < 1:
-        yield StartProblem(place="parallelism", value=document["parallelism"], reason="must be at least 1")
+        yield StartProblem("parallelism", document["parallelism"], "must be at least 1")
     yield from _share(document, "percentageOfNodesToScore")
     first, last = number(document, "podInitialBackoffSeconds", 1), number(document, "podMaxBackoffSeconds", 10)
     if first <= 0:
-        yield StartProblem(place="podInitialBackoffSeconds", value=first, reason="must be more than 0")
+        yield StartProblem("podInitialBackoffSeconds", first, "must be more than 0")
     if last < first:
-        reason = f"must be at least podInitialBackoffSeconds ({first:g})"
-        yield StartProblem(place="podMaxBackoffSeconds", value=last, reason=reason)
+        yield StartProblem("podMaxBackoffSeconds", last, f"must be at least podInitialBackoffSeconds ({first:g})")
     client = document.get("clientConnection") or {}
     if isinstance(client, Mapping) and number(client, "burst", 0) < 0:
-        yield StartProblem(place="clientConnection.burst", value=client["burst"], reason="must not be negative")
+        yield StartProblem("clientConnection.burst", client["burst"], "must not be negative")
     election = document.get("leaderElection") or {}
     if isinstance(election, Mapping) and election.get("leaderElect") is not False:
         yield from _election(election, minor)
@@ -95,13 +94,13 @@ def _general(document: Object, minor: int) -> Iterator[StartProblem]:
         if value := document.get(key):
             wrong = _wrong_port(str(value)) if minor < HTTPS_ONLY else _wrong_address(str(value))
             if wrong is not None:
-                yield StartProblem(place=key, value=value, reason=wrong)
+                yield StartProblem(key, value, wrong)
 
 
 def _share(parent: Object, place: str) -> Iterator[StartProblem]:
     value = number(parent, "percentageOfNodesToScore", 0)
     if not 0 <= value <= 100:
-        yield StartProblem(place=place, value=value, reason="must be 0 to 100")
+        yield StartProblem(place, value, "must be 0 to 100")
 
 
 def _election(election: Object, minor: int) -> Iterator[StartProblem]:
@@ -109,17 +108,17 @@ def _election(election: Object, minor: int) -> Iterator[StartProblem]:
     for key, default in (("leaseDuration", 15.0), ("renewDeadline", 10.0), ("retryPeriod", 2.0)):
         seconds[key] = parse_duration(str(election.get(key) or "0s")) or default
         if seconds[key] < 0:
-            yield StartProblem(place=f"leaderElection.{key}", value=election[key], reason="must be more than 0")
+            yield StartProblem(f"leaderElection.{key}", election[key], "must be more than 0")
     if seconds["leaseDuration"] <= seconds["renewDeadline"]:
         reason = "must be longer than renewDeadline"
-        yield StartProblem(place="leaderElection.leaseDuration", value=election.get("leaseDuration"), reason=reason)
+        yield StartProblem("leaderElection.leaseDuration", election.get("leaseDuration"), reason)
     elif seconds["renewDeadline"] <= 1.2 * seconds["retryPeriod"]:
         reason = "must be longer than 1.2 times retryPeriod"
-        yield StartProblem(place="leaderElection.renewDeadline", value=election.get("renewDeadline"), reason=reason)
+        yield StartProblem("leaderElection.renewDeadline", election.get("renewDeadline"), reason)
     lock = election.get("resourceLock") or "leases"
     locks = [name for name, span in LOCKS.items() if covers(span, minor)]
     if lock not in locks:
-        yield StartProblem(place="leaderElection.resourceLock", value=lock, reason=f"must be {' or '.join(locks)}")
+        yield StartProblem("leaderElection.resourceLock", lock, f"must be {' or '.join(locks)}")
 
 
 def _wrong_address(value: str) -> str | None:
@@ -156,11 +155,9 @@ def _profiles(document: Object, version: Version, allowed: frozenset[str]) -> It
         if name is None and len(profiles) == 1:
             name = "default-scheduler"
         if not name:
-            reason = "must be given where there are several profiles"
-            yield StartProblem(place=f"{place}.schedulerName", value=name, reason=reason)
+            yield StartProblem(f"{place}.schedulerName", name, "must be given where there are several profiles")
         elif names.setdefault(str(name), at) != at:
-            reason = f"profiles[{names[str(name)]}] has this name"
-            yield StartProblem(place=f"{place}.schedulerName", value=name, reason=reason)
+            yield StartProblem(f"{place}.schedulerName", name, f"profiles[{names[str(name)]}] has this name")
         yield from _share(profile, f"{place}.percentageOfNodesToScore")
         for point in _plugins_of(profile):
             yield from _enabled(_set(profile, point), point, f"{place}.plugins.{point}", version, allowed)
@@ -179,7 +176,7 @@ def _queue_sorts(profiles: Sequence[Object], version: Version) -> Iterator[Start
     for at, each in enumerate(of):
         if each != of[0]:
             place, reason = f"profiles[{at}].plugins.queueSort", "must be the same in all profiles"
-            yield StartProblem(place=place, value=dict(_set(profiles[at], "queueSort")), reason=reason)
+            yield StartProblem(place, dict(_set(profiles[at], "queueSort")), reason)
 
 
 def _plugins_of(profile: Object) -> Object:
@@ -206,16 +203,16 @@ def _enabled(
     for at, name in enumerate(enabled):
         where, points = f"{place}.enabled[{at}].name", points_of(name, version.minor)
         if name in enabled[:at]:
-            yield StartProblem(place=where, value=name, reason="is enabled twice")
+            yield StartProblem(where, name, "is enabled twice")
         if name in allowed or (point == _ALL_POINTS and version.form in _PER_POINT):
             continue
         if points is None:
             reason = f"is no plugin of kube-scheduler 1.{version.minor}: if yours has it, give --allow-plugin {name}"
-            yield StartProblem(place=where, value=name, reason=reason, unknown=True)
+            yield StartProblem(where, name, reason, unknown=True)
         elif point != _ALL_POINTS and point not in points:
-            yield StartProblem(place=where, value=name, reason=f"has no {point}", unknown=True)
+            yield StartProblem(where, name, f"has no {point}", unknown=True)
         elif point != _ALL_POINTS and _is_removed(name, version):
-            yield StartProblem(place=where, value=name, reason=f"is not allowed in {version.form}")
+            yield StartProblem(where, name, f"is not allowed in {version.form}")
         elif version.form == "v1beta1":
             yield from _enabled_again(name, point, plugin_set, where)
 
@@ -229,11 +226,11 @@ def _enabled_again(name: str, point: str, plugin_set: Object, place: str) -> Ite
     off = {*_names(plugin_set, "disabled")}
     is_default = name not in _NOT_DEFAULT and (point != "score" or name not in ("VolumeBinding", "NodeResourcesFit"))
     if is_default and not off & {"*", name}:
-        yield StartProblem(place=place, value=name, reason="is enabled already: v1beta1 needs it under disabled, too")
+        yield StartProblem(place, name, "is enabled already: v1beta1 needs it under disabled, too")
     elif (point, name) == ("score", "NodeResourcesFit"):
         on = {*_names(plugin_set, "enabled")} | ({*_FIT_SCORES[:1]} if not off & {"*", _FIT_SCORES[0]} else set())
         for other in on.intersection(_FIT_SCORES):
-            yield StartProblem(place=place, value=name, reason=f"must not score beside {other}")
+            yield StartProblem(place, name, f"must not score beside {other}")
 
 
 def _ones_of_all(profile: Object, place: str, version: Version, allowed: frozenset[str]) -> Iterator[StartProblem]:
@@ -242,9 +239,9 @@ def _ones_of_all(profile: Object, place: str, version: Version, allowed: frozens
         where, value = f"{place}.plugins.{point}", dict(_set(profile, point))
         # Which extension points another plugin has is not known.
         if not used and not allowed & {*_names(_set(profile, _ALL_POINTS), "enabled")}:
-            yield StartProblem(place=where, value=value, reason="must leave one plugin enabled")
+            yield StartProblem(where, value, "must leave one plugin enabled")
         elif len(used) > 1 and point == "queueSort":
-            yield StartProblem(place=where, value=value, reason=f"must have one plugin, not {', '.join(sorted(used))}")
+            yield StartProblem(where, value, f"must have one plugin, not {', '.join(sorted(used))}")
 
 
 def _effective(profile: Object, point: str, version: Version, allowed: frozenset[str]) -> list[str]:
@@ -269,10 +266,10 @@ def _plugin_config(profile: Object, place: str, version: Version) -> Iterator[St
     for at, each in objects(profile, "pluginConfig"):
         name, where = str(each.get("name") or ""), f"{place}.pluginConfig[{at}]"
         if name in seen:
-            yield StartProblem(place=f"{where}.name", value=name, reason="has a configuration already")
+            yield StartProblem(f"{where}.name", name, "has a configuration already")
         seen.add(name)
         if _is_removed(name, version):
-            yield StartProblem(place=f"{where}.name", value=name, reason=f"is not allowed in {version.form}")
+            yield StartProblem(f"{where}.name", name, f"is not allowed in {version.form}")
         arguments = each.get("args")
         if isinstance(arguments, Mapping):
             yield from problems_of_arguments(name, arguments, f"{where}.args", version)
@@ -284,19 +281,18 @@ def _extenders(document: Object) -> Iterator[StartProblem]:
     for at, entry in objects(document, "extenders"):
         place = f"extenders[{at}]"
         if entry.get("prioritizeVerb") and number(entry, "weight", 0) <= 0:
-            reason = "must be at least 1 with a prioritizeVerb"
-            yield StartProblem(place=f"{place}.weight", value=entry.get("weight", 0), reason=reason)
+            yield StartProblem(f"{place}.weight", entry.get("weight", 0), "must be at least 1 with a prioritizeVerb")
         if entry.get("bindVerb"):
             if binder is not None:
                 reason = f"{binder} has a bindVerb already: only one extender can bind"
-                yield StartProblem(place=f"{place}.bindVerb", value=entry["bindVerb"], reason=reason)
+                yield StartProblem(f"{place}.bindVerb", entry["bindVerb"], reason)
             binder = place
         for index, resource in objects(entry, "managedResources"):
             name, where = str(resource.get("name") or ""), f"{place}.managedResources[{index}].name"
             if not is_extended_resource(name):
-                yield StartProblem(place=where, value=name, reason="is no extended resource")
+                yield StartProblem(where, name, "is no extended resource")
             elif name in owners:
-                yield StartProblem(place=where, value=name, reason=f"{owners[name]} has this resource already")
+                yield StartProblem(where, name, f"{owners[name]} has this resource already")
             owners[name] = place
 
 
