@@ -1,7 +1,9 @@
 """Events in words: for each type of event, what people and other systems read."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final
+
+import msgspec
 
 from tas.errors import line_of
 from tas.events.data import (
@@ -87,171 +89,123 @@ _ENDS = {
 }
 
 
-def _of_strategy(data: ViolationStarted | ViolationEnded | MetricStale | MetricFresh) -> Notice:
-    policy = PolicyKey(data.namespace, data.policy)
-    what = f"{policy} ({data.strategy})"
-    match data:
-        case ViolationStarted():
-            condition = reason = "NodeViolatesPolicy"
-            value = f": {data.value}" if data.value else ""
-            text, group = f"{data.node} violates {what}{value}", f"{{count}} nodes violate {what}"
-        case ViolationEnded():
-            condition, reason = "NodeViolatesPolicy", "NodeMeetsPolicy"
-            text = f"{data.node} {_ENDS[data.reason].format(what=what)}"
-            group = f"{{count}} nodes no longer violate {what}"
-        case MetricStale():
-            condition = reason = "MetricStale"
-            text = f"{data.node} has no fresh sample for {what}"
-            group = f"{{count}} nodes have no fresh sample for {what}"
-        case MetricFresh():
-            condition, reason = "MetricStale", "MetricFresh"
-            text = f"{data.node} has fresh samples for {what} again"
-            group = f"{{count}} nodes have fresh samples for {what} again"
-    begins = condition == reason
+def _notice(
+    data: Data,
+    reason: str,
+    text: str,
+    *,
+    of: str,
+    ends: str = "",
+    begins: bool = False,
+    labels: Mapping[str, str] | None = None,
+    group: str = "",
+    scope: str = "",
+    policy: PolicyKey | None = None,
+    freeze: str = "",
+) -> Notice:
+    """The notice about `of`, an object. It `begins` a condition, or `ends` the one with this reason, or is of none.
+
+    Without `labels` they are the names of the data. `group`: the text for several objects, if it is another one.
+    """
     return Notice(
         kind=_kind(type(data)),
         reason=reason,
-        condition=condition,
-        begins=begins,
+        condition=ends or reason,
+        begins=begins if begins or ends else None,
         warning=begins,
-        labels={"node": data.node, "namespace": data.namespace, "policy": data.policy, "strategy": data.strategy},
-        object=data.node,
-        scope=what,
+        labels={name: getattr(data, name) for name in data.NAMES} if labels is None else labels,
+        object=of,
+        scope=scope,
         text=text,
-        group_text=group,
-        node=data.node,
-        node_uid=data.node_uid,
+        group_text=group or text,
+        node=getattr(data, "node", ""),
+        node_uid=getattr(data, "node_uid", ""),
         policy=policy,
-        policy_uid=data.policy_uid,
+        policy_uid="" if policy is None else getattr(data, "policy_uid", ""),
+        freeze=freeze,
     )
+
+
+def _of_strategy(data: ViolationStarted | ViolationEnded | MetricStale | MetricFresh) -> Notice:
+    policy = PolicyKey(data.namespace, data.policy)
+    what, ends = f"{policy} ({data.strategy})", ""
+    match data:
+        case ViolationStarted():
+            reason, value = "NodeViolatesPolicy", f": {data.value}" if data.value else ""
+            text, group = f"violates {what}{value}", f"violate {what}"
+        case ViolationEnded():
+            reason, ends = "NodeMeetsPolicy", "NodeViolatesPolicy"
+            text, group = _ENDS[data.reason].format(what=what), f"no longer violate {what}"
+        case MetricStale():
+            reason = "MetricStale"
+            text, group = f"has no fresh sample for {what}", f"have no fresh sample for {what}"
+        case MetricFresh():
+            reason, ends = "MetricFresh", "MetricStale"
+            text, group = f"has fresh samples for {what} again", f"have fresh samples for {what} again"
+    text, group = f"{data.node} {text}", f"{{count}} nodes {group}"
+    return _notice(data, reason, text, of=data.node, ends=ends, begins=not ends, group=group, scope=what, policy=policy)
 
 
 def _of_node(data: LabelApplied | LabelRemoved | ResourcePatched) -> Notice:
     match data:
         case LabelApplied():
             reason, scope = "LabelApplied", f"{data.label}={data.value}"
-            text, group = f"{data.node} has the label {scope}", f"{{count}} nodes have the label {scope}"
+            text, group = f"has the label {scope}", f"have the label {scope}"
         case LabelRemoved():
             reason, scope = "LabelRemoved", f"{data.label}={data.previous}"
-            text = f"{data.node} no longer has the label {scope}"
-            group = f"{{count}} nodes no longer have the label {scope}"
+            text, group = f"no longer has the label {scope}", f"no longer have the label {scope}"
         case ResourcePatched():
             reason, scope = "ResourcePatched", f"{data.count} {data.resource}"
-            text, group = f"{data.node} offers {scope}", f"{{count}} nodes offer {scope}"
-    return Notice(
-        kind=_kind(type(data)),
-        reason=reason,
-        condition=reason,
-        begins=None,
-        warning=False,
-        labels={"node": data.node},
-        object=data.node,
-        scope=scope,
-        text=text,
-        group_text=group,
-        node=data.node,
-        node_uid=data.node_uid,
-    )
+            text, group = f"offers {scope}", f"offer {scope}"
+    text, group = f"{data.node} {text}", f"{{count}} nodes {group}"
+    return _notice(data, reason, text, of=data.node, labels={"node": data.node}, group=group, scope=scope)
 
 
 def _of_source(data: SourceDry | SourceBack) -> Notice:
-    (source,) = data.names
-    if isinstance(data, SourceDry):
-        begins, reason = True, "SourceDry"
-        problem = f": {line_of(data.problem)}" if data.problem else ""
-        text, group = f"source {source} gives no samples{problem}", "{count} sources give no samples"
-    else:
-        begins, reason = False, "SourceBack"
+    source = data.source
+    if isinstance(data, SourceBack):
         text, group = f"source {source} gives samples again", "{count} sources give samples again"
-    return Notice(
-        kind=_kind(type(data)),
-        reason=reason,
-        condition="SourceDry",
-        begins=begins,
-        warning=begins,
-        labels={"source": source},
-        object=source,
-        scope="",
-        text=text,
-        group_text=group,
-    )
+        return _notice(data, "SourceBack", text, of=source, ends="SourceDry", group=group)
+    problem = f": {line_of(data.problem)}" if data.problem else ""
+    text, group = f"source {source} gives no samples{problem}", "{count} sources give no samples"
+    return _notice(data, "SourceDry", text, of=source, begins=True, group=group)
 
 
 def _of_policy(data: PolicyAccepted | PolicyRefused) -> Notice:
     policy = PolicyKey(data.namespace, data.policy)
-    if isinstance(data, PolicyRefused):
-        begins, reason = True, "PolicyRefused"
-        more = f" (and {data.total - len(data.problems)} more)" if data.total > len(data.problems) else ""
-        text = f"policy {policy} has invalid fields: {line_of('; '.join(data.problems))}{more}"
-        group = "{count} policies have invalid fields"
-    else:
-        begins, reason = False, "PolicyAccepted"
+    if isinstance(data, PolicyAccepted):
         text, group = f"policy {policy} is in force as written", "{count} policies are in force as written"
-    return Notice(
-        kind=_kind(type(data)),
-        reason=reason,
-        condition="PolicyRefused",
-        begins=begins,
-        warning=begins,
-        labels={"namespace": data.namespace, "policy": data.policy},
-        object=str(policy),
-        scope="",
-        text=text,
-        group_text=group,
-        policy=policy,
-        policy_uid=data.policy_uid,
-    )
+        return _notice(data, "PolicyAccepted", text, of=str(policy), ends="PolicyRefused", group=group, policy=policy)
+    more = f" (and {data.total - len(data.problems)} more)" if data.total > len(data.problems) else ""
+    text = f"policy {policy} has invalid fields: {line_of('; '.join(data.problems))}{more}"
+    group = "{count} policies have invalid fields"
+    return _notice(data, "PolicyRefused", text, of=str(policy), begins=True, group=group, policy=policy)
 
 
 def _of_breaker(data: BreakerTripped | BreakerReset) -> Notice:
-    name = data.policy or "all policies"
-    if isinstance(data, BreakerTripped):
-        begins, reason = True, "BreakerTripped"
-        nodes = f"{data.wanted} of {counted(data.selected, 'node')}" if data.selected else counted(data.wanted, "node")
-        text = (
-            f"the breaker of {name} has tripped: {nodes} would have labels, {data.limit} may; "
-            f"no label is set or removed until: tas reset {data.policy or '--all'}"
-        )
-        group = "the breakers of {count} policies have tripped"
-    else:
-        begins, reason = False, "BreakerReset"
+    name, freeze = data.policy or "all policies", data.policy or ALL
+    labels = {"policy": data.policy} if data.policy else {}
+    if isinstance(data, BreakerReset):
         text, group = f"the breaker of {name} was reset", "the breakers of {count} policies were reset"
-    return Notice(
-        kind=_kind(type(data)),
-        reason=reason,
-        condition="BreakerTripped",
-        begins=begins,
-        warning=begins,
-        labels={"policy": data.policy} if data.policy else {},
-        object=name,
-        scope="",
-        text=text,
-        group_text=group,
-        freeze=data.policy or ALL,
+        return _notice(
+            data, "BreakerReset", text, of=name, ends="BreakerTripped", labels=labels, group=group, freeze=freeze
+        )
+    nodes = f"{data.wanted} of {counted(data.selected, 'node')}" if data.selected else counted(data.wanted, "node")
+    text = (
+        f"the breaker of {name} has tripped: {nodes} would have labels, {data.limit} may; "
+        f"no label is set or removed until: tas reset {data.policy or '--all'}"
     )
+    group = "the breakers of {count} policies have tripped"
+    return _notice(data, "BreakerTripped", text, of=name, begins=True, labels=labels, group=group, freeze=freeze)
 
 
 def _of_pause(data: LabelsPaused | LabelsResumed) -> Notice:
-    if isinstance(data, LabelsPaused):
-        begins, reason = True, "LabelsPaused"
-        why = f": {line_of(data.reason)}" if data.reason else ""
-        text = f"all labels were paused by {line_of(data.by)}{why}; no label is set or removed until: tas resume"
-    else:
-        begins, reason = False, "LabelsResumed"
+    if isinstance(data, LabelsResumed):
         text = "labels are set and removed again: the pause has ended"
-    return Notice(
-        kind=_kind(type(data)),
-        reason=reason,
-        condition="LabelsPaused",
-        begins=begins,
-        warning=begins,
-        labels={},
-        object="all labels",
-        scope="",
-        text=text,
-        group_text=text,
-        freeze=ALL,
-    )
+        return _notice(data, "LabelsResumed", text, of="all labels", ends="LabelsPaused", freeze=ALL)
+    why = f": {line_of(data.reason)}" if data.reason else ""
+    text = f"all labels were paused by {line_of(data.by)}{why}; no label is set or removed until: tas resume"
+    return _notice(data, "LabelsPaused", text, of="all labels", begins=True, freeze=ALL)
 
 
 def _of_bus(data: EpochChanged | Gap) -> Notice:
@@ -260,15 +214,5 @@ def _of_bus(data: EpochChanged | Gap) -> Notice:
     else:
         reason = "EventsLost"
         text = f"{data.last - data.first + 1} changes of {data.stream} were lost before they were announced"
-    return Notice(
-        kind=_kind(type(data)),
-        reason=reason,
-        condition=reason,
-        begins=None,
-        warning=True,
-        labels={},
-        object=reason,  # not the bus: two gaps are counted, and a gap does not replace an epoch
-        scope="",
-        text=text,
-        group_text=text,
-    )
+    # About itself and not the bus: two gaps are counted, and a gap does not replace an epoch.
+    return msgspec.structs.replace(_notice(data, reason, text, of=reason), warning=True)
