@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import msgspec
 
 from tas.agents.agent import Agent, Missing
-from tas.errors import InvalidInputError
 from tas.values.document import DocumentReader
 from tas.values.duration import parse_duration
 from tas.values.names import is_dns_label
@@ -81,14 +80,6 @@ class AgentConfig:
     timeout: float = 1.0
 
 
-class AgentsFileError(ValueError):
-    """An invalid file, with every mistake."""
-
-    def __init__(self, mistakes: tuple[InvalidInputError, ...]) -> None:
-        super().__init__("; ".join(map(str, mistakes)))
-        self.mistakes = mistakes
-
-
 def kinds_of(document: object) -> frozenset[str]:
     """The names of the agents that a document may use, valid or not: others need not be imported."""
     entries = document.get("agents") if isinstance(document, dict) else None
@@ -109,7 +100,7 @@ def parse_agents(
     """The agents of a document, as decoded from YAML, by name. `origin` is the name of the document in errors.
 
     `fallbacks` has options by kind that count where the document does not give them. `installed` are the names of more
-    kinds that the document could use. Raises AgentsFileError with the first mistake of each agent. A document without
+    kinds that the document could use. Raises DocumentError with the first mistake of each agent. A document without
     an agent is a mistake.
     """
     reader = DocumentReader(origin)
@@ -129,8 +120,7 @@ def parse_agents(
             found[name] = config
     if not found and not reader.mistakes:
         reader.add_mistake("agents", value, "must have at least one agent")
-    if reader.mistakes:
-        raise AgentsFileError(tuple(reader.mistakes))
+    reader.finish()
     return found
 
 

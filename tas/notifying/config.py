@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from tas.errors import InvalidInputError, shortened
+from tas.errors import shortened
 from tas.events.event import Event
 from tas.notifying.notices import KINDS, is_about, kind_of
 from tas.values.document import DocumentReader
@@ -136,18 +136,10 @@ def admits(config: SinkConfig, event: Event) -> bool:
     return config.policies is None or is_about(event, config.policies)
 
 
-class SinksConfigError(ValueError):
-    """Invalid settings, with one mistake for each wrong sink."""
-
-    def __init__(self, mistakes: tuple[InvalidInputError, ...]) -> None:
-        super().__init__("; ".join(map(str, mistakes)))
-        self.mistakes = mistakes
-
-
 def parse_sinks(origin: str, document: object) -> dict[str, SinkConfig]:
     """The sinks in a document, as decoded from YAML, by name. `origin` is the name of the document in errors.
 
-    Raises SinksConfigError with the first mistake of each sink. A document without a sink is a mistake.
+    Raises DocumentError with the first mistake of each sink. A document without a sink is a mistake.
     """
     reader = DocumentReader(origin)
     fields = reader.known(document, ("sinks",))
@@ -159,8 +151,7 @@ def parse_sinks(origin: str, document: object) -> dict[str, SinkConfig]:
         reader.add_mistake("sinks", f"{len(sinks)} sinks", f"must have at most {MAX_SINKS}")
     if not sinks and not reader.mistakes:
         reader.add_mistake("sinks", value, "must have at least one sink")
-    if reader.mistakes:
-        raise SinksConfigError(tuple(reader.mistakes))
+    reader.finish()
     return sinks
 
 

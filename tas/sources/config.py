@@ -4,7 +4,6 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from tas.errors import InvalidInputError
 from tas.sources.series import REPLICA_LABELS, LabelName, Mappings, MetricMapping
 from tas.values.document import DocumentReader
 from tas.values.http_config import HttpConfig
@@ -18,20 +17,12 @@ class SourceConfig(msgspec.Struct, frozen=True, kw_only=True):
     http: Mapping[str, HttpConfig] = {}
 
 
-class SourceConfigError(ValueError):
-    """An invalid configuration, with one mistake for each wrong entry."""
-
-    def __init__(self, mistakes: tuple[InvalidInputError, ...]) -> None:
-        super().__init__("; ".join(map(str, mistakes)))
-        self.mistakes = mistakes
-
-
 def parse_source_config(origin: str, document: object, *, sources: Collection[str]) -> SourceConfig:
     """The configuration in a document, as decoded from YAML.
 
     `origin` is the name of the document in errors. `sources` are the names of the running sources that are polled over
     HTTP: only they can have HTTP settings.
-    Raises SourceConfigError with the first mistake of each entry, named by its field.
+    Raises DocumentError with the first mistake of each entry, named by its field.
     """
     reader = DocumentReader(origin)
     fields = reader.known(document, ("metrics", "node_label", "replica_labels", "sources"))
@@ -51,6 +42,5 @@ def parse_source_config(origin: str, document: object, *, sources: Collection[st
         ),
         http=dict(reader.entries("sources", fields.get("sources"), HttpConfig, sources.__contains__, no_source)),
     )
-    if reader.mistakes:
-        raise SourceConfigError(tuple(reader.mistakes))
+    reader.finish()
     return config

@@ -13,6 +13,14 @@ from tas.values.accepted import accepted, kind_at, names_of
 T = TypeVar("T")
 
 
+class DocumentError(ValueError):
+    """An invalid document, with all its mistakes."""
+
+    def __init__(self, mistakes: tuple[InvalidInputError, ...]) -> None:
+        super().__init__("; ".join(map(str, mistakes)))
+        self.mistakes = mistakes
+
+
 class DocumentReader:
     """Converts values to their types, and collects the mistakes of those that are invalid."""
 
@@ -62,6 +70,11 @@ class DocumentReader:
     def add_mistake(self, field: str, value: object, reason: str) -> None:
         """Adds a mistake that the caller has found."""
         self.mistakes.append(InvalidInputError(self._origin, field, value, reason))
+
+    def finish(self) -> None:
+        """Raises DocumentError if there are mistakes."""
+        if self.mistakes:
+            raise DocumentError(tuple(self.mistakes))
 
 
 _PLACE = re.compile(r" - at `(key` in `)?\$(.*)`\Z", re.DOTALL)

@@ -14,8 +14,9 @@ import structlog
 from prometheus_client import CollectorRegistry, Gauge
 
 from tas.agents.agent import Agent
-from tas.agents.file import AgentConfig, AgentsFileError, Kinds, default_agents, kinds_of, parse_agents
+from tas.agents.file import AgentConfig, Kinds, default_agents, kinds_of, parse_agents
 from tas.errors import InvalidInputError, shortened
+from tas.values.document import DocumentError
 from workers.process.errors import StartError
 from workers.process.followed_file import FollowedFile
 
@@ -121,7 +122,7 @@ class AgentsFile:
         kinds = await asyncio.to_thread(self._kinds, origin, kinds_of(document))
         try:
             return self._built(parse_agents(origin, document, kinds, self._fallbacks, installed=self._points), kinds)
-        except AgentsFileError as error:
+        except DocumentError as error:
             raise StartError(str(error)) from error
 
     def _kinds(self, origin: str, names: Iterable[str]) -> Kinds:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import structlog
 
-from tas.notifying.config import SinkConfig, SinksConfigError, parse_sinks
+from tas.notifying.config import SinkConfig, parse_sinks
+from tas.values.document import DocumentError
 from workers.notify.sinks.base import Sink, SinkMetrics
 from workers.process.errors import StartError
 from workers.process.followed_file import FollowedFile
@@ -48,7 +49,7 @@ class SinksFile:
         """The sinks of the settings. Raises StartError; then nothing has changed."""
         try:
             configs = parse_sinks(self._file.origin, document)
-        except SinksConfigError as error:
+        except DocumentError as error:
             raise StartError(str(error)) from error
         found: dict[str, tuple[SinkConfig, Sink]] = {}
         for name, config in configs.items():

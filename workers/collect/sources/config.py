@@ -11,7 +11,8 @@ from pathlib import Path
 import structlog
 from prometheus_client import CollectorRegistry, Gauge
 
-from tas.sources.config import SourceConfig, SourceConfigError, parse_source_config
+from tas.sources.config import SourceConfig, parse_source_config
+from tas.values.document import DocumentError
 from workers.process.errors import StartError
 from workers.process.manifests import MAX_BYTES, ManifestError, read_yaml
 
@@ -38,7 +39,7 @@ def read_source_config(path: Path, sources: Collection[str]) -> SourceConfig:
         raise ConfigFileError(f"{origin}: {error.strerror or error}") from error
     except ManifestError as error:
         raise ConfigFileError(f"{origin}: {error}") from error
-    except SourceConfigError as error:
+    except DocumentError as error:
         raise ConfigFileError(str(error)) from error
 
 

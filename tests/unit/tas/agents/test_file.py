@@ -8,8 +8,9 @@ import pytest
 
 from tas.agents.agent import Agent, Candidates, Missing, Passes, PodDemand, Scores
 from tas.agents.builtin import BUILTIN
-from tas.agents.file import AgentConfig, AgentsFileError, AgentVerb, default_agents, kinds_of, parse_agents
+from tas.agents.file import AgentConfig, AgentVerb, default_agents, kinds_of, parse_agents
 from tas.agents.pigeon import RESOURCES, Objective, Pigeon, PigeonOptions
+from tas.values.document import DocumentError
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,7 +148,7 @@ def test_a_fallback_that_contradicts_the_file_has_no_effect() -> None:
     ],
 )
 def test_a_mistake_names_the_agent_the_field_and_the_value(document: object, message: str) -> None:
-    with pytest.raises(AgentsFileError) as raised:
+    with pytest.raises(DocumentError) as raised:
         parse_agents("f", document, KINDS)
     assert message in str(raised.value)
     assert len(raised.value.mistakes) == 1
@@ -163,7 +164,7 @@ def test_no_error_has_the_words_of_the_library(kind: type[Agent]) -> None:
         for value in (None, "x", 7, -1, 7.5, 10**9, True, [], {}, {"zz": 1}, *of_list):
             try:
                 parse_agents("f", {"agents": {"a": {"options": {option.encode_name: value}}}}, {"a": kind})
-            except AgentsFileError as error:
+            except DocumentError as error:
                 (mistake,) = error.mistakes
                 assert not re.search(r"Expected|`|Invalid enum|Object ", str(mistake)), mistake
                 assert option.encode_name in str(mistake)
@@ -172,7 +173,7 @@ def test_no_error_has_the_words_of_the_library(kind: type[Agent]) -> None:
 
 
 def test_every_wrong_agent_is_named() -> None:
-    with pytest.raises(AgentsFileError) as raised:
+    with pytest.raises(DocumentError) as raised:
         parsed(both={"weight": 0}, plain={"weight": 0}, other=None)
     assert [mistake.field for mistake in raised.value.mistakes] == [
         "agents.both.weight",

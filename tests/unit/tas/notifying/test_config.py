@@ -12,11 +12,11 @@ from tas.notifying.config import (
     CloudEventsConfig,
     KubernetesEventsConfig,
     SinkConfig,
-    SinksConfigError,
     admits,
     is_sink_url,
     parse_sinks,
 )
+from tas.values.document import DocumentError
 from tests.unit.tas.notifying.making import event, started
 
 CHAT = ChatConfig(url="https://chat.example/x")
@@ -25,7 +25,7 @@ ALERTS = AlertmanagerConfig(urls=("http://alertmanager:9093",))
 
 
 def mistakes(document: object) -> list[str]:
-    with pytest.raises(SinksConfigError) as caught:
+    with pytest.raises(DocumentError) as caught:
         parse_sinks("sinks.yaml", document)
     return [str(mistake) for mistake in caught.value.mistakes]
 

@@ -4,11 +4,11 @@ import pytest
 
 from tas.sources.config import (
     SourceConfig,
-    SourceConfigError,
     parse_source_config,
 )
 from tas.sources.series import MAX_QUERY, Aggregate, Mappings, MetricMapping
 from tas.values.blanks import ANY, ValueRules
+from tas.values.document import DocumentError
 from tas.values.http_config import Authorization, BasicAuth, HttpConfig, TlsConfig
 from tas.values.quantity import NANO, Quantity
 
@@ -20,7 +20,7 @@ def parse(document: object) -> SourceConfig:
 
 
 def mistakes(document: object) -> list[str]:
-    with pytest.raises(SourceConfigError) as caught:
+    with pytest.raises(DocumentError) as caught:
         parse(document)
     return [str(mistake) for mistake in caught.value.mistakes]
 

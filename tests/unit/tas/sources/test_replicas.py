@@ -6,13 +6,14 @@ from itertools import permutations
 
 import pytest
 
-from tas.sources.config import SourceConfigError, parse_source_config
+from tas.sources.config import parse_source_config
 from tas.sources.nodes import NodeNames
 from tas.sources.prometheus import read_answer
 from tas.sources.remote_write import SeriesStore
 from tas.sources.result import MAX_EXAMPLES, RefusalReason, SourceResult
 from tas.sources.series import LOOKBACK, REPLICA_LABELS, Aggregate, Mappings, MetricMapping
 from tas.sources.write_request import decode_write_request
+from tas.values.document import DocumentError
 from tas.values.quantity import format_quantity
 from tests.sources.writing import STALE, Series, body, series
 
@@ -296,5 +297,5 @@ def test_the_file_may_set_labels_of_replicas_for_all_metrics_or_for_one() -> Non
     assert mappings.of("load").replica_labels == ("site",)
     assert mappings.of("own").replica_labels == ()
     assert parse_source_config("sources.yaml", {}, sources=()).mappings.of("load").replica_labels == REPLICA_LABELS
-    with pytest.raises(SourceConfigError, match="replica_labels"):
+    with pytest.raises(DocumentError, match="replica_labels"):
         parse_source_config("sources.yaml", {"replica_labels": ["a-b"]}, sources=())
