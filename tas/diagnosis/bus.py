@@ -6,24 +6,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from tas.diagnosis.finding import Finding, Missing, Severity, command, finding, ok, some, unknown
+from tas.diagnosis.finding import Finding, Missing, Severity, command, finding, none_checked, ok, some, unknown
 
 SYNC_MEND = (
     "set `sync_interval: always` in the block `jetstream` of each nats-server's configuration, and restart the server"
 )
 MONITOR_MEND = (
     "set `http: HOST:8222` in the configuration of each nats-server, and give --bus-monitor http://HOST:8222 for each"
-)
-CHECKS_ONLINE = (
-    "bus.version",
-    "bus.sync",
-    "bus.streams",
-    "bus.replicas",
-    "bus.copies",
-    "bus.consumers",
-    "bus.room",
-    "bus.limits",
-    "bus.credentials",
 )
 
 
@@ -94,8 +83,7 @@ def check_bus(facts: BusFacts | Missing) -> Iterator[Finding]:
     """The findings about the bus."""
     if isinstance(facts, Missing):
         yield finding("bus.reached", Severity.ERROR, facts.reason, facts.mend, run=facts.run)
-        for check in CHECKS_ONLINE:
-            yield unknown(check, Missing("the bus does not answer"))
+        yield from none_checked("bus", Missing("the bus does not answer"), but=("bus.reached",))
         return
     yield ok("bus.reached", f"{facts.address} answers")
     yield _version(facts)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tas.diagnosis.finding import Finding, Missing, Severity, command, finding, ok, some, unknown
+from tas.diagnosis.finding import Finding, Missing, Severity, command, finding, none_checked, ok, some, unknown
 from tas.diagnosis.owner import Owner
 from tas.enforcing.node_resource import RESOURCE
 from tas.policy.policy import Policy, StrategyType
@@ -18,7 +18,6 @@ FIRST_BROKEN: Version = (0, 24, 0)
 FIRST_MENDED: Version = (0, 27, 1)
 """facts.md c48"""
 
-CHECKS = tuple(f"descheduler.{name}" for name in ("present", "version", "resource", "nodes"))
 OFFER = command("tas", "run", "resources", "--kubeconfig", "FILE")
 OFFER_MEND = f"let each node offer {RESOURCE}, by this worker or by --node-resource 1000 of tas run all"
 
@@ -76,8 +75,7 @@ def check_descheduler(facts: DeschedulerFacts) -> Iterator[Finding]:
     """The findings about deschedulers."""
     for each in (facts.policies, facts.found, facts.nodes):
         if isinstance(each, Missing):
-            for check in CHECKS:
-                yield unknown(check, each)
+            yield from none_checked("descheduler", each)
             return
     assert not isinstance(facts.policies, Missing)
     assert not isinstance(facts.found, Missing)

@@ -1,7 +1,7 @@
 """A finding of `tas doctor`, and facts that could not be obtained."""
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -73,6 +73,20 @@ def ok(check: str, what: str) -> Finding:
 def unknown(check: str, missing: Missing) -> Finding:
     """A check that could not be made."""
     return finding(check, Severity.UNKNOWN, f"not checked: {missing.reason}", missing.mend, run=missing.run)
+
+
+def none_checked(group: str, missing: Missing, *, but: Collection[str] = ()) -> Iterator[Finding]:
+    """The checks of a group, none of which could be made."""
+    return (unknown(check, missing) for check in CHECKS if group_of(check) == group and check not in but)
+
+
+def or_ok(found: Iterable[Finding], oks: Mapping[str, str]) -> Iterator[Finding]:
+    """The findings, and then of each of these checks without one that it found nothing, in these words."""
+    checks = set()
+    for each in found:
+        checks.add(each.check)
+        yield each
+    yield from (ok(check, what) for check, what in oks.items() if check not in checks)
 
 
 def command(*words: str) -> str:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tas.diagnosis.finding import Finding, Missing, Severity, command, finding, ok, some, unknown
+from tas.diagnosis.finding import Finding, Missing, Severity, command, finding, none_checked, ok, or_ok, some
 from tas.policy.policy import Policy
 from tas.processes.process import RefusedSamples
 from tas.samples.contradictions import contradictions
@@ -87,16 +87,7 @@ class MetricFacts(msgspec.Struct, frozen=True, kw_only=True):
 def check_metrics(facts: MetricFacts | Missing) -> Iterator[Finding]:
     """The findings about metrics: at least one of each check."""
     if isinstance(facts, Missing):
-        for check in (
-            "metrics.present",
-            "metrics.fresh",
-            "metrics.nodes",
-            "metrics.values",
-            "metrics.agree",
-            "metrics.sources",
-            "metrics.late",
-        ):
-            yield unknown(check, facts)
+        yield from none_checked("metrics", facts)
         return
     used: dict[MetricUse, list[Policy]] = {}
     for policy in sorted(facts.policies, key=lambda each: each.key):
@@ -105,14 +96,12 @@ def check_metrics(facts: MetricFacts | Missing) -> Iterator[Finding]:
     found = [each for use in sorted(used) for each in _metric(use, used[use], facts)]
     findings = [each for each in found if isinstance(each, Finding)]
     findings += _nodes([each for each in found if isinstance(each, _Lacking)])
-    yield from findings
-    for check, what in (
-        ("metrics.present", f"each of {counted(len(used), 'metric')} of policies has a sample"),
-        ("metrics.fresh", "samples of the metrics of policies are fresh"),
-        ("metrics.nodes", "each node has the metrics of policies"),
-    ):
-        if all(each.check != check for each in findings):
-            yield ok(check, what)
+    oks = {
+        "metrics.present": f"each of {counted(len(used), 'metric')} of policies has a sample",
+        "metrics.fresh": "samples of the metrics of policies are fresh",
+        "metrics.nodes": "each node has the metrics of policies",
+    }
+    yield from or_ok(findings, oks)
     yield from _values(used, facts)
     yield from _agree(facts)
     yield from _sources(facts)

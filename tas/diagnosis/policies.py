@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
 
-from tas.diagnosis.finding import Finding, Missing, Severity, command, finding, ok, some, unknown
+from tas.diagnosis.finding import Finding, Missing, Severity, command, finding, none_checked, ok, some, unknown
 from tas.policy.manifest import STRATEGY_FIELDS
 from tas.policy.policy import Policy, PolicyKey, Problem
 from tas.processes.process import NotReady
@@ -12,6 +12,9 @@ from tas.values.nouns import counted
 from tas.verdict.brake import Breaker, Pause, freeze_of
 from tas.verdict.ownership import LABEL_STRATEGIES, claim_of, owner_of
 from tas.verdict.refused import RefusedLabel
+
+FROM_API = ("policies.served", "policies.crd", "policies.mirrored")
+"""The checks that ask the API server."""
 
 CRD_COMMAND = "tas crd | kubectl apply -f -"
 
@@ -65,8 +68,7 @@ def check_policies(facts: PolicyFacts) -> Iterator[Finding]:
             yield _current(facts.strategy_fields)
         yield _mirrored(facts)
     if isinstance(facts.stored, Missing):
-        for check in ("policies.any", "policies.valid", "policies.label", "policies.frozen", "policies.written"):
-            yield unknown(check, facts.stored)
+        yield from none_checked("policies", facts.stored, but=FROM_API)
         return
     if facts.stored:
         yield ok("policies.any", f"{counted(len(facts.stored), 'policy is', 'policies are')} in force")

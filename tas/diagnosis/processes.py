@@ -6,24 +6,13 @@ from math import inf
 import msgspec
 
 from tas.diagnosis.extender import RECENT_SECONDS, STATUS, valid
-from tas.diagnosis.finding import Finding, Missing, Severity, command, finding, ok, some, unknown
+from tas.diagnosis.finding import Finding, Missing, Severity, command, finding, none_checked, ok, or_ok, some, unknown
 from tas.policy.policy import Policy, StrategyType
 from tas.processes.expected import TOGETHER_SECONDS, Expected, Lack, lacks
 from tas.processes.expected import unknown as not_known_yet
 from tas.processes.process import LastAnswer, Running, clock_ahead, numbers
 from tas.values.nouns import counted
 from tas.verdict.ownership import LABEL_STRATEGIES
-
-CHECKS_OF_PROCESSES = (
-    "workers.running",
-    "workers.expected",
-    "workers.ready",
-    "workers.behind",
-    "workers.expires",
-    "workers.concerns",
-    "workers.asked",
-    "workers.clocks",
-)
 
 WITHOUT: Mapping[str, str] = {
     "agents": "kube-scheduler gets no answer of agents",
@@ -84,33 +73,21 @@ class ProcessFacts(msgspec.Struct, frozen=True, kw_only=True):
 def check_processes(facts: ProcessFacts | Missing) -> Iterator[Finding]:
     """The findings about processes: at least one of each check."""
     if isinstance(facts, Missing):
-        for check in CHECKS_OF_PROCESSES:
-            yield unknown(check, facts)
+        yield from none_checked("workers", facts)
         return
-    found = [
-        *_running(facts),
-        *_expected(facts),
-        *_ready(facts),
-        *_behind(facts),
-        *_expires(facts),
-        *_concerns(facts),
-        *_unasked(facts),
-        *_clocks(facts),
-    ]
-    yield from found
     count = len(facts.running)
-    for check, what in (
-        ("workers.running", f"{counted(count, 'process runs', 'processes run')}, and no worker lacks one"),
-        ("workers.expected", "of each worker that runs it is known how many processes should run it"),
-        ("workers.ready", "each worker of each process is ready"),
-        ("workers.behind", "no process is behind"),
-        ("workers.expires", "no certificate of a process expires soon"),
-        ("workers.concerns", "no worker sees that something does not go as it should"),
-        ("workers.asked", "no pod with a policy is placed or waits without a request to an extender"),
-        ("workers.clocks", "the clocks of processes and of the nats-server agree"),
-    ):
-        if all(each.check != check for each in found):
-            yield ok(check, what)
+    oks = {
+        "workers.running": f"{counted(count, 'process runs', 'processes run')}, and no worker lacks one",
+        "workers.expected": "of each worker that runs it is known how many processes should run it",
+        "workers.ready": "each worker of each process is ready",
+        "workers.behind": "no process is behind",
+        "workers.expires": "no certificate of a process expires soon",
+        "workers.concerns": "no worker sees that something does not go as it should",
+        "workers.asked": "no pod with a policy is placed or waits without a request to an extender",
+        "workers.clocks": "the clocks of processes and of the nats-server agree",
+    }
+    checks = (_running, _expected, _ready, _behind, _expires, _concerns, _unasked, _clocks)
+    yield from or_ok((each for check in checks for each in check(facts)), oks)
 
 
 def without_certificates(facts: ProcessFacts | Missing, worker: str) -> ProcessFacts | Missing:

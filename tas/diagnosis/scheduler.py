@@ -10,7 +10,7 @@ from tas.configuring.extenders import DEFAULT_WEIGHT, TELEMETRY_RESOURCE, Object
 from tas.configuring.versions import EMPTY_NODES
 from tas.diagnosis.descheduler import OFFER, NodeState
 from tas.diagnosis.extender import CONFIGURE
-from tas.diagnosis.finding import Finding, Missing, Severity, finding, ok, some, unknown
+from tas.diagnosis.finding import Finding, Missing, Severity, finding, none_checked, ok, some, unknown
 from tas.diagnosis.url import url_of
 from tas.errors import InvalidInputError, shortened, without_password
 
@@ -18,7 +18,6 @@ NEWEST = 36
 """The minor version whose rules apply where that of the scheduler is not known."""
 
 LOW_WEIGHT = 3
-CHECKS = tuple(f"scheduler.{name}" for name in ("valid", "verifies", "weight", "names", "outage", "resource"))
 ON_EACH = "on each control plane node"
 
 
@@ -65,8 +64,7 @@ def check_scheduler(facts: SchedulerFacts) -> Iterator[Finding]:
     yield _alike(facts.control_planes)
     if isinstance(facts.configuration, Missing):
         yield _configured_by_annotations(facts.configuration, facts.control_planes)
-        for check in CHECKS:
-            yield unknown(check, facts.configuration)
+        yield from none_checked("scheduler", facts.configuration, but=("scheduler.configured", "scheduler.alike"))
         return
     entry = entry_of(facts.configuration)
     yield _configured(facts.origin, entry)

@@ -5,13 +5,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from tas.diagnosis.finding import Finding, Missing, Severity, finding, ok, some, unknown
+from tas.diagnosis.finding import Finding, Missing, Severity, finding, none_checked, ok, some, unknown
 from tas.diagnosis.owner import Owner
 from tas.enforcing.node_resource import RESOURCE
 from tas.policy.policy import LABEL_PREFIX, POD_LABEL, Policy, PolicyKey, StrategyType
 
 VIOLATING = "violating"
-CHECKS = tuple(f"workloads.{name}" for name in ("label", "policy", "resource", "affinity", "key"))
 
 
 class Expression(NamedTuple):
@@ -102,16 +101,14 @@ def check_workloads(facts: WorkloadFacts) -> Iterator[Finding]:
     """The findings about pods and DaemonSets."""
     policies = facts.policies
     if isinstance(policies, Missing):
-        for check in (*CHECKS, "workloads.daemonset"):
-            yield unknown(check, policies)
+        yield from none_checked("workloads", policies)
         return
     labels = _Labels(
         frozenset(key.name for key in _with(policies, StrategyType.DESCHEDULE)),
         tuple(f"{LABEL_PREFIX}{key.name}/" for key in _with(policies, StrategyType.LABELING)),
     )
     if isinstance(facts.pods, Missing):
-        for check in CHECKS:
-            yield unknown(check, facts.pods)
+        yield from none_checked("workloads", facts.pods, but=("workloads.daemonset",))
     else:
         yield from _idle(facts.pods, policies)
         yield from _lost(facts.pods, policies, facts.changing)

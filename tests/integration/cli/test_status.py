@@ -20,7 +20,8 @@ from bus.kinds import EXPECTED_NUMBERS, PROCESSES
 from bus.records.policies import PolicyRecord, encode_policy
 from bus.records.refusals import encode_refused_labels
 from bus.subjects import ProcessKey, policy_key
-from tas.diagnosis.processes import CHECKS_OF_PROCESSES
+from tas.diagnosis.checks import CHECKS
+from tas.diagnosis.finding import group_of
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey
 from tas.processes.expected import Expected
@@ -148,7 +149,7 @@ async def test_a_bus_without_workers_is_not_well(tas: Tas, server: Server) -> No
         "policies.any": "warning",
         "policies.written": "unknown",
         "extender.asked": "unknown",
-        **dict.fromkeys(CHECKS_OF_PROCESSES, "unknown"),
+        **{check: "unknown" for check in CHECKS if group_of(check) == "workers"},
     }
     assert done.code == 1
     assert done.json["sources"] != [], "what is known is shown"
