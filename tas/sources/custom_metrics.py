@@ -8,14 +8,13 @@ import msgspec
 
 from tas.errors import InvalidInputError
 from tas.sources.nodes import ANY_NODE, NodeNames
-from tas.sources.result import MAX_ITEMS, RefusalReason, ResultBuilder, SourceResult, excess_of
+from tas.sources.result import UNREADABLE, RefusalReason, ResultBuilder, SourceResult, decoded, items_of
 from tas.sources.timestamps import InvalidTimeError, given_time, valid_window
 from tas.values.blanks import ANY, ValueRules
 
 GROUP = "custom.metrics.k8s.io"
 VERSIONS = ("v1beta2", "v1beta1")
 """The supported versions, the newest first."""
-
 
 _OF_NODES = "nodes/"
 
@@ -40,11 +39,6 @@ class _Group(msgspec.Struct, kw_only=True, rename="camel"):
     preferred_version: _Version | None = None
 
 
-class _List(msgspec.Struct, kw_only=True, rename="camel"):
-    kind: str = ""
-    items: list[msgspec.Raw] | None = None
-
-
 class _Object(msgspec.Struct, kw_only=True):
     kind: str = ""
     name: str = ""
@@ -66,9 +60,7 @@ class _Value(msgspec.Struct, kw_only=True, rename="camel"):
 
 _group_decoder = msgspec.json.Decoder(_Group)
 _resources_decoder = msgspec.json.Decoder(_Resources)
-_list_decoder = msgspec.json.Decoder(_List)
 _value_decoder = msgspec.json.Decoder(_Value)
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def decode_group(body: bytes) -> str:
@@ -77,10 +69,7 @@ def decode_group(body: bytes) -> str:
     Raises InvalidInputError if the body is no APIGroup, or offers no supported version.
     """
     subject = f"group {GROUP}"
-    try:
-        group = _group_decoder.decode(body)
-    except _UNREADABLE as error:
-        raise _unreadable(subject, body, error) from error
+    group = decoded(subject, _group_decoder, body)
     if group.kind != "APIGroup" or group.name != GROUP:
         raise InvalidInputError(subject, "kind, name", f"{group.kind}, {group.name}", f"must be APIGroup, {GROUP}")
     offered = [each.version for each in group.versions or ()]
@@ -97,10 +86,7 @@ def decode_metric_names(body: bytes) -> frozenset[str]:
     Raises InvalidInputError if the body is no APIResourceList.
     """
     subject = f"metrics of {GROUP}"
-    try:
-        listed = _resources_decoder.decode(body)
-    except _UNREADABLE as error:
-        raise _unreadable(subject, body, error) from error
+    listed = decoded(subject, _resources_decoder, body)
     if listed.kind != "APIResourceList":
         raise InvalidInputError(subject, "kind", listed.kind, "must be APIResourceList")
     names = (each.name for each in listed.resources or ())
@@ -115,21 +101,11 @@ def decode_metric_values(
     Values that `rules` exclude are refused.
     Raises InvalidInputError if the body is no MetricValueList.
     """
-    subject = f"values of {metric}"
-    if (excess := excess_of(body)) is not None:
-        raise InvalidInputError(subject, "body", f"{len(body)} bytes", excess)
-    try:
-        answer = _list_decoder.decode(body)
-    except _UNREADABLE as error:
-        raise _unreadable(subject, body, error) from error
-    if answer.kind != "MetricValueList":
-        raise InvalidInputError(subject, "kind", answer.kind, "must be MetricValueList")
-    if len(answer.items or ()) > MAX_ITEMS:
-        raise InvalidInputError(subject, "items", f"{len(answer.items or ())} items", f"must be at most {MAX_ITEMS}")
+    items = items_of(f"values of {metric}", "MetricValueList", body)
     builder = ResultBuilder(nodes)
-    for item in answer.items or ():
+    for item in items:
         _take(builder, metric, item, rules)
-    if not answer.items:
+    if not items:
         builder.add_missing(metric, "the custom metrics API has no value of it for any node")
     return builder.result()
 
@@ -137,7 +113,7 @@ def decode_metric_values(
 def _take(builder: ResultBuilder, metric: str, item: msgspec.Raw, rules: ValueRules) -> None:
     try:
         value = _value_decoder.decode(item)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         builder.refuse(
             RefusalReason.SHAPE, f"values of {metric}", "items", bytes(item)[:200].decode(errors="replace"), str(error)
         )
@@ -165,7 +141,3 @@ def _take(builder: ResultBuilder, metric: str, item: msgspec.Raw, rules: ValueRu
         window=valid_window(window),
         rules=rules,
     )
-
-
-def _unreadable(subject: str, body: bytes, error: Exception) -> InvalidInputError:
-    return InvalidInputError(subject, "body", body[:200].decode(errors="replace"), str(error))

@@ -8,20 +8,14 @@ from types import MappingProxyType
 
 import msgspec
 
-from tas.errors import InvalidInputError
 from tas.sources.nodes import ANY_NODE, NodeNames
-from tas.sources.result import MAX_ITEMS, RefusalReason, ResultBuilder, SourceResult, excess_of
+from tas.sources.result import UNREADABLE, RefusalReason, ResultBuilder, SourceResult, items_of
 from tas.sources.timestamps import InvalidTimeError, given_time, parse_window
 from tas.values.blanks import ANY, ValueRules
 
 GROUP = "metrics.k8s.io"
 METRICS = frozenset({"cpu", "memory"})
 """The metrics that the API has: cores and bytes."""
-
-
-class _List(msgspec.Struct, kw_only=True):
-    kind: str = ""
-    items: list[msgspec.Raw] | None = None
 
 
 class _Metadata(msgspec.Struct, kw_only=True):
@@ -35,9 +29,7 @@ class _NodeMetrics(msgspec.Struct, kw_only=True):
     window: str | None = None
 
 
-_list_decoder = msgspec.json.Decoder(_List)
 _item_decoder = msgspec.json.Decoder(_NodeMetrics)
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def decode_node_metrics(
@@ -52,21 +44,11 @@ def decode_node_metrics(
     Values that the `rules` of their metric exclude are refused.
     Raises InvalidInputError if the body is no NodeMetricsList.
     """
-    subject = "metrics of nodes"
-    if (excess := excess_of(body)) is not None:
-        raise InvalidInputError(subject, "body", f"{len(body)} bytes", excess)
-    try:
-        answer = _list_decoder.decode(body)
-    except _UNREADABLE as error:
-        raise InvalidInputError(subject, "body", body[:200].decode(errors="replace"), str(error)) from error
-    if answer.kind != "NodeMetricsList":
-        raise InvalidInputError(subject, "kind", answer.kind, "must be NodeMetricsList")
-    if len(answer.items or ()) > MAX_ITEMS:
-        raise InvalidInputError(subject, "items", f"{len(answer.items or ())} items", f"must be at most {MAX_ITEMS}")
+    items = items_of("metrics of nodes", "NodeMetricsList", body)
     builder = ResultBuilder(nodes)
-    for item in answer.items or ():
+    for item in items:
         _take(builder, metrics & METRICS, item, rules)
-    for metric in metrics & METRICS if not answer.items else ():
+    for metric in metrics & METRICS if not items else ():
         builder.add_missing(metric, "the metrics API has no value of it for any node")
     for metric in metrics - METRICS:
         builder.add_missing(metric, f"the metrics API has only {' and '.join(sorted(METRICS))}")
@@ -76,7 +58,7 @@ def decode_node_metrics(
 def _take(builder: ResultBuilder, metrics: frozenset[str], item: msgspec.Raw, rules: Mapping[str, ValueRules]) -> None:
     try:
         node = _item_decoder.decode(item)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         builder.refuse(
             RefusalReason.SHAPE, "metrics of nodes", "items", bytes(item)[:200].decode(errors="replace"), str(error)
         )

@@ -12,7 +12,7 @@ import msgspec
 
 from tas.errors import TasError, shortened
 from tas.sources.nodes import ANY_NODE, NodeNames
-from tas.sources.result import MAX_ITEMS, RefusalReason, ResultBuilder, Sample, SourceResult, excess_of
+from tas.sources.result import MAX_ITEMS, UNREADABLE, RefusalReason, ResultBuilder, Sample, SourceResult, excess_of
 from tas.sources.series import (
     JOB_LABEL,
     NAME_LABEL,
@@ -30,7 +30,6 @@ from tas.values.window import Kind, Window, window_of
 
 _DECIMAL = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")
 """A number as Prometheus writes it, without the suffixes of Kubernetes quantities."""
-
 
 MAX_SERIES_BYTES = 64 << 10
 """The largest series: its name, its labels and its value."""
@@ -78,8 +77,6 @@ _answer_decoder = msgspec.json.Decoder(_Answer)
 _data_decoder = msgspec.json.Decoder(_Data)
 _items_decoder = msgspec.json.Decoder(list[msgspec.Raw])
 _series_decoder = msgspec.json.Decoder(_Series)
-
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def query_of(metric: str, mapping: MetricMapping) -> str:
@@ -202,9 +199,7 @@ def _evaluated(result: SourceResult) -> float | None:
 
 
 def _measured_at(time: float, result: SourceResult) -> SourceResult:
-    samples = tuple(
-        Sample(node=each.node, metric=each.metric, value=each.value, measured=time) for each in result.samples
-    )
+    samples = tuple(msgspec.structs.replace(each, measured=time) for each in result.samples)
     return msgspec.structs.replace(result, samples=samples)
 
 
@@ -277,7 +272,7 @@ def _answer(body: bytes, status: int) -> _Answer:
     """An answer with the status `success`. Raises AnswerError."""
     try:
         answer = _answer_decoder.decode(body)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise AnswerError(_no_answer(body, status, error), unreadable=True) from error
     if answer.status != "success" or status // 100 != 2:
         message = f"{answer.error_type}: {answer.error}" if answer.error_type else answer.error
@@ -298,7 +293,7 @@ def _vector(answer: _Answer, query: str) -> list[msgspec.Raw]:
     """The series of an instant vector. Raises AnswerError for any other result, and for too many series."""
     try:
         data = _data_decoder.decode(answer.data)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise AnswerError(f"data = {_excerpt(answer.data)}: {error}", unreadable=True) from error
     if data.result_type == "scalar":
         # A scalar would have to count for every node, also for nodes that Prometheus does not know.
@@ -319,7 +314,7 @@ def _series(item: msgspec.Raw, metric: str, builder: ResultBuilder) -> _Series |
         if len(memoryview(item)) <= MAX_SERIES_BYTES:
             return _series_decoder.decode(item)
         reason = f"must be at most {MAX_SERIES_BYTES} bytes"
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         reason = str(error)
     builder.refuse(RefusalReason.SHAPE, metric, "series", _excerpt(item), reason)
     return None
@@ -328,7 +323,7 @@ def _series(item: msgspec.Raw, metric: str, builder: ResultBuilder) -> _Series |
 def _items(result: msgspec.Raw) -> list[msgspec.Raw]:
     try:
         return _items_decoder.decode(result)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise AnswerError(f"result = {_excerpt(result)}: {error}", unreadable=True) from error
 
 

@@ -20,15 +20,14 @@ from tas.values.quantity import Quantity, QuantityError, format_quantity, parse_
 MAX_METRICS_PER_SCRAPE = 500
 """The most metrics of a node in one scrape: with names of any length they fit into one message on SAMPLES."""
 
-
 MAX_ITEMS = 100_000
 """The most series or nodes in one answer: a cluster of 15,000 nodes with 6 series each."""
 
 MAX_VALUES = 2_000_000
 """The most JSON values in one answer, as its commas: even an empty value takes 60 bytes when it is decoded."""
 
-
 _R = TypeVar("_R", bound=StrEnum)
+_T = TypeVar("_T")
 MAX_EXAMPLES = 3
 """The most examples of one reason in a result: of labels that mean no node."""
 
@@ -105,6 +104,39 @@ def excess_of(body: bytes) -> str | None:
     """Why an answer must not be decoded: it has too many values. None if it may."""
     commas = body.count(b",")
     return f"{commas} values in {len(body)} bytes: must be at most {MAX_VALUES}" if commas > MAX_VALUES else None
+
+
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""The errors of decoding: other JSON than expected, invalid UTF-8, or too deep nesting."""
+
+
+class _List(msgspec.Struct, kw_only=True):
+    kind: str = ""
+    items: list[msgspec.Raw] | None = None
+
+
+_list_decoder = msgspec.json.Decoder(_List)
+
+
+def decoded(subject: str, decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
+    """The JSON of an answer. Raises InvalidInputError."""
+    try:
+        return decoder.decode(body)
+    except UNREADABLE as error:
+        raise InvalidInputError(subject, "body", body[:200].decode(errors="replace"), str(error)) from error
+
+
+def items_of(subject: str, kind: str, body: bytes) -> list[msgspec.Raw]:
+    """The items of a list of the Kubernetes API. Raises InvalidInputError if it is of another kind, or too large."""
+    if (excess := excess_of(body)) is not None:
+        raise InvalidInputError(subject, "body", f"{len(body)} bytes", excess)
+    answer = decoded(subject, _list_decoder, body)
+    if answer.kind != kind:
+        raise InvalidInputError(subject, "kind", answer.kind, f"must be {kind}")
+    items = answer.items or []
+    if len(items) > MAX_ITEMS:
+        raise InvalidInputError(subject, "items", f"{len(items)} items", f"must be at most {MAX_ITEMS}")
+    return items
 
 
 class ResultBuilder:
