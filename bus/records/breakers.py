@@ -3,7 +3,7 @@
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from bus.records.codec import Time, encode, reader, seconds_of, time_of
+from bus.records.codec import Time, as_stored, encode, from_stored, reader
 from tas.errors import InvalidInputError, line_of
 from tas.verdict.brake import Breaker, Pause, Trip
 
@@ -32,13 +32,8 @@ _read_pause = reader("pause", _Pause)
 
 def encode_breaker(breaker: Breaker) -> bytes:
     """The value of `<policy>` or `_all` in BREAKERS."""
-    trip = breaker.trip
-    stored = (
-        UNSET
-        if trip is None
-        else _Trip(since=time_of(trip.since), limit=trip.limit, wanted=trip.wanted, selected=trip.selected)
-    )
-    return encode(_Breaker(nodes=dict(breaker.nodes) or UNSET, trip=stored))
+    trip = UNSET if breaker.trip is None else as_stored(_Trip, breaker.trip)
+    return encode(_Breaker(nodes=dict(breaker.nodes) or UNSET, trip=trip))
 
 
 def decode_breaker(data: bytes) -> Breaker:
@@ -50,21 +45,15 @@ def decode_breaker(data: bytes) -> Breaker:
     stored = _read_breaker(data)
     if stored.nodes is UNSET and stored.trip is UNSET and data.strip() != b"{}":
         raise InvalidInputError("breaker", "body", data.decode(errors="replace"), "must have nodes or trip, or be {}")
-    trip = stored.trip or None
-    return Breaker(
-        nodes=stored.nodes or {},
-        trip=None
-        if trip is None
-        else Trip(since=seconds_of(trip.since), limit=trip.limit, wanted=trip.wanted, selected=trip.selected),
-    )
+    return Breaker(nodes=stored.nodes or {}, trip=from_stored(Trip, stored.trip) if stored.trip else None)
 
 
 def encode_pause(pause: Pause) -> bytes:
     """The value of `_paused` in BREAKERS."""
-    return encode(_Pause(by=pause.by, since=time_of(pause.since), reason=pause.reason))
+    return encode(as_stored(_Pause, pause))
 
 
 def decode_pause(data: bytes) -> Pause:
     """The inverse of `encode_pause`, with texts of one line. Raises InvalidInputError."""
     stored = _read_pause(data)
-    return Pause(by=line_of(stored.by), since=seconds_of(stored.since), reason=line_of(stored.reason))
+    return from_stored(Pause, stored, by=line_of(stored.by), reason=line_of(stored.reason))

@@ -4,14 +4,16 @@ import re
 import zlib
 from collections.abc import Callable, Mapping
 from datetime import MAXYEAR, MINYEAR, UTC, datetime
-from functools import partial
-from typing import Annotated, TypeVar
+from functools import cache, partial
+from typing import Annotated, Any, TypeVar, get_args
 
 import msgspec
+from msgspec.structs import fields
 
 from tas.errors import InvalidInputError
 from tas.values.quantity import Quantity, format_quantity
 
+S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T")
 
 Time = Annotated[datetime, msgspec.Meta(tz=True)]
@@ -47,6 +49,21 @@ def with_quoted_constants(data: bytes) -> bytes:
     """`data`, with quotes around each `NaN` and `Infinity`."""
     return _CONSTANT.sub(lambda match: match[1] or b'"' + match[2] + b'"', data)
 
+
+def body_of(subject: str, decoder: msgspec.json.Decoder[T], data: bytes, most: int) -> T:
+    """The body of a message that programs in any language write, of at most so many bytes. Raises InvalidInputError."""
+    if len(data) > most:
+        raise InvalidInputError(subject, "body", f"{len(data)} bytes", f"must be at most {most} bytes")
+    try:
+        return decoder.decode(data)
+    except UNREADABLE:
+        return decoded(subject, decoder, with_quoted_constants(data))
+
+
+text_decoder = msgspec.json.Decoder(str)
+time_decoder: msgspec.json.Decoder[datetime] = msgspec.json.Decoder(Time)
+window_decoder: msgspec.json.Decoder[float] = msgspec.json.Decoder(Annotated[float, msgspec.Meta(gt=0, le=86400)])
+"""Of the values that a message may have as raw JSON."""
 
 MAX_JSON_BYTES = 16 << 20
 """The most bytes of JSON that are read of a compressed value, many times those of the largest one."""
@@ -99,6 +116,24 @@ def seconds_of(time: datetime) -> float:
 def optional_seconds_of(time: datetime | None) -> float | None:
     """`seconds_of`, or None of None."""
     return None if time is None else seconds_of(time)
+
+
+@cache
+def _times_in(kind: type[msgspec.Struct]) -> frozenset[str]:
+    return frozenset(each.name for each in fields(kind) if Time in (each.type, *get_args(each.type)))
+
+
+def as_stored(kind: type[S], value: object, **others: Any) -> S:
+    """A struct for the JSON of a value: `others`, and the fields of the same names, with times in place of seconds."""
+    found = {name: getattr(value, name) for name in kind.__struct_fields__ if name not in others}
+    return kind(**found | {name: optional_time_of(found[name]) for name in _times_in(kind) & found.keys()}, **others)
+
+
+def from_stored(kind: type[T], found: msgspec.Struct, **others: Any) -> T:
+    """The inverse of `as_stored`. Raises InvalidInputError as `seconds_of`."""
+    values = {name: getattr(found, name) for name in found.__struct_fields__ if name not in others}
+    times = {name: seconds_of(value) for name, value in values.items() if isinstance(value, datetime)}
+    return kind(**values | times, **others)
 
 
 def quantity_texts(metrics: Mapping[str, Quantity]) -> dict[str, str]:

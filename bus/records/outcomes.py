@@ -5,7 +5,7 @@ from typing import Annotated
 
 import msgspec
 
-from bus.records.codec import Time, encode, optional_seconds_of, optional_time_of, reader, seconds_of, time_of
+from bus.records.codec import Time, as_stored, encode, from_stored, reader
 from tas.errors import InvalidInputError
 from tas.outcomes.outcome import Outcome, Placed, Result
 
@@ -49,31 +49,7 @@ _read = reader(SUBJECT, _Placed | _Run)  # type: ignore[arg-type] # msgspec deco
 
 def encode_outcome(event: Placed | Outcome) -> bytes:
     """The message of an event in OUTCOMES."""
-    if isinstance(event, Placed):
-        return encode(
-            _Placed(
-                uid=event.uid,
-                node=event.node,
-                at=time_of(event.at),
-                namespace=event.namespace,
-                requests=event.requests,
-            )
-        )
-    return encode(
-        _Run(
-            namespace=event.namespace,
-            uid=event.uid,
-            node=event.node,
-            container=event.container,
-            restart=event.restart,
-            result=event.result,
-            at=time_of(event.at),
-            labels=event.labels,
-            started=optional_time_of(event.started),
-            finished=optional_time_of(event.finished),
-            previous_finished=optional_time_of(event.previous_finished),
-        )
-    )
+    return encode(as_stored(_Placed if isinstance(event, Placed) else _Run, event))
 
 
 def decode_outcome(data: bytes) -> Placed | Outcome:
@@ -83,25 +59,7 @@ def decode_outcome(data: bytes) -> Placed | Outcome:
         for resource, amount in found.requests.items():
             if amount < 0:
                 raise InvalidInputError(SUBJECT, f"requests.{resource}", amount, "must not be negative")
-        return Placed(
-            uid=found.uid,
-            node=found.node,
-            at=seconds_of(found.at),
-            requests=found.requests,
-            namespace=found.namespace,
-        )
+        return from_stored(Placed, found)
     if found.restart < 0:
         raise InvalidInputError(SUBJECT, "restart", found.restart, "must not be negative")
-    return Outcome(
-        namespace=found.namespace,
-        uid=found.uid,
-        node=found.node,
-        container=found.container,
-        restart=found.restart,
-        result=found.result,
-        at=seconds_of(found.at),
-        labels=found.labels,
-        started=optional_seconds_of(found.started),
-        finished=optional_seconds_of(found.finished),
-        previous_finished=optional_seconds_of(found.previous_finished),
-    )
+    return from_stored(Outcome, found)

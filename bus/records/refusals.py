@@ -56,10 +56,5 @@ def decode_refused_marks(data: bytes) -> tuple[RefusedLabel, ...]:
 
 
 def _refused_label(label: str, found: _Refused) -> RefusedLabel:
-    return RefusedLabel(
-        label=label,
-        value=found.value,
-        reason=line_of(found.reason),
-        count=found.count,
-        nodes=tuple(found.nodes[:MAX_NODES]),
-    )
+    nodes = tuple(found.nodes[:MAX_NODES])
+    return RefusedLabel(label=label, value=found.value, reason=line_of(found.reason), count=found.count, nodes=nodes)

@@ -2,20 +2,21 @@
 
 from collections.abc import Collection, Container, Iterable, Iterator
 from datetime import datetime
-from typing import Annotated, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import NamedTuple, NoReturn, Protocol, TypeVar
 
 import msgspec
 
 from bus.records.codec import (
     UNREADABLE,
-    Time,
-    decoded,
+    body_of,
     encode,
     optional_time_of,
     quantity_texts,
     seconds_of,
+    text_decoder,
+    time_decoder,
     time_of,
-    with_quoted_constants,
+    window_decoder,
 )
 from bus.subjects import parse_samples_subject
 from tas.errors import InvalidInputError
@@ -55,9 +56,6 @@ class _WrittenSamples(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 _samples_decoder = msgspec.json.Decoder(_Samples)
 _metrics_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_text_decoder = msgspec.json.Decoder(str)
-_time_decoder: msgspec.json.Decoder[datetime] = msgspec.json.Decoder(Time)
-_window_decoder: msgspec.json.Decoder[float] = msgspec.json.Decoder(Annotated[float, msgspec.Meta(gt=0, le=86400)])
 
 
 class SamplesMessage(Protocol):
@@ -145,7 +143,7 @@ def _head(node: str, source: str, data: bytes, *, arrived: float, sequence: int)
     sample = f"sample {node}/{source}"
     arrived = round(arrived, 6)  # the precision of the JSON, so that a scrape equals its stored copy
     try:
-        body = _samples_body(sample, data)
+        body = body_of(sample, _samples_decoder, data, MAX_SAMPLES_BYTES)
         _check_names(sample, body, node=node, source=source)
         measured = _measured(sample, body, arrived=arrived)
     except InvalidInputError as error:
@@ -201,25 +199,16 @@ def encode_samples(scrape: Scrape) -> bytes:
     )
 
 
-def _samples_body(sample: str, data: bytes) -> _Samples:
-    if len(data) > MAX_SAMPLES_BYTES:
-        raise InvalidInputError(sample, "body", f"{len(data)} bytes", f"must be at most {MAX_SAMPLES_BYTES} bytes")
-    try:
-        return _samples_decoder.decode(data)
-    except UNREADABLE:
-        return decoded(sample, _samples_decoder, with_quoted_constants(data))
-
-
 def _check_names(sample: str, body: _Samples, *, node: str, source: str) -> None:
     for field, written, expected in (("node", body.node, node), ("source", body.source, source)):
-        if written is not msgspec.UNSET and _field(sample, field, written, _text_decoder) != expected:
+        if written is not msgspec.UNSET and _field(sample, field, written, text_decoder) != expected:
             _refuse(sample, field, written, f"must be {expected}, as in the subject")
 
 
 def _measured(sample: str, body: _Samples, *, arrived: float) -> float:
     if body.measured is msgspec.UNSET:
         return arrived
-    measured = _field(sample, "measured", body.measured, _time_decoder).timestamp()
+    measured = _field(sample, "measured", body.measured, time_decoder).timestamp()
     if (fault := time_fault(measured, arrived)) is not None:
         _refuse(sample, "measured", body.measured, fault)
     return measured
@@ -228,14 +217,14 @@ def _measured(sample: str, body: _Samples, *, arrived: float) -> float:
 def _window(sample: str, body: _Samples) -> float | None:
     if body.window is msgspec.UNSET:
         return None
-    return _field(sample, "window", body.window, _window_decoder)
+    return _field(sample, "window", body.window, window_decoder)
 
 
 def _ends(sample: str, body: _Samples) -> float | None:
     if body.ends is msgspec.UNSET:
         return None
     try:
-        return seconds_of(_field(sample, "ends", body.ends, _time_decoder))
+        return seconds_of(_field(sample, "ends", body.ends, time_decoder))
     except InvalidInputError as error:
         _refuse(sample, "ends", body.ends, error.reason)
 
@@ -260,7 +249,7 @@ def _metric_value(sample: str, metric: str, written: msgspec.Raw) -> Quantity:
         raise InvalidInputError(sample, "metrics", metric, "must be a metric's name of letters, digits, _, - and :")
     text = bytes(written).decode(errors="replace")
     if text[0] == '"':
-        text = _field(sample, field, written, _text_decoder)
+        text = _field(sample, field, written, text_decoder)
     elif text[0] not in "-0123456789":
         raise InvalidInputError(sample, field, text, "must be a quantity, as a number or as text")
     try:

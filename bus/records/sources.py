@@ -1,12 +1,12 @@
 """The state of a source in SOURCES."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import TypeVar
 
 import msgspec
 
-from bus.records.codec import Time, encode, optional_seconds_of, optional_time_of, reader, seconds_of, time_of
+from bus.records.codec import Time, as_stored, encode, from_stored, reader, seconds_of
 from tas.sources.result import RefusalReason, SuspectReason
 from tas.sources.state import LOST_NAMES, LostNodes, RefusedValues, SourceMetric, SourceState
 
@@ -25,7 +25,7 @@ class _Lost(msgspec.Struct, kw_only=True):
     count: int
     nodes: int
     since: Time
-    names: list[str]
+    names: Sequence[str]
 
 
 class _SourceState(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
@@ -51,43 +51,34 @@ class _SourceState(msgspec.Struct, kw_only=True, omit_defaults=True, rename="cam
     lost: _Lost | None = None
 
 
-_TIMES = ("since", "time", "last_success", "last_failure")
-
 _read = reader("state of a source", _SourceState)
 
 
 def encode_source_state(state: SourceState) -> bytes:
     """The value of `<source>` in SOURCES."""
-    fields = msgspec.structs.asdict(state)
-    fields |= {name: optional_time_of(fields[name]) for name in _TIMES}
-    fields["refused"], fields["suspect"] = _encoded(state.refused), _encoded(state.suspect)
-    fields["behind"] = state.behind or None
-    if state.lost is not None:
-        lost = msgspec.structs.asdict(state.lost)
-        fields["lost"] = _Lost(**lost | {"since": time_of(state.lost.since), "names": list(state.lost.names)})
-    return encode(_SourceState(**fields))
+    refused, suspect = _encoded(state.refused), _encoded(state.suspect)
+    lost = None if state.lost is None else as_stored(_Lost, state.lost)
+    return encode(
+        as_stored(_SourceState, state, refused=refused, suspect=suspect, behind=state.behind or None, lost=lost)
+    )
 
 
 def decode_source_state(data: bytes) -> SourceState:
     """The inverse of `encode_source_state`, without unknown reasons. Raises InvalidInputError."""
     written = _read(data)
-    fields = msgspec.structs.asdict(written)
-    fields |= {name: optional_seconds_of(fields[name]) for name in _TIMES}
-    fields["refused"] = _decoded(written.refused, RefusalReason)
-    fields["suspect"] = _decoded(written.suspect, SuspectReason)
-    fields["behind"] = written.behind or 0.0
-    if written.lost is not None:
-        lost = msgspec.structs.asdict(written.lost)
-        names = tuple(written.lost.names[:LOST_NAMES])
-        fields["lost"] = LostNodes(**lost | {"since": seconds_of(written.lost.since), "names": names})
-    return SourceState(**fields)
+    lost = written.lost
+    return from_stored(
+        SourceState,
+        written,
+        refused=_decoded(written.refused, RefusalReason),
+        suspect=_decoded(written.suspect, SuspectReason),
+        behind=written.behind or 0.0,
+        lost=None if lost is None else from_stored(LostNodes, lost, names=tuple(lost.names[:LOST_NAMES])),
+    )
 
 
 def _encoded(counts: Mapping[R, RefusedValues]) -> list[_Refusal]:
-    return [
-        _Refusal(reason=why.value, count=values.count, example=values.example, time=time_of(values.time))
-        for why, values in sorted(counts.items())
-    ]
+    return [as_stored(_Refusal, values, reason=why.value) for why, values in sorted(counts.items())]
 
 
 def _decoded(written: list[_Refusal], reasons: type[R]) -> dict[R, RefusedValues]:

@@ -8,21 +8,23 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Annotated, NamedTuple, TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 import msgspec
 
 from bus.records.codec import (
     UNREADABLE,
     Time,
-    decoded,
+    body_of,
     encode,
     optional_seconds_of,
     optional_time_of,
     reader,
     seconds_of,
+    text_decoder,
+    time_decoder,
     time_of,
-    with_quoted_constants,
+    window_decoder,
 )
 from bus.subjects import parse_tables_subject
 from tas.errors import InvalidInputError, shortened
@@ -119,10 +121,7 @@ class _WrittenMessage(msgspec.Struct, kw_only=True, omit_defaults=True):
 _message_decoder = msgspec.json.Decoder(_Message)
 _texts_decoder = msgspec.json.Decoder(list[str | None])
 _cells_decoder = msgspec.json.Decoder(list[msgspec.Raw])
-_text_decoder = msgspec.json.Decoder(str)
 _by_metric_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_time_decoder: msgspec.json.Decoder[datetime] = msgspec.json.Decoder(Time)
-_window_decoder: msgspec.json.Decoder[float] = msgspec.json.Decoder(Annotated[float, msgspec.Meta(gt=0, le=86400)])
 
 
 def decode_table(
@@ -190,12 +189,7 @@ def encode_table(table: Table) -> bytes:
 
 
 def _body(subject: str, data: bytes) -> _Message:
-    if len(data) > MAX_TABLE_BYTES:
-        raise InvalidInputError(subject, "body", f"{len(data)} bytes", f"must be at most {MAX_TABLE_BYTES} bytes")
-    try:
-        body = _message_decoder.decode(data)
-    except UNREADABLE:
-        body = decoded(subject, _message_decoder, with_quoted_constants(data))
+    body = body_of(subject, _message_decoder, data, MAX_TABLE_BYTES)
     for field, found, most in (("nodes", body.nodes, MAX_ROWS), ("metrics", body.metrics, MAX_TABLE_METRICS)):
         if len(found) > most:
             raise InvalidInputError(subject, field, f"{len(found)} {field}", f"must be at most {most}")
@@ -370,8 +364,8 @@ class _Readings:
             return None, None
         try:
             if field == "window":
-                return _window_decoder.decode(written), None
-            time = _time_decoder.decode(written)
+                return window_decoder.decode(written), None
+            time = time_decoder.decode(written)
             if field == "ends":
                 return seconds_of(time), None
         except UNREADABLE as error:
@@ -444,7 +438,7 @@ def _text(cell: msgspec.Raw) -> str | None:
         return None
     if text[0] == '"':
         try:
-            return _text_decoder.decode(cell)
+            return text_decoder.decode(cell)
         except UNREADABLE:
             return text
     return text

@@ -1,10 +1,11 @@
 """The processes that run, and how many should, in WORKERS."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
 
-from bus.records.codec import Time, encode, reader, seconds_of, time_of
+from bus.records.codec import Time, as_stored, encode, from_stored, reader, seconds_of, time_of
 from tas.errors import line_of
 from tas.processes.expected import MOST, Expected
 from tas.processes.process import LastAnswer, NotReady, Process, RefusedSamples
@@ -52,12 +53,12 @@ class _LateMetric(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 class _NotReady(msgspec.Struct, kw_only=True):
     count: Count
-    policies: list[str]
+    policies: Sequence[str]
 
 
 class _Process(msgspec.Struct, kw_only=True, omit_defaults=True):
     version: str
-    process: str
+    name: str = msgspec.field(name="process")
     started: Time
     workers: dict[str, str | None]
     leases: list[str] = []
@@ -86,103 +87,59 @@ _read_expected = reader("expected number", _Expected)
 
 def encode_process(process: Process) -> bytes:
     """The value of `<role>.<id>` in WORKERS."""
-    return encode(
-        _Process(
-            version=process.version,
-            process=process.name,
-            started=time_of(process.started),
-            workers={name: line_of(why, MAX_REASON) or None for name, why in sorted(process.workers.items())},
-            leases=sorted(process.leases),
-            behind={name: dict(behind) for name, behind in process.behind.items()},
-            lag=dict(process.lag),
-            bus=line_of(process.bus, MAX_REASON) or None,
-            answers={
-                verb: _LastAnswer(
-                    time=time_of(each.time),
-                    status=each.status,
-                    error=line_of(each.error, MAX_REASON),
-                    requests=each.requests,
-                    failed=each.failed,
-                )
-                for verb, each in process.answers.items()
-            },
-            expires={name: time_of(expires) for name, expires in process.expires.items()},
-            waiting_labels=dict(
-                sorted(process.waiting_labels.items(), key=lambda each: (-each[1], each[0]))[:MAX_WAITING]
-            ),
-            refused_samples=[
-                _RefusedSamples(
-                    source=each.source,
-                    reason=each.reason,
-                    count=each.count,
-                    example=line_of(each.example, MAX_REASON),
-                    time=time_of(each.time),
-                )
-                for each in process.refused_samples[:MAX_REFUSED]
-            ],
-            late_metrics=[
-                _LateMetric(
-                    metric=each.metric,
-                    source=each.source,
-                    measured=time_of(each.measured),
-                    every=round(each.every, 1),
-                    others_come=each.others_come,
-                )
-                for each in process.late_metrics[:MAX_LATE]
-            ],
-            concerns={
-                worker: [line_of(each, MAX_REASON) for each in concerns]
-                for worker, concerns in process.concerns.items()
-            },
-            newest_pods={state: time_of(created) for state, created in process.newest_pods.items()},
-            not_ready={
-                reason: _NotReady(count=each.count, policies=list(each.policies[:MAX_NOT_READY]))
-                for reason, each in sorted(process.not_ready.items())
-            },
-            time=None if process.time is None else time_of(process.time),
-        )
+    most_waiting = sorted(process.waiting_labels.items(), key=lambda each: (-each[1], each[0]))[:MAX_WAITING]
+    stored = as_stored(
+        _Process,
+        process,
+        workers={name: line_of(why, MAX_REASON) or None for name, why in sorted(process.workers.items())},
+        leases=sorted(process.leases),
+        behind={name: dict(behind) for name, behind in process.behind.items()},
+        lag=dict(process.lag),
+        bus=line_of(process.bus, MAX_REASON) or None,
+        answers={
+            verb: as_stored(_LastAnswer, each, error=line_of(each.error, MAX_REASON))
+            for verb, each in process.answers.items()
+        },
+        expires={name: time_of(expires) for name, expires in process.expires.items()},
+        waiting_labels=dict(most_waiting),
+        refused_samples=[
+            as_stored(_RefusedSamples, each, example=line_of(each.example, MAX_REASON))
+            for each in process.refused_samples[:MAX_REFUSED]
+        ],
+        late_metrics=[
+            as_stored(_LateMetric, each, every=round(each.every, 1)) for each in process.late_metrics[:MAX_LATE]
+        ],
+        concerns={
+            worker: [line_of(each, MAX_REASON) for each in concerns] for worker, concerns in process.concerns.items()
+        },
+        newest_pods={state: time_of(created) for state, created in process.newest_pods.items()},
+        not_ready={
+            reason: _NotReady(count=each.count, policies=each.policies[:MAX_NOT_READY])
+            for reason, each in sorted(process.not_ready.items())
+        },
     )
+    return encode(stored)
 
 
 def decode_process(data: bytes) -> Process:
     """The inverse of `encode_process`. Raises InvalidInputError."""
     stored = _read_process(data)
-    return Process(
-        version=stored.version,
-        name=stored.process,
-        started=seconds_of(stored.started),
+    return from_stored(
+        Process,
+        stored,
         workers={name: why or "" for name, why in stored.workers.items()},
         leases=tuple(stored.leases),
-        behind=stored.behind,
-        lag=stored.lag,
         bus=stored.bus or "",
-        answers={
-            verb: LastAnswer(
-                time=seconds_of(each.time),
-                status=each.status,
-                error=each.error,
-                requests=each.requests,
-                failed=each.failed,
-            )
-            for verb, each in stored.answers.items()
-        },
+        answers={verb: from_stored(LastAnswer, each) for verb, each in stored.answers.items()},
         expires={name: seconds_of(time) for name, time in stored.expires.items()},
-        waiting_labels=stored.waiting_labels,
-        refused_samples=[
-            RefusedSamples(each.source, each.reason, each.count, each.example, seconds_of(each.time))
-            for each in stored.refused_samples
-        ],
-        late_metrics=[
-            LateMetric(each.metric, each.source, seconds_of(each.measured), each.every, each.others_come)
-            for each in stored.late_metrics
-        ],
+        refused_samples=[from_stored(RefusedSamples, each) for each in stored.refused_samples],
+        late_metrics=[from_stored(LateMetric, each) for each in stored.late_metrics],
         concerns={worker: tuple(concerns) for worker, concerns in stored.concerns.items()},
         newest_pods={state: seconds_of(created) for state, created in stored.newest_pods.items()},
         not_ready={
             reason: NotReady(each.count, tuple(each.policies[:MAX_NOT_READY]))
             for reason, each in stored.not_ready.items()
         },
-        time=None if stored.time is None else seconds_of(stored.time),
     )
 
 
