@@ -1,97 +1,30 @@
 """Every kind of record on the bus, with its bucket, keys and values."""
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import TypeVar
 
-from bus.buckets import (
-    AGENTS,
-    BREAKERS,
-    HOLDS,
-    LEASES,
-    NODES,
-    OUTSTANDING_KEY,
-    PAUSED,
-    PODS,
-    POLICIES,
-    REFUSALS,
-    SOURCES,
-    SYNCED,
-    VERDICTS,
-    WINDOWS,
-    WORKERS,
-    Bucket,
-)
+from bus import buckets, subjects
 from bus.record_kind import RecordKind
-from bus.records.agents import LearnedState, decode_learned, encode_learned, learned_json
-from bus.records.allocations import decode_allocation
-from bus.records.breakers import decode_breaker, decode_pause, encode_breaker, encode_pause
+from bus.records import (
+    agents,
+    allocations,
+    breakers,
+    devices,
+    leases,
+    nodes,
+    outstanding,
+    pods,
+    policies,
+    refusals,
+    sources,
+    synced,
+    verdicts,
+    windows,
+    workers,
+    written,
+)
 from bus.records.codec import encode
-from bus.records.devices import NodeHold, NodeInventory, decode_hold, decode_inventory
-from bus.records.leases import LeaseRecord, decode_lease
-from bus.records.nodes import (
-    NodeFacts,
-    NodeRelease,
-    StoredSamples,
-    decode_node_facts,
-    decode_node_release,
-)
-from bus.records.outstanding import decode_outstanding, encode_outstanding
-from bus.records.pods import PodRecord, decode_pod
-from bus.records.policies import PolicyRecord, decode_policy, encode_policy
-from bus.records.refusals import (
-    decode_refused_labels,
-    decode_refused_marks,
-    encode_refused_labels,
-    encode_refused_marks,
-)
-from bus.records.sources import decode_source_state, encode_source_state
-from bus.records.synced import Synced, decode_synced, encode_synced
-from bus.records.verdicts import decode_verdict, encode_verdict, verdict_json
-from bus.records.windows import decode_series
-from bus.records.workers import decode_expected, decode_process, encode_expected, encode_process
-from bus.records.written import (
-    decode_written_samples,
-    decode_written_table,
-    encode_written_samples,
-    encode_written_table,
-)
-from bus.subjects import (
-    EXPECTED,
-    NodeKind,
-    ProcessKey,
-    WindowKey,
-    breaker_key,
-    expected_key,
-    hold_key,
-    node_allocation_key,
-    node_facts_key,
-    node_inventory_key,
-    node_metrics_key,
-    node_released_key,
-    node_table_key,
-    parse_agent_key,
-    parse_breaker_key,
-    parse_expected_key,
-    parse_hold_key,
-    parse_node_key,
-    parse_node_table_key,
-    parse_pod_key,
-    parse_policy_key,
-    parse_process_key,
-    parse_refusals_key,
-    parse_refused_marks_key,
-    parse_verdict_key,
-    parse_window_key,
-    pod_key,
-    policy_key,
-    process_key,
-    refusals_key,
-    refused_marks_key,
-    verdict_key,
-    window_key,
-)
-from tas.allocation.node import NodeAllocation
 from tas.enforcing.pod import PodKey
 from tas.policy.policy import PolicyKey
 from tas.processes.expected import Expected
@@ -105,228 +38,204 @@ from tas.verdict.verdict import NodeVerdict
 from tas.windows.key import StoredSeries
 
 K = TypeVar("K")
+V = TypeVar("V")
 
 
-def _unless_synced(parse_key: Callable[[str], K]) -> Callable[[str], K | None]:
-    """`parse_key` for a bucket that also has the key `_synced`."""
-    return lambda key: None if key == SYNCED else parse_key(key)
+def _unless(parse_key: Callable[[str], K], *others: str) -> Callable[[str], K | None]:
+    """`parse_key` for a bucket that also has these keys of other kinds."""
+    return lambda key: None if key in others else parse_key(key)
 
 
-def _node_of(kind: NodeKind) -> Callable[[str], str | None]:
+def _node_of(kind: subjects.NodeKind) -> Callable[[str], str | None]:
     """A parser of keys of NODES that returns the node of a key of this kind."""
 
     def parse_key(key: str) -> str | None:
-        if parse_node_table_key(key) is not None:
+        if subjects.parse_node_table_key(key) is not None:
             return None
-        node, found = parse_node_key(key)
+        node, found = subjects.parse_node_key(key)
         return node if found == kind else None
 
-    return _unless_synced(parse_key)
+    return _unless(parse_key, buckets.SYNCED)
 
 
-NODE_SAMPLES: RecordKind[str, StoredSamples] = RecordKind(
-    bucket=NODES,
-    key=node_metrics_key,
-    parse_key=_node_of("metrics"),
-    encode=encode_written_samples,
-    decode=lambda _, data: decode_written_samples(data),
-    keys="*.metrics",
-)
+def _of_nodes(
+    kind: subjects.NodeKind, decode: Callable[[bytes], V], encode: Callable[[V], bytes] = encode
+) -> RecordKind[str, V]:
+    """The records of a kind in NODES, by node."""
+    return RecordKind(
+        bucket=buckets.NODES,
+        key=lambda node: f"{subjects.token(node)}.{kind}",
+        parse_key=_node_of(kind),
+        encode=encode,
+        decode=lambda _, data: decode(data),
+        keys=f"*.{kind}",
+    )
+
+
+NODE_SAMPLES = _of_nodes("metrics", written.decode_written_samples, written.encode_written_samples)
 """The newest samples, by node."""
 
 NODE_TABLES: RecordKind[TableKey, Table] = RecordKind(
-    bucket=NODES,
-    key=node_table_key,
-    parse_key=parse_node_table_key,
-    encode=encode_written_table,
-    decode=decode_written_table,
+    bucket=buckets.NODES,
+    key=subjects.node_table_key,
+    parse_key=subjects.parse_node_table_key,
+    encode=written.encode_written_table,
+    decode=written.decode_written_table,
     keys="_table.>",
 )
 """The newest values of the tables of each source, by source and part of its nodes."""
 
-NODE_FACTS: RecordKind[str, NodeFacts] = RecordKind(
-    bucket=NODES,
-    key=node_facts_key,
-    parse_key=_node_of("facts"),
-    encode=encode,
-    decode=lambda _, data: decode_node_facts(data),
-    keys="*.facts",
-)
+NODE_FACTS = _of_nodes("facts", nodes.decode_node_facts)
 """Uid and labels, by node: separate from the samples, which change a thousand times as often."""
 
-NODE_RELEASES: RecordKind[str, NodeRelease] = RecordKind(
-    bucket=NODES,
-    key=node_released_key,
-    parse_key=_node_of("released"),
-    encode=encode,
-    decode=lambda _, data: decode_node_release(data),
-    keys="*.released",
-)
+NODE_RELEASES = _of_nodes("released", nodes.decode_node_release)
 """Since when the last known values of a node do not count, by node."""
 
-NODE_INVENTORY: RecordKind[str, NodeInventory] = RecordKind(
-    bucket=NODES,
-    key=node_inventory_key,
-    parse_key=_node_of("inventory"),
-    encode=encode,
-    decode=lambda _, data: decode_inventory(data),
-    keys="*.inventory",
-)
+NODE_INVENTORY = _of_nodes("inventory", devices.decode_inventory)
 """The GPU cards, by node, and what policies say about them."""
 
-NODE_ALLOCATION: RecordKind[str, NodeAllocation] = RecordKind(
-    bucket=NODES,
-    key=node_allocation_key,
-    parse_key=_node_of("allocation"),
-    encode=encode,
-    decode=lambda _, data: decode_allocation(data),
-    keys="*.allocation",
-)
+NODE_ALLOCATION = _of_nodes("allocation", allocations.decode_allocation)
 """What the pods of a node request, by node."""
 
-NODE_HOLDS: RecordKind[str, NodeHold] = RecordKind(
-    bucket=HOLDS,
-    key=hold_key,
-    parse_key=_unless_synced(parse_hold_key),
-    encode=encode,
-    decode=lambda _, data: decode_hold(data),
+NODE_HOLDS: RecordKind[str, devices.NodeHold] = RecordKind(
+    bucket=buckets.HOLDS,
+    key=subjects.token,
+    parse_key=_unless(partial(subjects.parse_name, "HOLDS", "node"), buckets.SYNCED),
+    decode=lambda _, data: devices.decode_hold(data),
 )
 """Who has which GPU cards, by node."""
 
-POLICY_RECORDS: RecordKind[PolicyKey, PolicyRecord] = RecordKind(
-    bucket=POLICIES,
-    key=policy_key,
-    parse_key=_unless_synced(parse_policy_key),
-    encode=encode_policy,
-    decode=decode_policy,
+POLICY_RECORDS: RecordKind[PolicyKey, policies.PolicyRecord] = RecordKind(
+    bucket=buckets.POLICIES,
+    key=subjects.policy_key,
+    parse_key=_unless(subjects.parse_policy_key, buckets.SYNCED),
+    encode=policies.encode_policy,
+    decode=policies.decode_policy,
 )
-POD_RECORDS: RecordKind[PodKey, PodRecord] = RecordKind(
-    bucket=PODS,
-    key=pod_key,
-    parse_key=_unless_synced(parse_pod_key),
-    encode=encode,
-    decode=lambda _, data: decode_pod(data),
+POD_RECORDS: RecordKind[PodKey, pods.PodRecord] = RecordKind(
+    bucket=buckets.PODS,
+    key=subjects.pod_key,
+    parse_key=_unless(subjects.parse_pod_key, buckets.SYNCED),
+    decode=lambda _, data: pods.decode_pod(data),
 )
 NODE_VERDICTS: RecordKind[str, NodeVerdict] = RecordKind(
-    bucket=VERDICTS,
-    key=verdict_key,
-    parse_key=parse_verdict_key,
-    encode=encode_verdict,
-    decode=lambda _, data: decode_verdict(data),
-    json=verdict_json,
+    bucket=buckets.VERDICTS,
+    key=subjects.token,
+    parse_key=partial(subjects.parse_name, "VERDICTS", "node"),
+    encode=verdicts.encode_verdict,
+    decode=lambda _, data: verdicts.decode_verdict(data),
+    json=verdicts.verdict_json,
 )
 """By node."""
 
-WINDOW_SERIES: RecordKind[WindowKey, StoredSeries] = RecordKind(
-    bucket=WINDOWS,
-    key=window_key,
-    parse_key=parse_window_key,
-    encode=encode,
-    decode=decode_series,
+WINDOW_SERIES: RecordKind[subjects.WindowKey, StoredSeries] = RecordKind(
+    bucket=buckets.WINDOWS,
+    key=subjects.window_key,
+    parse_key=subjects.parse_window_key,
+    decode=windows.decode_series,
 )
 """By node and series."""
 
 SOURCE_STATES: RecordKind[str, SourceState] = RecordKind(
-    bucket=SOURCES,
+    bucket=buckets.SOURCES,
     key=str,
     parse_key=str,
-    encode=encode_source_state,
-    decode=lambda _, data: decode_source_state(data),
+    encode=sources.encode_source_state,
+    decode=lambda _, data: sources.decode_source_state(data),
 )
 """By source."""
 
 REFUSED_LABELS: RecordKind[str, tuple[RefusedLabel, ...]] = RecordKind(
-    bucket=REFUSALS,
-    key=refusals_key,
-    parse_key=lambda key: None if parse_refused_marks_key(key) else parse_refusals_key(key),
-    encode=encode_refused_labels,
-    decode=lambda _, data: decode_refused_labels(data),
+    bucket=buckets.REFUSALS,
+    key=subjects.refusals_key,
+    parse_key=lambda key: None if subjects.parse_refused_marks_key(key) else subjects.parse_refusals_key(key),
+    encode=refusals.encode_refused_labels,
+    decode=lambda _, data: refusals.decode_refused_labels(data),
 )
 """By name of the policies, which share these labels."""
 
 REFUSED_MARKS: RecordKind[str, tuple[RefusedLabel, ...]] = RecordKind(
-    bucket=REFUSALS,
-    key=refused_marks_key,
-    parse_key=parse_refused_marks_key,
-    encode=encode_refused_marks,
-    decode=lambda _, data: decode_refused_marks(data),
+    bucket=buckets.REFUSALS,
+    key=subjects.refused_marks_key,
+    parse_key=subjects.parse_refused_marks_key,
+    encode=refusals.encode_refused_marks,
+    decode=lambda _, data: refusals.decode_refused_marks(data),
     keys="*.marks",
 )
 """By name of the policies, which share these marks."""
 
 BREAKER_RECORDS: RecordKind[str, Breaker] = RecordKind(
-    bucket=BREAKERS,
-    key=breaker_key,
-    parse_key=lambda key: None if key in (OUTSTANDING_KEY, PAUSED, SYNCED) else parse_breaker_key(key),
-    encode=encode_breaker,
-    decode=lambda _, data: decode_breaker(data),
+    bucket=buckets.BREAKERS,
+    key=subjects.breaker_key,
+    parse_key=_unless(subjects.parse_breaker_key, buckets.OUTSTANDING_KEY, buckets.PAUSED, buckets.SYNCED),
+    encode=breakers.encode_breaker,
+    decode=lambda _, data: breakers.decode_breaker(data),
 )
 """By name of the policies, and the breaker over all policies by `tas.verdict.brake.ALL`."""
 
 PAUSE_RECORDS: RecordKind[str, Pause] = RecordKind(
-    bucket=BREAKERS,
+    bucket=buckets.BREAKERS,
     key=str,
-    parse_key=lambda key: key if key == PAUSED else None,
-    encode=encode_pause,
-    decode=lambda _, data: decode_pause(data),
-    keys=PAUSED,
+    parse_key=lambda key: key if key == buckets.PAUSED else None,
+    encode=breakers.encode_pause,
+    decode=lambda _, data: breakers.decode_pause(data),
+    keys=buckets.PAUSED,
 )
 """`_paused`, its only key."""
 
 OUTSTANDING: RecordKind[str, Announcements] = RecordKind(
-    bucket=BREAKERS,
+    bucket=buckets.BREAKERS,
     key=str,
-    parse_key=lambda key: key if key == OUTSTANDING_KEY else None,
-    encode=encode_outstanding,
-    decode=lambda _, data: decode_outstanding(data),
-    keys=OUTSTANDING_KEY,
+    parse_key=lambda key: key if key == buckets.OUTSTANDING_KEY else None,
+    encode=outstanding.encode_outstanding,
+    decode=lambda _, data: outstanding.decode_outstanding(data),
+    keys=buckets.OUTSTANDING_KEY,
 )
 """`_outstanding`, its only key."""
 
-LEARNED_STATES: RecordKind[str, LearnedState] = RecordKind(
-    bucket=AGENTS,
+LEARNED_STATES: RecordKind[str, agents.LearnedState] = RecordKind(
+    bucket=buckets.AGENTS,
     key=str,
-    parse_key=parse_agent_key,
-    encode=encode_learned,
-    decode=lambda _, data: decode_learned(data),
-    json=learned_json,
+    parse_key=subjects.parse_agent_key,
+    encode=agents.encode_learned,
+    decode=lambda _, data: agents.decode_learned(data),
+    json=agents.learned_json,
 )
 """By name of the agent."""
 
-LEASE_RECORDS: RecordKind[str, LeaseRecord] = RecordKind(
-    bucket=LEASES, key=str, parse_key=str, encode=encode, decode=lambda _, data: decode_lease(data)
+LEASE_RECORDS: RecordKind[str, leases.LeaseRecord] = RecordKind(
+    bucket=buckets.LEASES, key=str, parse_key=str, decode=lambda _, data: leases.decode_lease(data)
 )
 """By name of the lease."""
 
-
-PROCESSES: RecordKind[ProcessKey, Process] = RecordKind(
-    bucket=WORKERS,
-    key=process_key,
-    parse_key=parse_process_key,
-    encode=encode_process,
-    decode=lambda _, data: decode_process(data),
+PROCESSES: RecordKind[subjects.ProcessKey, Process] = RecordKind(
+    bucket=buckets.WORKERS,
+    key=subjects.process_key,
+    parse_key=subjects.parse_process_key,
+    encode=workers.encode_process,
+    decode=lambda _, data: workers.decode_process(data),
 )
 """By role and id."""
 
 EXPECTED_NUMBERS: RecordKind[str, Expected] = RecordKind(
-    bucket=WORKERS,
-    key=expected_key,
-    parse_key=parse_expected_key,
-    encode=encode_expected,
-    decode=lambda _, data: decode_expected(data),
-    keys=f"{EXPECTED}.*",
+    bucket=buckets.WORKERS,
+    key=subjects.expected_key,
+    parse_key=subjects.parse_expected_key,
+    encode=workers.encode_expected,
+    decode=lambda _, data: workers.decode_expected(data),
+    keys=f"{subjects.EXPECTED}.*",
 )
 """By worker."""
 
 
 @cache
-def synced_of(bucket: Bucket) -> RecordKind[str, Synced]:
+def synced_of(bucket: buckets.Bucket) -> RecordKind[str, synced.Synced]:
     """`_synced` in a bucket, its only key."""
     return RecordKind(
         bucket=bucket,
         key=str,
-        parse_key=lambda key: key if key == SYNCED else None,
-        encode=encode_synced,
-        decode=lambda _, data: decode_synced(data),
-        keys=SYNCED,
+        parse_key=lambda key: key if key == buckets.SYNCED else None,
+        encode=synced.encode_synced,
+        decode=lambda _, data: synced.decode_synced(data),
+        keys=buckets.SYNCED,
     )

@@ -13,6 +13,7 @@ from bus.buckets import Bucket
 from bus.connection import Bus
 from bus.entry import RawEntry
 from bus.invalid import OnInvalid
+from bus.records.codec import encode
 from tas.errors import InvalidInputError
 
 K = TypeVar("K")
@@ -133,8 +134,8 @@ class RecordKind(Generic[K, V]):
     bucket: Bucket
     key: Callable[[K], str]
     parse_key: Callable[[str], K | None]
-    encode: Callable[[V], bytes]
     decode: Callable[[K, bytes], V]
+    encode: Callable[[V], bytes] = encode
     json: Callable[[bytes], bytes] = bytes
     keys: str = ">"
 

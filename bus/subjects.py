@@ -138,31 +138,6 @@ def dead_letters_subject(subscription: str) -> str:
     return f"tas.dead_letters.{subscription}"
 
 
-def node_metrics_key(node: str) -> str:
-    """The key of a node's newest samples in NODES."""
-    return f"{token(node)}.metrics"
-
-
-def node_facts_key(node: str) -> str:
-    """The key of a node's uid and labels in NODES."""
-    return f"{token(node)}.facts"
-
-
-def node_inventory_key(node: str) -> str:
-    """The key of a node's GPU cards in NODES."""
-    return f"{token(node)}.inventory"
-
-
-def node_allocation_key(node: str) -> str:
-    """The key in NODES of what the pods of a node request."""
-    return f"{token(node)}.allocation"
-
-
-def node_released_key(node: str) -> str:
-    """The key of a node's release in NODES."""
-    return f"{token(node)}.released"
-
-
 def node_table_key(key: TableKey) -> str:
     """The key of the newest values of a source's tables in NODES, for a part of its nodes."""
     return f"{_TABLE}{key.source}.{key.part}"
@@ -189,26 +164,6 @@ def parse_node_key(key: str) -> tuple[str, NodeKind]:
         reason = "must be <node>.metrics, .facts, .inventory, .allocation or .released"
         raise InvalidInputError("entry of NODES", "key", key, reason)
     return node, cast("NodeKind", kind)
-
-
-def verdict_key(node: str) -> str:
-    """The key of a node's verdict in VERDICTS."""
-    return token(node)
-
-
-def parse_verdict_key(key: str) -> str:
-    """The node that a key of VERDICTS names. Raises InvalidInputError."""
-    return _parse_name("VERDICTS", "node", key)
-
-
-def hold_key(node: str) -> str:
-    """The key of a node's hold in HOLDS."""
-    return token(node)
-
-
-def parse_hold_key(key: str) -> str:
-    """The node that a key of HOLDS names. Raises InvalidInputError."""
-    return _parse_name("HOLDS", "node", key)
 
 
 def parse_agent_key(key: str) -> str:
@@ -290,7 +245,7 @@ def refusals_key(policy: str) -> str:
 
 def parse_refusals_key(key: str) -> str:
     """The name of policies that a key of REFUSALS names. Raises InvalidInputError."""
-    return _parse_name("REFUSALS", "policy", key)
+    return parse_name("REFUSALS", "policy", key)
 
 
 def refused_marks_key(policy: str) -> str:
@@ -313,7 +268,7 @@ def breaker_key(policy: str) -> str:
 
 def parse_breaker_key(key: str) -> str:
     """The name of policies that a key of BREAKERS names, or `ALL`. Raises InvalidInputError."""
-    return key if key == ALL else _parse_name("BREAKERS", "policy", key)
+    return key if key == ALL else parse_name("BREAKERS", "policy", key)
 
 
 def pod_key(key: PodKey) -> str:
@@ -331,7 +286,8 @@ def parse_policy_key(key: str) -> PolicyKey:
     return PolicyKey(*_parse_namespaced("POLICIES", "policy", key))
 
 
-def _parse_name(bucket: str, what: str, key: str) -> str:
+def parse_name(bucket: str, what: str, key: str) -> str:
+    """The DNS name that a key of a bucket names. Raises InvalidInputError."""
     found = name(key)
     if "." in key or not is_subdomain(found):
         raise InvalidInputError(f"entry of {bucket}", "key", key, f"must be <{what}>")

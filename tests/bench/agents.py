@@ -13,9 +13,8 @@ import orjson
 
 from bus.buckets import NODES
 from bus.connection import Bus
-from bus.kinds import NODE_ALLOCATION
+from bus.kinds import NODE_ALLOCATION, NODE_SAMPLES
 from bus.records.nodes import encode_node_samples
-from bus.subjects import node_metrics_key
 from tas.agents.builtin import BUILTIN
 from tas.agents.file import AgentVerb, verbs_of
 from tas.allocation.node import NodeAllocation
@@ -148,7 +147,7 @@ async def _write_samples(bus: Bus, name: str, chance: random.Random) -> float:
     now = time.time()
     metrics = cluster.metrics(chance) | {metric: parse_quantity(value) for metric, value in values.items()}
     data = encode_node_samples((cluster.scrape(metrics, now),))
-    key, read_at = node_metrics_key(name), time.monotonic()
+    key, read_at = NODE_SAMPLES.key(name), time.monotonic()
     before = await bus.get(NODES, key)
     assert before is not None, f"the bus has no samples of {name}"
     await bus.put(NODES, key, data, revision=before.revision, read_at=read_at)

@@ -15,9 +15,10 @@ import uvloop
 from bus.buckets import NODES, SAMPLES
 from bus.client import Msg
 from bus.connection import Bus
+from bus.kinds import NODE_SAMPLES
 from bus.records.nodes import decode_node_samples
 from bus.records.samples import encode_samples
-from bus.subjects import node_metrics_key, samples_subject
+from bus.subjects import samples_subject
 from tas.samples.sample import Scrape
 from tas.values.quantity import NANO, Quantity
 from tests.bench import cluster
@@ -80,7 +81,7 @@ async def _round(stand: Stand, case: str) -> tuple[list[float], list[float]]:
             async with Bus.connect(url, name="observer") as bus:
                 await bus.wait_connected()
                 observer = _Observer(bus)
-                await bus.link.subscribe(NODES.subject(node_metrics_key(observer.NODE)), observer.arrived)
+                await bus.link.subscribe(NODES.subject(NODE_SAMPLES.key(observer.NODE)), observer.arrived)
                 await observer.send_and_wait()  # from here on `materialize` runs
                 quiet = await observer.send_for(BEFORE_SECONDS)
                 with stand.process("burst", [*module("tests.bench.burst"), url, case]) as burst:

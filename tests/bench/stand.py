@@ -18,12 +18,13 @@ import psutil
 
 from bus.buckets import NODES, POLICIES, SYNCED, Bucket
 from bus.connection import Bus
+from bus.kinds import NODE_SAMPLES
 from bus.records.codec import encode
 from bus.records.nodes import encode_node_samples
 from bus.records.policies import PolicyRecord, encode_policy
 from bus.records.synced import Synced
 from bus.server import EmbeddedServer
-from bus.subjects import node_metrics_key, policy_key
+from bus.subjects import policy_key
 from tests.bench import cluster
 from tests.bench.client import Client, Request, post
 from tests.bench.measure import Timed
@@ -199,7 +200,7 @@ async def _fill(bus: Bus, nodes: Sequence[str]) -> None:
             tasks.create_task(put(POLICIES, policy_key(record.policy.key), encode_policy(record)))
         for node in nodes:
             value = encode_node_samples((cluster.scrape(cluster.metrics(chance), now),))
-            tasks.create_task(put(NODES, node_metrics_key(node), value))
+            tasks.create_task(put(NODES, NODE_SAMPLES.key(node), value))
     await put_synced(POLICIES, len(policies))
     await put_synced(NODES, len(nodes))
 

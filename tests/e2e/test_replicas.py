@@ -20,10 +20,10 @@ import pytest
 from bus.buckets import VERDICTS
 from bus.connection import Bus
 from bus.errors import BusError
+from bus.kinds import NODE_VERDICTS
 from bus.records.tables import MAX_TABLE_BYTES
 from bus.records.verdicts import decode_verdict
 from bus.scrapes import publish_scrape
-from bus.subjects import verdict_key
 from bus.tables import encoded_tables, publish_tables
 from tas.policy.policy import LABEL_PREFIX, PolicyKey, StrategyType
 from tas.policy.rules import State
@@ -342,7 +342,7 @@ def labelled(cluster: Cluster) -> set[str]:
 async def evaluated(bus: Bus, key: PolicyKey, states: Mapping[str, State]) -> bool:
     """Whether every verdict has this state of `dontschedule`."""
     for node, state in states.items():
-        entry = await answered(partial(bus.get, VERDICTS, verdict_key(node)))
+        entry = await answered(partial(bus.get, VERDICTS, NODE_VERDICTS.key(node)))
         if entry is None or entry.value is None:
             return False
         policy = decode_verdict(entry.value).policies.get(key)

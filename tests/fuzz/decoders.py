@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import msgspec
 
+from bus.kinds import NODE_HOLDS, NODE_VERDICTS
 from bus.records.agents import decode_learned
 from bus.records.allocations import decode_allocation
 from bus.records.breakers import decode_breaker, decode_pause
@@ -39,7 +40,6 @@ from bus.subjects import (
     parse_agent_key,
     parse_breaker_key,
     parse_expected_key,
-    parse_hold_key,
     parse_node_key,
     parse_node_table_key,
     parse_pod_key,
@@ -49,7 +49,6 @@ from bus.subjects import (
     parse_refused_marks_key,
     parse_samples_subject,
     parse_tables_subject,
-    parse_verdict_key,
     parse_window_key,
 )
 from cli.configure.cluster_dns import MAX_ANSWER as MAX_DNS_ANSWER
@@ -71,7 +70,7 @@ from tas.policy.policy import PolicyKey
 from tas.samples.parts import Part
 from tas.samples.table import TableKey
 from tas.sources.annotations import Annotation, annotation_samples
-from tas.sources.config import SourceConfigError, parse_source_config
+from tas.sources.config import parse_source_config
 from tas.sources.custom_metrics import decode_group, decode_metric_values
 from tas.sources.metrics_api import METRICS, decode_node_metrics
 from tas.sources.prometheus import AnswerError, read_answer
@@ -79,6 +78,7 @@ from tas.sources.remote_write import SeriesStore
 from tas.sources.result import ResultBuilder
 from tas.sources.series import Mappings
 from tas.sources.write_request import WriteError, decode_write_request
+from tas.values.document import DocumentError
 from tas.values.duration import DurationError, parse_duration
 from tas.values.quantity import QuantityError, parse_quantity
 from workers.collect.sources import custom_metrics, metrics_server, prometheus, remote_write
@@ -419,8 +419,8 @@ DECODERS: tuple[Decoder, ...] = (
     _text("subject-table", parse_tables_subject, TABLE_SUBJECT, allowed=(InvalidInputError,)),
     _text("key-table", parse_node_table_key, "_table.machine.4-2", allowed=(InvalidInputError,)),
     _text("key-node", parse_node_key, "a_b.metrics", allowed=(InvalidInputError,)),
-    _text("key-verdict", parse_verdict_key, "a_b", allowed=(InvalidInputError,)),
-    _text("key-hold", parse_hold_key, "a_b", allowed=(InvalidInputError,)),
+    _text("key-verdict", NODE_VERDICTS.parse_key, "a_b", allowed=(InvalidInputError,)),
+    _text("key-hold", NODE_HOLDS.parse_key, "a_b", allowed=(InvalidInputError,)),
     _text("key-agent", parse_agent_key, "rl-priority", allowed=(InvalidInputError,)),
     _text("key-breaker", parse_breaker_key, "a_b", allowed=(InvalidInputError,)),
     _text("key-refusals", parse_refusals_key, "a_b", allowed=(InvalidInputError,)),
@@ -536,7 +536,7 @@ DECODERS: tuple[Decoder, ...] = (
         ),
         form="text",
     ),
-    _manifest("source-config", _decode_source_config, _SOURCE_CONFIG, a=ManifestError, b=SourceConfigError),
+    _manifest("source-config", _decode_source_config, _SOURCE_CONFIG, a=ManifestError, b=DocumentError),
     _manifest("kubeconfig", _decode_kubeconfig, _KUBECONFIG, a=ConfigurationError),
 )
 

@@ -15,10 +15,11 @@ from bus.buckets import NODES, POLICIES, REFUSALS, SAMPLES
 from bus.connection import Bus
 from bus.entry import RawEntry
 from bus.errors import UnavailableError
+from bus.kinds import NODE_FACTS
 from bus.records.nodes import decode_node_facts
 from bus.records.policies import PolicyRecord, decode_policy
 from bus.records.samples import encode_samples
-from bus.subjects import node_facts_key, policy_key, refusals_key, samples_subject
+from bus.subjects import policy_key, refusals_key, samples_subject
 from tas.enforcing.brake import BrakeSettings
 from tas.policy.policy import PolicyKey
 from tas.samples.sample import Scrape, newest
@@ -106,7 +107,7 @@ class Enforced(World):
 
     async def facts(self, node: str, created: Mapping[str, Any]) -> None:
         async def is_stored() -> bool:
-            entry = await answered(partial(self.bus.get, NODES, node_facts_key(node)))
+            entry = await answered(partial(self.bus.get, NODES, NODE_FACTS.key(node)))
             uid = created["metadata"]["uid"]
             return entry is not None and entry.value is not None and decode_node_facts(entry.value).uid == uid
 

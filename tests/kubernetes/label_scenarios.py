@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from bus.buckets import NODES, VERDICTS
-from bus.subjects import node_metrics_key, verdict_key
+from bus.kinds import NODE_SAMPLES, NODE_VERDICTS
 from tas.enforcing.waking import ANNOTATION
 from tas.policy.policy import PolicyKey, StrategyType
 from tas.policy.rules import State
@@ -113,7 +113,7 @@ class LabelScenarios:
         await world.sample(node, health=0, age=STALE_SECONDS + 1)
         await world.evaluate(node)
         await settled(world, labels)
-        await world.remove(NODES, node_metrics_key(node))
+        await world.remove(NODES, NODE_SAMPLES.key(node))
         await world.evaluate(node)
         await settled(world, labels)
         assert (await world.labels(node))[name] == VIOLATING
@@ -128,7 +128,7 @@ class LabelScenarios:
         await world.evaluate(node)
         await eventually(has(world, node, name, VIOLATING))
         if sample is None:
-            await world.remove(NODES, node_metrics_key(node))
+            await world.remove(NODES, NODE_SAMPLES.key(node))
         else:
             await world.sample(node, **sample)
         # An earlier verdict of this policy desires the label to be absent.
@@ -436,7 +436,7 @@ class LabelScenarios:
         failed = partial(labels.count, "tas_label_patches_total", result="failed")
         async with world.admin.without_policies():
             before = failed()
-            await world.remove(VERDICTS, verdict_key(node))
+            await world.remove(VERDICTS, NODE_VERDICTS.key(node))
             await eventually(lambda: failed() >= before + 2)
             assert (await world.labels(node))[name] == VIOLATING
         # Now the list of policies is complete, and empty.
@@ -451,7 +451,7 @@ class LabelScenarios:
         await world.sample(node, health=1)
         await world.evaluate(node)
         await eventually(has(world, node, name, VIOLATING))
-        await world.remove(VERDICTS, verdict_key(node))
+        await world.remove(VERDICTS, NODE_VERDICTS.key(node))
         await eventually(lambda: labels.count("tas_label_orphans_kept_total") > 0)
         await settled(world, labels)
         assert (await world.labels(node))[name] == VIOLATING

@@ -14,10 +14,11 @@ from prometheus_client import CollectorRegistry
 from bus.buckets import NODES, PODS, POLICIES, Bucket
 from bus.connection import Bus
 from bus.errors import BusError
+from bus.kinds import NODE_FACTS
 from bus.records.nodes import NodeFacts, decode_node_facts
 from bus.records.pods import PodRecord, decode_pod
 from bus.records.policies import PolicyRecord, decode_policy
-from bus.subjects import node_facts_key, pod_key, policy_key
+from bus.subjects import pod_key, policy_key
 from tas.enforcing.pod import PodKey
 from tas.policy.policy import PolicyKey, StrategyType
 from tests.integration.servers import Server, answered, eventually
@@ -67,7 +68,7 @@ class Watched:
         return None if entry is None or entry.value is None else decode_policy(key, entry.value)
 
     async def facts(self, node: str) -> NodeFacts | None:
-        entry = await answered(partial(self.bus.get, NODES, node_facts_key(node)))
+        entry = await answered(partial(self.bus.get, NODES, NODE_FACTS.key(node)))
         return None if entry is None or entry.value is None else decode_node_facts(entry.value)
 
     async def pod(self, namespace: str, name: str) -> PodRecord | None:
@@ -346,7 +347,7 @@ class WatchScenarios:
         assert value is not None
         await overwrite(watched.bus, POLICIES, stranger, value.replace(b'"one"', b'"stranger"'))
         await watched.lacks_policy(namespace, "stranger")
-        await overwrite(watched.bus, NODES, node_facts_key("nobody"), b'{"uid": "u", "labels": {}}')
+        await overwrite(watched.bus, NODES, NODE_FACTS.key("nobody"), b'{"uid": "u", "labels": {}}')
         await watched.lacks_facts("nobody")
 
     async def test_two_replicas_write_each_change_once(self, admin: Admin, bus: Bus, namespace: str, node: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from bus.buckets import BREAKERS, NODES, PODS, POLICIES, SYNCED, VERDICTS, Bucket
 from bus.connection import Bus
+from bus.kinds import NODE_FACTS, NODE_SAMPLES, NODE_VERDICTS
 from bus.records.codec import encode
 from bus.records.nodes import NodeFacts, decode_node_samples, encode_node_samples
 from bus.records.pods import PodRecord
@@ -16,12 +17,9 @@ from bus.records.policies import PolicyRecord, decode_policy, encode_policy
 from bus.records.synced import Synced
 from bus.records.verdicts import decode_verdict, encode_verdict
 from bus.subjects import (
-    node_facts_key,
-    node_metrics_key,
     parse_policy_key,
     pod_key,
     policy_key,
-    verdict_key,
 )
 from tas.enforcing.pod import PodKey
 from tas.policy.manifest import parse_policy
@@ -116,7 +114,7 @@ class World:
     async def facts(self, node: str, created: Mapping[str, Any]) -> None:
         metadata = created["metadata"]
         facts = NodeFacts(uid=metadata["uid"], labels=metadata.get("labels", {}))
-        await self.put(NODES, node_facts_key(node), encode(facts))
+        await self.put(NODES, NODE_FACTS.key(node), encode(facts))
 
     async def labels(self, node: str) -> dict[str, str]:
         found = await self.admin.get(f"/api/v1/nodes/{node}")
@@ -187,7 +185,7 @@ class World:
         now = time.time() - age
         values = {metric: parse_quantity(str(value)) for metric, value in metrics.items()}
         scrape = Scrape(source="test", measured=now, arrived=now, sequence=next(_numbers), metrics=values)
-        await self.put(NODES, node_metrics_key(node), encode_node_samples((scrape,)))
+        await self.put(NODES, NODE_SAMPLES.key(node), encode_node_samples((scrape,)))
 
     async def evaluate(self, *nodes: str) -> None:
         """Evaluates these nodes by the records on the bus, and writes their verdicts."""
@@ -201,11 +199,11 @@ class World:
 
     async def _evaluate(self, node: str, policies: Mapping[PolicyKey, PolicyRecord]) -> None:
         before: Mapping[PolicyKey, PolicyVerdict] = {}
-        stored = await answered(partial(self.bus.get, VERDICTS, verdict_key(node)))
+        stored = await answered(partial(self.bus.get, VERDICTS, NODE_VERDICTS.key(node)))
         if stored is not None and stored.value is not None:
             before = decode_verdict(stored.value).policies
         samples: NodeSamples = ()
-        metrics = await answered(partial(self.bus.get, NODES, node_metrics_key(node)))
+        metrics = await answered(partial(self.bus.get, NODES, NODE_SAMPLES.key(node)))
         if metrics is not None and metrics.value is not None:
             samples = decode_node_samples(metrics.value).samples
         metadata = (await self.admin.get(f"/api/v1/nodes/{node}"))["metadata"]
@@ -227,7 +225,7 @@ class World:
     async def verdict(self, node: str, uid: str, policies: Mapping[PolicyKey, PolicyVerdict]) -> int:
         """Writes a verdict, and returns its revision."""
         verdict = NodeVerdict(node_uid=uid, nodes_revision=1, policies_revision=1, policies=policies)
-        return await self.put(VERDICTS, verdict_key(node), encode_verdict(verdict))
+        return await self.put(VERDICTS, NODE_VERDICTS.key(node), encode_verdict(verdict))
 
     async def pod(self, namespace: str, name: str, policy: str, *, waits: bool = True) -> None:
         record = PodRecord(policy=policy, uid=name, waiting_since=datetime.now(UTC) if waits else None)

@@ -11,8 +11,8 @@ import aiohttp
 
 from bus.buckets import NODES
 from bus.connection import Bus
+from bus.kinds import NODE_SAMPLES
 from bus.records.nodes import encode_node_samples
-from bus.subjects import node_metrics_key
 from tas.samples.sample import Scrape
 from tas.values.quantity import Quantity, parse_quantity
 from tests.e2e.processes import free_ports
@@ -133,7 +133,7 @@ async def test_the_requests_of_the_page_get_the_answers_that_it_shows(
         published.setdefault(node, {})[metric] = parse_quantity(value)
     for node, metrics in published.items():
         scrape = Scrape(source="cli", measured=time.time(), arrived=time.time(), sequence=1, metrics=metrics)
-        await put(bus, NODES, node_metrics_key(node), encode_node_samples((scrape,)))
+        await put(bus, NODES, NODE_SAMPLES.key(node), encode_node_samples((scrape,)))
     await complete(bus)
     (port,) = free_ports(1)
     command = ("run", "agents", "--bus", server.url, "--agents", str(tmp_path / "agents.yaml"))

@@ -10,8 +10,9 @@ import pytest
 
 from bus.buckets import SAMPLES, VERDICTS
 from bus.connection import Bus
+from bus.kinds import NODE_VERDICTS
 from bus.records.verdicts import decode_verdict
-from bus.subjects import samples_subject, verdict_key
+from bus.subjects import samples_subject
 from lab.sandbox import Sandbox, extender_entry
 from lab.sandbox.resources import PODS, TASPOLICIES
 from tas.policy.policy import PolicyKey, StrategyType
@@ -68,7 +69,7 @@ def create_policy(sandbox: Sandbox, name: str, spec: Any) -> None:
 
 async def have_verdicts(bus: Bus, policy: str) -> bool:
     """Whether the verdict of each node has the policy."""
-    entries = [await bus.get(VERDICTS, verdict_key(node)) for node in NODES]
+    entries = [await bus.get(VERDICTS, NODE_VERDICTS.key(node)) for node in NODES]
     verdicts = [decode_verdict(entry.value) for entry in entries if entry is not None and entry.value is not None]
     return len(verdicts) == len(NODES) and all(PolicyKey("default", policy) in each.policies for each in verdicts)
 
@@ -139,7 +140,7 @@ async def test_a_node_that_was_sick_when_it_fell_silent_gets_no_pod_until_it_is_
 
 
 async def are_rejected_by_last_known_values(bus: Bus) -> bool:
-    entries = [await bus.get(VERDICTS, verdict_key(node)) for node in NODES]
+    entries = [await bus.get(VERDICTS, NODE_VERDICTS.key(node)) for node in NODES]
     verdicts = [decode_verdict(entry.value) for entry in entries if entry is not None and entry.value is not None]
     found = [each.policies[PolicyKey("default", "p")].strategies[StrategyType.DONTSCHEDULE] for each in verdicts]
     return len(found) == len(NODES) and all(

@@ -8,7 +8,7 @@ from functools import partial
 from bus.buckets import BREAKERS, NODES, PAUSED, POLICIES, SOURCES, SYNCED, VERDICTS
 from bus.connection import Bus
 from bus.events import EventReader
-from bus.kinds import NODE_VERDICTS
+from bus.kinds import NODE_FACTS, NODE_VERDICTS
 from bus.records.breakers import encode_breaker, encode_pause
 from bus.records.codec import encode, time_of
 from bus.records.nodes import NodeFacts
@@ -17,7 +17,7 @@ from bus.records.sources import encode_source_state
 from bus.records.synced import Synced
 from bus.records.verdicts import encode_verdict
 from bus.stream_reader import FROM_START
-from bus.subjects import breaker_key, node_facts_key, policy_key, verdict_key
+from bus.subjects import breaker_key, policy_key
 from tas.events.event import Event
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey, StrategyType
@@ -49,11 +49,11 @@ class World:
 
     async def facts(self, node: str, *, created: float = OLD, **labels: str) -> int:
         facts = NodeFacts(uid=f"uid-{node}", labels=labels, created=time_of(created))
-        return await put(self.bus, NODES, node_facts_key(node), encode(facts))
+        return await put(self.bus, NODES, NODE_FACTS.key(node), encode(facts))
 
     async def delete_node(self, node: str) -> None:
-        await put(self.bus, NODES, node_facts_key(node), None)
-        await put(self.bus, VERDICTS, verdict_key(node), None)
+        await put(self.bus, NODES, NODE_FACTS.key(node), None)
+        await put(self.bus, VERDICTS, NODE_VERDICTS.key(node), None)
         self._states.pop(node, None)
         self._revisions.pop(node, None)
 
@@ -98,20 +98,20 @@ class World:
     async def verdict(self, node: str, *states: State) -> int:
         """Writes one verdict after the other, and returns the last revision."""
         for state in states:
-            self._revisions[node] = await put(self.bus, VERDICTS, verdict_key(node), self._verdict(node, state))
+            self._revisions[node] = await put(self.bus, VERDICTS, NODE_VERDICTS.key(node), self._verdict(node, state))
         return self._revisions[node]
 
     async def verdict_by_hand(self, node: str) -> None:
         """Writes a verdict with a namespace that no policy can have."""
         verdict = self._verdict(node, State.VIOLATED).replace(b'"namespace":"default"', b'"namespace":"no name"')
         assert b"no name" in verdict
-        await put(self.bus, VERDICTS, verdict_key(node), verdict)
+        await put(self.bus, VERDICTS, NODE_VERDICTS.key(node), verdict)
 
     async def verdicts(self, nodes: Iterable[str], state: State) -> None:
         """Writes the verdicts of many nodes, together."""
         messages = [
             (
-                VERDICTS.subject(verdict_key(node)),
+                VERDICTS.subject(NODE_VERDICTS.key(node)),
                 self._verdict(node, state),
                 {"Nats-Expected-Last-Subject-Sequence": str(self._revisions.get(node, 0))},
             )

@@ -9,10 +9,11 @@ from typing import Any, Protocol
 from bus.buckets import NODES, POLICIES, SAMPLES, SAMPLES_CONSUMER, SYNCED, Bucket, Stream
 from bus.connection import Bus, Epoch, RawEntry
 from bus.errors import CONSUMER_NOT_FOUND, RefusedError
+from bus.kinds import NODE_SAMPLES
 from bus.records.nodes import decode_node_samples
 from bus.records.policies import PolicyRecord, decode_policy
 from bus.records.synced import Synced, decode_synced
-from bus.subjects import node_metrics_key, parse_policy_key
+from bus.subjects import parse_policy_key
 from tas.samples.sample import NodeSamples
 from tests.integration.servers import answered, eventually
 
@@ -81,7 +82,7 @@ async def synced_on(bus: Bus, bucket: Bucket) -> Synced | None:
 
 async def samples_on(bus: Bus, node: str) -> NodeSamples | None:
     """A node's samples in NODES; None without any."""
-    entry = await entry_on(bus, NODES, node_metrics_key(node))
+    entry = await entry_on(bus, NODES, NODE_SAMPLES.key(node))
     return None if entry is None or entry.value is None else decode_node_samples(entry.value).samples
 
 

@@ -20,7 +20,7 @@ from bus.buckets import (
     differences,
     weaknesses,
 )
-from bus.subjects import parse_verdict_key
+from bus.kinds import NODE_VERDICTS
 from tas.errors import InvalidInputError
 
 FIRST = 1_795_277_068_888_665
@@ -45,7 +45,7 @@ def test_a_subject_of_another_bucket_is_no_key_of_this_one() -> None:
     foreign = AGENTS.subject("xxnode-1")
     assert len(foreign) == len(VERDICTS.subject("node-1"))
     with pytest.raises(InvalidInputError):
-        parse_verdict_key(VERDICTS.key(foreign))
+        NODE_VERDICTS.parse_key(VERDICTS.key(foreign))
 
 
 def test_only_streams_and_buckets_with_history_have_a_size_limit() -> None:

@@ -6,16 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bus.kinds import NODE_FACTS, NODE_HOLDS, NODE_INVENTORY, NODE_SAMPLES, NODE_VERDICTS
 from bus.subjects import (
     breaker_key,
-    hold_key,
     name,
-    node_facts_key,
-    node_inventory_key,
-    node_metrics_key,
     node_table_key,
     parse_breaker_key,
-    parse_hold_key,
     parse_node_key,
     parse_node_table_key,
     parse_pod_key,
@@ -24,7 +20,6 @@ from bus.subjects import (
     parse_refused_marks_key,
     parse_samples_subject,
     parse_tables_subject,
-    parse_verdict_key,
     pod_key,
     policy_key,
     refusals_key,
@@ -32,7 +27,6 @@ from bus.subjects import (
     samples_subject,
     tables_subject,
     token,
-    verdict_key,
 )
 from tas.enforcing.pod import PodKey
 from tas.errors import InvalidInputError
@@ -55,11 +49,11 @@ def test_every_node_and_source_reads_back(node: str, source: str) -> None:
     assert "." not in token(node)
     assert name(token(node)) == node
     assert parse_samples_subject(samples_subject(node, source)) == (node, source)
-    assert parse_node_key(node_metrics_key(node)) == (node, "metrics")
-    assert parse_node_key(node_facts_key(node)) == (node, "facts")
-    assert parse_node_key(node_inventory_key(node)) == (node, "inventory")
-    assert parse_hold_key(hold_key(node)) == node
-    assert parse_verdict_key(verdict_key(node)) == node
+    assert parse_node_key(NODE_SAMPLES.key(node)) == (node, "metrics")
+    assert parse_node_key(NODE_FACTS.key(node)) == (node, "facts")
+    assert parse_node_key(NODE_INVENTORY.key(node)) == (node, "inventory")
+    assert NODE_HOLDS.parse_key(NODE_HOLDS.key(node)) == node
+    assert NODE_VERDICTS.parse_key(NODE_VERDICTS.key(node)) == node
 
 
 parts = st.sampled_from([Part(of, number) for of in (1, 2, 16, MAX_PARTS) for number in range(of)])
@@ -79,7 +73,7 @@ def test_the_subject_and_the_key_of_a_table_are_fixed() -> None:
 
 @given(node_names)
 def test_no_key_of_a_node_is_one_of_a_table(node: str) -> None:
-    for key in (node_metrics_key(node), node_facts_key(node), node_inventory_key(node)):
+    for key in (NODE_SAMPLES.key(node), NODE_FACTS.key(node), NODE_INVENTORY.key(node)):
         assert parse_node_table_key(key) is None
     with pytest.raises(InvalidInputError):
         parse_node_key(node_table_key(TableKey("a", Part(1, 0))))
@@ -134,7 +128,7 @@ def test_every_pod_reads_back(key: PolicyKey) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "_synced", "A", "a.b", "a._b", "a_", "a b"])
-@pytest.mark.parametrize("parse", [parse_verdict_key, parse_refusals_key])
+@pytest.mark.parametrize("parse", [NODE_VERDICTS.parse_key, parse_refusals_key])
 def test_an_invalid_key_of_one_name_is_refused(parse: Callable[[str], str], key: str) -> None:
     with pytest.raises(InvalidInputError):
         parse(key)

@@ -4,8 +4,8 @@ import time
 
 from bus.buckets import NODES
 from bus.connection import Bus
+from bus.kinds import NODE_ALLOCATION
 from bus.records.codec import encode
-from bus.subjects import node_allocation_key
 from cli.queries.allocation_tables import SHOWN
 from tas.allocation.node import NodeAllocation, Recent
 from tests.integration.cli.tas import Tas
@@ -26,7 +26,7 @@ async def test_explain_node_shows_what_its_pods_request(tas: Tas, server: Server
         unreadable=1,
         recent=(Recent(now - 121.0, (("cpu", 250), ("memory", 2**30))), *older),
     )
-    await bus.put(NODES, node_allocation_key("node-1"), encode(found), revision=0, read_at=time.monotonic())
+    await bus.put(NODES, NODE_ALLOCATION.key("node-1"), encode(found), revision=0, read_at=time.monotonic())
 
     done = await tas("explain", "node", "node-1")
     assert (done.code, done.err) == (0, "")
@@ -56,7 +56,7 @@ async def test_explain_node_shows_what_its_pods_request(tas: Tas, server: Server
 
     await bus.put(
         NODES,
-        node_allocation_key("node-2"),
+        NODE_ALLOCATION.key("node-2"),
         b'{"uid": "u", "requested": {"cpu": -1}}',
         revision=0,
         read_at=time.monotonic(),

@@ -9,10 +9,9 @@ import pytest
 
 from bus.buckets import HOLDS, NODES
 from bus.connection import Bus
-from bus.kinds import NODE_HOLDS
+from bus.kinds import NODE_HOLDS, NODE_INVENTORY
 from bus.records.codec import encode
 from bus.records.devices import NodeHold, NodeInventory
-from bus.subjects import hold_key, node_inventory_key
 from cli.top.cards import Cards
 from tests.integration.cli.tas import Tas
 from tests.integration.servers import Server, eventually
@@ -34,10 +33,10 @@ async def put_node(bus: Bus, name: str, described: str, *, hold_uid: str | None 
     """A node in the notation of `tests/unit/tas/gpu`. `hold_uid`: of the node of its hold; None: it has no hold."""
     node = Node(described)
     inventory = NodeInventory(uid="uid", inventory=node.inventory, facts=node.facts)
-    await bus.put(NODES, node_inventory_key(name), encode(inventory), revision=0, read_at=time.monotonic())
+    await bus.put(NODES, NODE_INVENTORY.key(name), encode(inventory), revision=0, read_at=time.monotonic())
     if hold_uid is not None:
         hold = NodeHold(uid=hold_uid, pods=node.hold.pods)
-        await bus.put(HOLDS, hold_key(name), encode(hold), revision=0, read_at=time.monotonic())
+        await bus.put(HOLDS, NODE_HOLDS.key(name), encode(hold), revision=0, read_at=time.monotonic())
 
 
 async def put_gpu_nodes(bus: Bus) -> None:
@@ -89,7 +88,7 @@ async def test_get_gpus_as_json_has_every_fact(tas: Tas, bus: Bus) -> None:
 async def test_pods_of_a_node_without_inventory_are_shown_and_an_empty_hold_is_not(tas: Tas, bus: Bus) -> None:
     for name, described in (("gone", "; card0: i1"), ("empty", "")):
         hold = NodeHold(uid="uid", pods=Node(described).hold.pods)
-        await bus.put(HOLDS, hold_key(name), encode(hold), revision=0, read_at=time.monotonic())
+        await bus.put(HOLDS, NODE_HOLDS.key(name), encode(hold), revision=0, read_at=time.monotonic())
     (node,) = (await tas("get", "gpus", "--json")).json
     assert (node["node"], node["hold_known"]) == ("gone", True)
     assert [(each["card"], each["exists"]) for each in node["cards"]] == [("card0", False)]
@@ -98,7 +97,7 @@ async def test_pods_of_a_node_without_inventory_are_shown_and_an_empty_hold_is_n
 async def test_a_hold_that_cannot_be_read_is_reported_and_hides_no_other_node(tas: Tas, bus: Bus) -> None:
     await put_gpu_nodes(bus)
     await put_node(bus, "gpu-4", "N(0) i1", hold_uid=None)
-    await bus.put(HOLDS, hold_key("gpu-4"), b'{"uid": "uid", "pods": 7}', revision=0, read_at=time.monotonic())
+    await bus.put(HOLDS, NODE_HOLDS.key("gpu-4"), b'{"uid": "uid", "pods": 7}', revision=0, read_at=time.monotonic())
     done = await tas("get", "gpus", "--json")
     assert [each["hold_known"] for each in done.json] == [True, False, False, False]
     assert "left out: HOLDS/gpu-4: hold of a node: body" in done.err

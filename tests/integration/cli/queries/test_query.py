@@ -15,7 +15,7 @@ import pytest
 
 from bus.buckets import NODES, POLICIES, REFUSALS, SAMPLES, SOURCES, VERDICTS
 from bus.connection import Bus
-from bus.kinds import NODE_TABLES, PROCESSES
+from bus.kinds import NODE_FACTS, NODE_SAMPLES, NODE_TABLES, NODE_VERDICTS, PROCESSES
 from bus.records.codec import encode
 from bus.records.nodes import NodeFacts, encode_node_samples
 from bus.records.policies import PolicyRecord, encode_policy
@@ -23,7 +23,7 @@ from bus.records.refusals import encode_refused_labels, encode_refused_marks
 from bus.records.verdicts import encode_verdict
 from bus.scrapes import publish_scrape, refused_on_arrival
 from bus.server import EmbeddedServer, find_binary
-from bus.subjects import ProcessKey, node_facts_key, node_metrics_key, policy_key, verdict_key
+from bus.subjects import ProcessKey, policy_key
 from cli.publish import Outcome, _outcome
 from cli.queries.query import _connected_or_refused
 from tas.policy.directory import LAST_GOOD, FileProblem, FileProblems
@@ -61,7 +61,7 @@ async def put_samples(bus: Bus, node: str, metrics: Mapping[str, str], *, ago: f
     values = {metric: parse_quantity(text) for metric, text in metrics.items()}
     scrape = Scrape(source="test", measured=now - ago, arrived=now, sequence=1, metrics=values)
     value = encode_node_samples((scrape,))
-    await bus.put(NODES, node_metrics_key(node), value, revision=0, read_at=time.monotonic())
+    await bus.put(NODES, NODE_SAMPLES.key(node), value, revision=0, read_at=time.monotonic())
 
 
 async def put_policy(
@@ -116,7 +116,7 @@ async def test_publish_reports_what_became_of_the_samples(tas: Tas, bus: Bus) ->
     now = time.time()
     stored = Scrape(source="cli", measured=now, arrived=now, sequence=2**60, metrics={"m": parse_quantity("1")})
     record = encode_node_samples((stored,))
-    await bus.put(NODES, node_metrics_key("node-1"), record, revision=0, read_at=time.monotonic())
+    await bus.put(NODES, NODE_SAMPLES.key("node-1"), record, revision=0, read_at=time.monotonic())
     done = await tas("publish", "node-1", "m=1")
     assert (done.code, done.out.partition(" (")[0]) == (0, "m=1 of node-1 published and stored")
     await write_synced(bus, NODES, await bus.epoch(NODES), count=0, writer="test", cluster=True)
@@ -162,7 +162,7 @@ async def test_get_nodes_shows_every_sample_and_nodes_without_samples(tas: Tas, 
     began = time.time()
     await put_samples(bus, "node-1", {"load1": "1.5", "memory_free_bytes": "2Gi"}, ago=100)
     facts = encode(NodeFacts(uid="u", labels={"zone": "a"}))
-    await bus.put(NODES, node_facts_key("node-2"), facts, revision=0, read_at=time.monotonic())
+    await bus.put(NODES, NODE_FACTS.key("node-2"), facts, revision=0, read_at=time.monotonic())
     done = await tas("get", "nodes", "--json")
     assert done.code == 0
     first, second = done.json
@@ -204,7 +204,7 @@ async def test_of_a_record_and_a_table_the_newest_value_counts_and_no_row_of_an_
     await put_samples(bus, "node-1", {"load1": "7"}, ago=50)
     await put_samples(bus, "node-3", {"load1": "7"}, ago=150)
     facts = encode(NodeFacts(uid="u", labels={}, created=datetime.fromtimestamp(time.time() - 60, UTC)))
-    await bus.put(NODES, node_facts_key("node-2"), facts, revision=0, read_at=time.monotonic())
+    await bus.put(NODES, NODE_FACTS.key("node-2"), facts, revision=0, read_at=time.monotonic())
     documents = {each["node"]: each for each in (await tas("get", "nodes", "--json")).json}
     values = {name: {each["metric"]: each["value"] for each in node["samples"]} for name, node in documents.items()}
     assert values == {"node-1": {"load1": "7", "free": "1"}, "node-2": {}, "node-3": {"load1": "1", "free": "1"}}
@@ -303,7 +303,7 @@ async def test_get_policies_shows_a_label_that_no_worker_writes(tas: Tas, bus: B
     """`labels` does not run, and without it nothing else reports that the policy has no effect."""
     await put_policy(bus, "p", {"strategies": {"deschedule": rules("m Equals 1")}})
     facts = encode(NodeFacts(uid="n", labels={}))
-    stored = await bus.put(NODES, node_facts_key("node-1"), facts, revision=0, read_at=time.monotonic())
+    stored = await bus.put(NODES, NODE_FACTS.key("node-1"), facts, revision=0, read_at=time.monotonic())
     label = LabelVerdict(
         state=State.VIOLATED, desired=DesiredLabel(DesiredKind.SET, "violating"), violated_since=time.time() - 100
     )
@@ -311,7 +311,7 @@ async def test_get_policies_shows_a_label_that_no_worker_writes(tas: Tas, bus: B
     policy = PolicyVerdict(uid="uid-p", generation=7, strategies={StrategyType.DESCHEDULE: strategy})
     policies = {PolicyKey("default", "p"): policy}
     verdict = NodeVerdict(node_uid="n", nodes_revision=1, policies_revision=1, policies=policies)
-    await bus.put(VERDICTS, verdict_key("node-1"), encode_verdict(verdict), revision=0, read_at=time.monotonic())
+    await bus.put(VERDICTS, NODE_VERDICTS.key("node-1"), encode_verdict(verdict), revision=0, read_at=time.monotonic())
     assert "p=violating: nodes without the label for at least 60 s: 1 (node-1)" in (await tas("get", "policies")).out
     assert "must wait for a turn" not in (await tas("get", "policies")).out
     # It runs, and more nodes want their first label than the rate allows.
@@ -328,7 +328,7 @@ async def test_get_policies_shows_a_label_that_no_worker_writes(tas: Tas, bus: B
     assert f"policy default/p has not labelled this node yet: {text}" in (await tas("explain", "node", "node-1")).out
     await bus.put(
         NODES,
-        node_facts_key("node-1"),
+        NODE_FACTS.key("node-1"),
         encode(NodeFacts(uid="n", labels={"p": "violating"})),
         revision=stored,
         read_at=time.monotonic(),
@@ -455,7 +455,7 @@ async def test_get_verdicts_shows_state_and_labels_of_each_strategy_for_each_nod
         node_uid="n", nodes_revision=1, policies_revision=1, policies={PolicyKey("default", "p"): policy}
     )
     for node, value in (("node-1.example", encode_verdict(verdict)), ("node-2", b"{}")):
-        await bus.put(VERDICTS, verdict_key(node), value, revision=0, read_at=time.monotonic())
+        await bus.put(VERDICTS, NODE_VERDICTS.key(node), value, revision=0, read_at=time.monotonic())
     done = await tas("get", "verdicts", "--json")
     assert done.code == 0
     (shown,) = done.json

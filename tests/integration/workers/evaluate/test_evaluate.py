@@ -22,13 +22,14 @@ from bus.buckets import FORGET_SECONDS, NODES, POLICIES, SYNCED, VERDICT_LOG, VE
 from bus.connection import WRITE_SECONDS, Bus, Epoch, RawEntry
 from bus.errors import ExpiredError, UnavailableError
 from bus.feed import Feed
+from bus.kinds import NODE_FACTS, NODE_SAMPLES, NODE_VERDICTS
 from bus.records.codec import encode
 from bus.records.nodes import NodeFacts, decode_node_samples, encode_node_samples
 from bus.records.policies import PolicyRecord, encode_policy
 from bus.records.synced import Synced
 from bus.records.tables import encode_stored_table
 from bus.records.verdicts import decode_verdict, encode_verdict
-from bus.subjects import node_facts_key, node_metrics_key, node_table_key, policy_key, verdict_key
+from bus.subjects import node_table_key, policy_key
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey, StrategyType
 from tas.policy.rules import State
@@ -91,9 +92,9 @@ class World:
         now = round(time.time() - age, 6)
         values = {name: parse_quantity(str(value)) for name, value in metrics.items()}
         news = Scrape(source=source, measured=now, arrived=now, sequence=self.sequence, metrics=values)
-        stored = await answered(partial(self.bus.get, NODES, node_metrics_key(node)))
+        stored = await answered(partial(self.bus.get, NODES, NODE_SAMPLES.key(node)))
         known = () if stored is None or stored.value is None else decode_node_samples(stored.value).samples
-        await self.put(NODES, node_metrics_key(node), encode_node_samples(merge(known, [news]), left_out))
+        await self.put(NODES, NODE_SAMPLES.key(node), encode_node_samples(merge(known, [news]), left_out))
 
     async def table(self, *, left_out: Collection[str] = (), **metrics: object) -> None:
         """Stores a table with a row for the node, as `materialize` does that has left values out."""
@@ -112,10 +113,10 @@ class World:
 
     async def facts(self, node: str = NODE, *, uid: str = "uid-1", left_out: int = 0, **labels: str) -> None:
         facts = NodeFacts(uid=uid, labels=labels, labels_left_out=left_out)
-        await self.put(NODES, node_facts_key(node), encode(facts))
+        await self.put(NODES, NODE_FACTS.key(node), encode(facts))
 
     async def delete_node(self, node: str = NODE) -> None:
-        await self.put(NODES, node_facts_key(node), None)
+        await self.put(NODES, NODE_FACTS.key(node), None)
 
     async def policy(self, name: str = "p", *, uid: str = "u", generation: int = 1, **spec: Any) -> None:
         key = PolicyKey("default", name)
@@ -133,7 +134,7 @@ class World:
             await self.put(bucket, SYNCED, encode(synced))
 
     async def verdict(self, node: str = NODE) -> NodeVerdict | None:
-        entry = await answered(partial(self.bus.get, VERDICTS, verdict_key(node)))
+        entry = await answered(partial(self.bus.get, VERDICTS, NODE_VERDICTS.key(node)))
         return None if entry is None or entry.value is None else decode_verdict(entry.value)
 
     async def strategy(self, node: str = NODE, name: str = "p") -> StrategyVerdict | None:
@@ -183,7 +184,7 @@ class World:
         return measured
 
     async def samples_revision(self, node: str = NODE) -> int:
-        stored = await answered(partial(self.bus.get, NODES, node_metrics_key(node)))
+        stored = await answered(partial(self.bus.get, NODES, NODE_SAMPLES.key(node)))
         assert stored is not None
         return stored.revision
 
@@ -299,7 +300,7 @@ async def test_a_sample_that_violates_sets_the_desired_label_and_one_that_meets_
     assert verdict.policies[PolicyKey("default", "p")].uid == "u"
     metrics, policy = [
         await answered(partial(world.bus.get, *place))
-        for place in ((NODES, node_metrics_key(NODE)), (POLICIES, policy_key(PolicyKey("default", "p"))))
+        for place in ((NODES, NODE_SAMPLES.key(NODE)), (POLICIES, policy_key(PolicyKey("default", "p"))))
     ]
     assert metrics is not None
     assert policy is not None
@@ -530,7 +531,7 @@ async def test_the_time_of_for_continues_after_a_restart(server: Server, world: 
     strategies = {StrategyType.DESCHEDULE: msgspec.structs.replace(strategy, labels={"p": label})}
     policy = msgspec.structs.replace(verdict.policies[KEY], strategies=strategies)
     stored = msgspec.structs.replace(verdict, policies={KEY: policy})
-    await world.put(VERDICTS, verdict_key(NODE), encode_verdict(stored))
+    await world.put(VERDICTS, NODE_VERDICTS.key(NODE), encode_verdict(stored))
     async with evaluating(server):
         await world.eventually(VIOLATED, SET)
     ended = await world.strategy()
@@ -566,7 +567,7 @@ async def waiting_for_clear_for(world: World) -> None:
     policy = PolicyVerdict(uid="u", generation=1, strategies={StrategyType.DESCHEDULE: strategy})
     policies = {PolicyKey("default", "p"): policy}
     stored = NodeVerdict(node_uid="uid-1", nodes_revision=1, policies_revision=1, policies=policies)
-    await world.put(VERDICTS, verdict_key(NODE), encode_verdict(stored))
+    await world.put(VERDICTS, NODE_VERDICTS.key(NODE), encode_verdict(stored))
 
 
 async def test_what_happened_before_the_lists_were_complete_counts_for_no_clear_for(
@@ -604,7 +605,7 @@ async def test_clear_for_counts_from_a_violation_that_ends_during_the_first_eval
         await world.facts(node, uid=node)
     await world.synced()
     async with gated(server) as bus:
-        bus.not_read = tuple(verdict_key(node) for node in others)
+        bus.not_read = tuple(NODE_VERDICTS.key(node) for node in others)
         evaluate = worker(bus)
         async with running(evaluate):
             await eventually(lambda: evaluate.unready() is None)
@@ -716,7 +717,7 @@ async def test_after_a_restart_a_label_that_is_still_set_waits_for_clear_for_aga
     await world.policy(**deschedule(clearFor="2s"))
     await world.synced()
     stored = replace_time(foreign(0, 0), time.time() + ahead)
-    await world.put(VERDICTS, verdict_key(NODE), encode_verdict(stored))
+    await world.put(VERDICTS, NODE_VERDICTS.key(NODE), encode_verdict(stored))
     began = time.time()
     async with evaluating(server):
         await eventually(lambda: desired_were(world, ABSENT, HOLD, ABSENT))
@@ -820,7 +821,7 @@ async def test_clear_for_begins_when_an_edit_or_a_new_policy_brings_it(server: S
             uid=uid,
             generation=2,
         )
-        await world.put(VERDICTS, verdict_key(NODE), encode_verdict(of_other))
+        await world.put(VERDICTS, NODE_VERDICTS.key(NODE), encode_verdict(of_other))
         await world.eventually(MET, ABSENT)
     verdict = await world.verdict()
     assert verdict is not None
@@ -848,7 +849,7 @@ async def test_clear_for_begins_when_a_new_node_has_the_name(server: Server, wor
         earlier = stored.nodes_revision - 1
         of_other = foreign(earlier, stored.policies_revision, desired=HOLD, met_since=created - 0.7)
         of_other = msgspec.structs.replace(of_other, node_uid="uid-2")
-        await world.put(VERDICTS, verdict_key(NODE), encode_verdict(of_other))
+        await world.put(VERDICTS, NODE_VERDICTS.key(NODE), encode_verdict(of_other))
         await world.eventually(MET, ABSENT)
     verdict = await world.verdict()
     assert verdict is not None
@@ -874,7 +875,7 @@ async def test_clear_for_begins_at_the_end_of_a_violation_that_no_stored_verdict
         stored = await world.verdict()
         assert stored is not None
         of_before = foreign(stored.nodes_revision - 1, stored.policies_revision, desired=desired)
-        await world.put(VERDICTS, verdict_key(NODE), encode_verdict(of_before))
+        await world.put(VERDICTS, NODE_VERDICTS.key(NODE), encode_verdict(of_before))
         again = [HOLD] if desired == ABSENT else []
         await eventually(lambda: desired_were(world, SET, HOLD, desired, *again, ABSENT))
         stored = await world.verdict()
@@ -943,7 +944,7 @@ async def test_nothing_is_written_before_both_lists_are_complete(server: Server,
 
 async def test_a_stored_verdict_is_not_removed_before_both_lists_are_complete(server: Server, world: World) -> None:
     stored = NodeVerdict(node_uid="uid-1", nodes_revision=1, policies_revision=1, policies={})
-    await world.put(VERDICTS, verdict_key("other"), encode_verdict(stored))
+    await world.put(VERDICTS, NODE_VERDICTS.key("other"), encode_verdict(stored))
     await world.facts()
     async with evaluating(server) as (evaluate,):
         await eventually(lambda: "no complete list" in (evaluate.unready() or ""))
@@ -966,7 +967,7 @@ async def test_invalid_records_of_a_node_change_nothing(server: Server, world: W
     await world.synced()
     async with evaluating(server):
         await world.eventually(VIOLATED, SET)
-        for key in (node_facts_key(NODE), node_metrics_key(NODE)):
+        for key in (NODE_FACTS.key(NODE), NODE_SAMPLES.key(NODE)):
             await world.put(NODES, key, b"?")
         await world.policy("later", **deschedule(nodeSelector=selector))
         await eventually(lambda: verdict_has(world, "later"))
@@ -994,7 +995,7 @@ async def test_interruptions_of_clear_for_of_a_deleted_node_are_forgotten(server
             assert len(evaluate._nodes.unmet) == 1
             await world.delete_node(node)
             if samples:
-                await world.put(NODES, node_metrics_key(node), None)
+                await world.put(NODES, NODE_SAMPLES.key(node), None)
             await eventually(lambda: len(evaluate._nodes.unmet) == 0)
         assert await world.verdict("node-0") is None
 
@@ -1021,7 +1022,7 @@ async def test_the_verdict_of_a_deleted_node_is_removed_and_leaves_no_entry(serv
             async def is_forgotten() -> bool:
                 request = partial(world.bus.api, f"STREAM.INFO.{VERDICTS.stream}", {"subjects_filter": ">"})
                 subjects = (await answered(request))["state"]["subjects"]
-                return set(subjects) == {VERDICTS.subject(verdict_key("node-2"))}
+                return set(subjects) == {VERDICTS.subject(NODE_VERDICTS.key("node-2"))}
 
             await eventually(is_forgotten)
         # For the other replicas the last revision is that of the deletion.
@@ -1163,7 +1164,7 @@ async def test_a_replica_that_lags_does_not_replace_a_verdict_of_newer_policies(
             await world.policy("other", **deschedule())
             later = (await answered(partial(world.bus.epoch, POLICIES))).last_sequence
             stored = NodeVerdict(node_uid="uid-1", nodes_revision=1, policies_revision=later, policies={})
-            await world.put(VERDICTS, verdict_key(NODE), encode_verdict(stored))
+            await world.put(VERDICTS, NODE_VERDICTS.key(NODE), encode_verdict(stored))
             await eventually(lambda: len(compared) >= 2)
             assert evaluate._followed.watches[POLICIES.name].applied < later == compared[-1].policies
             assert await world.verdict() == stored
@@ -1207,9 +1208,9 @@ async def test_a_verdict_with_revisions_that_nothing_has_is_replaced(server: Ser
             foreign(2**62, 2**62),
             msgspec.structs.replace(right, nodes_revision=2**62, policies_revision=2**62),
         ):
-            await world.put(VERDICTS, verdict_key(NODE), encode_verdict(forged))
+            await world.put(VERDICTS, NODE_VERDICTS.key(NODE), encode_verdict(forged))
             await eventually(is_replaced)
-    await world.put(VERDICTS, verdict_key(NODE), encode_verdict(forged))
+    await world.put(VERDICTS, NODE_VERDICTS.key(NODE), encode_verdict(forged))
     async with evaluating(server):
         await eventually(is_replaced)
 
@@ -1248,12 +1249,14 @@ async def test_a_verdict_of_older_records_is_replaced_and_one_of_equal_records_i
         right = await world.verdict()
         assert right is not None
         await world.put(
-            VERDICTS, verdict_key(NODE), encode_verdict(foreign(right.nodes_revision - 1, right.policies_revision))
+            VERDICTS,
+            NODE_VERDICTS.key(NODE),
+            encode_verdict(foreign(right.nodes_revision - 1, right.policies_revision)),
         )
         await world.eventually(VIOLATED, SET)
         await world.quiet()
         equal = foreign(right.nodes_revision, right.policies_revision)
-        await world.put(VERDICTS, verdict_key(NODE), encode_verdict(equal))
+        await world.put(VERDICTS, NODE_VERDICTS.key(NODE), encode_verdict(equal))
         await world.quiet()
         assert await world.verdict() == equal
         await world.sample(m=3)
@@ -1270,10 +1273,10 @@ async def test_an_unreadable_or_deleted_verdict_is_written_again(server: Server,
     async with evaluating(server, replicas=2):
         await world.eventually(VIOLATED, SET)
         for value in (b"{}", None):
-            await world.put(VERDICTS, verdict_key(NODE), value)
+            await world.put(VERDICTS, NODE_VERDICTS.key(NODE), value)
 
             async def again() -> bool:
-                entry = await answered(partial(world.bus.get, VERDICTS, verdict_key(NODE)))
+                entry = await answered(partial(world.bus.get, VERDICTS, NODE_VERDICTS.key(NODE)))
                 return entry is not None and bool(entry.value) and entry.value != b"{}"
 
             await eventually(again)
@@ -1299,7 +1302,7 @@ async def test_a_replica_whose_clock_is_behind_does_not_undo_a_change_by_time(se
             time=round(time.time() + 5, 6),
             policies={KEY: policy},
         )
-        await world.put(VERDICTS, verdict_key(NODE), encode_verdict(ahead))
+        await world.put(VERDICTS, NODE_VERDICTS.key(NODE), encode_verdict(ahead))
         await world.policy("other", strategies={})  # so the node is evaluated again
         await eventually(lambda: verdict_has(world, "other"))
         assert (await world.desired_labels())["p"] == HOLD
@@ -1399,13 +1402,13 @@ async def test_a_verdict_that_another_wrote_unseen_is_read_before_it_is_replaced
             # The replica has never seen this entry: as if its watch were behind.
             known = evaluate._verdicts.get(NODE)
             await world.put(
-                VERDICTS, verdict_key(NODE), encode_verdict(msgspec.structs.replace(first, time=first.time + 1))
+                VERDICTS, NODE_VERDICTS.key(NODE), encode_verdict(msgspec.structs.replace(first, time=first.time + 1))
             )
             await eventually(lambda: evaluate._verdicts.get(NODE).revision > known.revision)
             evaluate._verdicts.stored[NODE] = known
             await world.sample(m=1)
             await world.eventually(MET, ABSENT)
-            assert bus.read == [verdict_key(NODE)]
+            assert bus.read == [NODE_VERDICTS.key(NODE)]
             assert registry.get_sample_value("tas_verdict_write_conflicts_total") == 1
             last = await world.verdict()
             assert last is not None
@@ -1509,7 +1512,7 @@ async def test_a_full_bucket_loses_its_history_and_no_current_verdict(
             async with evaluating(server, replicas=2):
                 for node in (NODE, "calm.example"):
                     await world.eventually(VIOLATED, SET, node=node)
-                calm = await answered(partial(world.bus.get, VERDICTS, verdict_key("calm.example")))
+                calm = await answered(partial(world.bus.get, VERDICTS, NODE_VERDICTS.key("calm.example")))
                 written = 0
                 while not any(line["event"] == "verdicts_full" for line in logs) or written % 4:
                     written += 1
@@ -1520,7 +1523,7 @@ async def test_a_full_bucket_loses_its_history_and_no_current_verdict(
         full = [line for line in logs if line["event"] == "verdicts_full"]
         assert sum(line["forgotten"] for line in full) > 10  # one of two replicas may have been first
         assert "(10077)" in full[0]["error"]
-        assert await answered(partial(world.bus.get, VERDICTS, verdict_key("calm.example"))) == calm
+        assert await answered(partial(world.bus.get, VERDICTS, NODE_VERDICTS.key("calm.example"))) == calm
         state = (await answered(partial(world.bus.api, f"STREAM.INFO.{VERDICTS.stream}")))["state"]
         assert state["bytes"] <= 32 << 10
 

@@ -9,13 +9,13 @@ from prometheus_client import CollectorRegistry
 
 from bus.buckets import NODES, PODS, POLICIES
 from bus.connection import Bus
-from bus.kinds import POD_RECORDS
+from bus.kinds import NODE_FACTS, NODE_SAMPLES, POD_RECORDS
 from bus.records.codec import encode, time_of
 from bus.records.nodes import NodeFacts, encode_node_samples
 from bus.records.pods import PodRecord
 from bus.records.policies import PolicyRecord, encode_policy
 from bus.records.tables import encode_stored_table
-from bus.subjects import node_facts_key, node_metrics_key, node_table_key, pod_key, policy_key
+from bus.subjects import node_table_key, pod_key, policy_key
 from tas.enforcing.pod import PodKey
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey
@@ -46,7 +46,7 @@ async def test_a_policy_with_another_uid_or_generation_is_evaluated_again_althou
     policy, _ = parse_policy(KEY, {"strategies": {"deschedule": {"rules": []}}})
     record = PolicyRecord(policy=policy, uid="u", generation=1)
     await put(bus, POLICIES, policy_key(KEY), encode_policy(record))
-    await put(bus, NODES, node_facts_key("node-1"), encode(NodeFacts(uid="n", labels={})))
+    await put(bus, NODES, NODE_FACTS.key("node-1"), encode(NodeFacts(uid="n", labels={})))
     for bucket in (NODES, POLICIES):
         epoch = await epoch_on(bus, bucket)
         await answered(partial(write_synced, bus, bucket, epoch, count=1, writer="test", cluster=True))
@@ -62,7 +62,7 @@ async def test_a_policy_with_another_uid_or_generation_is_evaluated_again_althou
 async def test_only_a_complete_list_of_a_new_epoch_drops_what_it_lacks(bus: Bus) -> None:
     policy, _ = parse_policy(KEY, {"strategies": {"deschedule": {"rules": []}}})
     await put(bus, POLICIES, policy_key(KEY), encode_policy(PolicyRecord(policy=policy, uid="u", generation=1)))
-    await put(bus, NODES, node_facts_key("node-1"), encode(NodeFacts(uid="n", labels={})))
+    await put(bus, NODES, NODE_FACTS.key("node-1"), encode(NodeFacts(uid="n", labels={})))
     followed = FollowedView(bus, default_stale_after=60.0)
 
     async def complete(count: int) -> None:
@@ -92,11 +92,11 @@ async def test_nothing_is_kept_of_a_node_without_facts_and_samples(bus: Bus) -> 
     followed = FollowedView(bus, default_stale_after=60.0)
     async with running(followed):
         for node in ("node-1", "node-2"):
-            await put(bus, NODES, node_facts_key(node), encode(NodeFacts(uid="n", labels={})))
-            await put(bus, NODES, node_metrics_key(node), encode_node_samples((scrape,)))
+            await put(bus, NODES, NODE_FACTS.key(node), encode(NodeFacts(uid="n", labels={})))
+            await put(bus, NODES, NODE_SAMPLES.key(node), encode_node_samples((scrape,)))
         await eventually(lambda: set(followed.view.sampled_nodes) == {"node-1", "node-2"})
-        for first, second in ((node_facts_key, node_metrics_key), (node_metrics_key, node_facts_key)):
-            node = "node-1" if first is node_facts_key else "node-2"
+        for first, second in ((NODE_FACTS.key, NODE_SAMPLES.key), (NODE_SAMPLES.key, NODE_FACTS.key)):
+            node = "node-1" if first is NODE_FACTS.key else "node-2"
             before = followed.node_revisions[node]
             await put(bus, NODES, first(node), None)
             await eventually(lambda node=node, before=before: followed.node_revisions[node] > before)  # type: ignore[misc]
@@ -115,13 +115,13 @@ async def test_nothing_is_kept_of_a_node_without_facts_whose_row_was_removed(bus
     now = time.time()
     followed = FollowedView(bus, default_stale_after=60.0)
     async with running(followed):
-        await put(bus, NODES, node_facts_key("a"), encode(NodeFacts(uid="n", labels={})))
+        await put(bus, NODES, NODE_FACTS.key("a"), encode(NodeFacts(uid="n", labels={})))
         await put(bus, NODES, node_table_key(TABLE), encode_stored_table(table_of_loads(now, a=1, b=2)))
         await eventually(lambda: set(followed.view.sampled_nodes) == {"a", "b"})
         assert followed.node_revisions["a"] == followed.node_revisions["b"] > 0
         await put(bus, NODES, node_table_key(TABLE), encode_stored_table(table_of_loads(now, a=1)))
         await eventually(lambda: set(followed.node_revisions) == {"a"})
-        await put(bus, NODES, node_facts_key("a"), None)
+        await put(bus, NODES, NODE_FACTS.key("a"), None)
         await put(bus, NODES, node_table_key(TABLE), None)
         await eventually(lambda: not followed.node_revisions)
         assert not followed.view.nodes
@@ -150,7 +150,7 @@ async def test_the_age_of_the_newest_value_of_each_source_is_a_metric(bus: Bus) 
         for node, source, ago in (("node-1", "n", 40), ("node-2", "n", 25), ("node-3", "a", 5), ("node-4", "z", 3601)):
             load = {"load": parse_quantity("1")}
             scrape = Scrape(source=source, measured=now - ago, arrived=now, sequence=1, metrics=load)
-            await put(bus, NODES, node_metrics_key(node), encode_node_samples((scrape,)))
+            await put(bus, NODES, NODE_SAMPLES.key(node), encode_node_samples((scrape,)))
         # A source that goes over from tables to nodes, or back, is as old as its newest value.
         await eventually(lambda: followed.value_times == {"a": now - 5, "n": now - 25})
         assert (age("n") or 0) >= 25
@@ -164,7 +164,7 @@ async def test_a_row_that_was_measured_before_its_node_was_created_does_not_coun
     now = time.time()
     followed = FollowedView(bus, default_stale_after=60.0)
     facts = encode(NodeFacts(uid="new", labels={}, created=time_of(now - 5)))
-    writes = [(node_facts_key("a"), facts), (node_table_key(TABLE), encode_stored_table(table_of_loads(now - 9, a=1)))]
+    writes = [(NODE_FACTS.key("a"), facts), (node_table_key(TABLE), encode_stored_table(table_of_loads(now - 9, a=1)))]
     async with running(followed):
         for key, value in writes if facts_first else writes[::-1]:
             await put(bus, NODES, key, value)
@@ -181,7 +181,7 @@ async def test_labels_that_the_record_lacks_are_not_known(bus: Bus) -> None:
     async with running(followed):
         for node, left_out in (("all", 0), ("some", 1)):
             facts = NodeFacts(uid="n", labels={"zone": "a"}, labels_left_out=left_out)
-            await put(bus, NODES, node_facts_key(node), encode(facts))
+            await put(bus, NODES, NODE_FACTS.key(node), encode(facts))
         await eventually(lambda: set(followed.view.labelled_nodes) == {"all", "some"})
         assert [followed.view.labels(node) for node in ("all", "some")] == [{"zone": "a"}, None]
 
@@ -192,7 +192,7 @@ async def test_pods_count_once_a_policy_has_a_cost(bus: Bus) -> None:
     bound = PodRecord(policy="p", uid="u", node="node-1", bound_since=time_of(now))
     await put(bus, PODS, pod_key(PodKey("a", "web")), encode(bound))
     sample = Scrape(source="s", measured=now, arrived=now, sequence=1, metrics={"m": parse_quantity("1")})
-    await put(bus, NODES, node_metrics_key("node-1"), encode_node_samples((sample,)))
+    await put(bus, NODES, NODE_SAMPLES.key("node-1"), encode_node_samples((sample,)))
     for bucket in (NODES, POLICIES):
         epoch = await epoch_on(bus, bucket)
         await answered(partial(write_synced, bus, bucket, epoch, count=0, writer="test", cluster=True))

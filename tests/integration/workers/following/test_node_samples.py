@@ -8,10 +8,11 @@ import pytest
 
 from bus.buckets import NODES, Bucket
 from bus.connection import Bus, RawEntry
+from bus.kinds import NODE_FACTS, NODE_SAMPLES
 from bus.records.codec import encode, time_of
 from bus.records.nodes import NodeFacts, encode_node_samples
 from bus.records.tables import encode_stored_table
-from bus.subjects import node_facts_key, node_metrics_key, node_table_key
+from bus.subjects import node_table_key
 from tas.samples.parts import Part
 from tas.samples.sample import NodeSamples, Scrape
 from tas.samples.table import Column, Reading, Table, TableKey
@@ -49,16 +50,16 @@ async def test_a_node_has_its_own_samples_and_those_of_every_table(bus: Bus) -> 
     found = await answered(lambda: reads.read("n-1"))
     assert (values(found.samples), found.revision) == ({"poll": 2, "other": 3}, last)
     assert (await answered(lambda: reads.read("unknown"))).samples == ()
-    await put(bus, NODES, node_metrics_key("n-1"), encode_node_samples((own,)))
+    await put(bus, NODES, NODE_SAMPLES.key("n-1"), encode_node_samples((own,)))
     assert values((await answered(lambda: reads.read("n-1"))).samples) == {"poll": 1, "other": 3}
     for created, counting in ((now, {"poll": 1, "other": 3}), (now + 1, {})):
         facts = NodeFacts(uid="u", labels={}, created=time_of(created))
-        await put(bus, NODES, node_facts_key("n-1"), encode(facts))
+        await put(bus, NODES, NODE_FACTS.key("n-1"), encode(facts))
         found = await answered(lambda: reads.read("n-1"))
         assert (values(found.samples), found.facts.readable()) == (counting, facts)
 
 
-@pytest.mark.parametrize("key", [node_table_key(OTHER), node_metrics_key("n-1")])
+@pytest.mark.parametrize("key", [node_table_key(OTHER), NODE_SAMPLES.key("n-1")])
 async def test_of_a_node_with_an_invalid_record_nothing_is_known(bus: Bus, key: str) -> None:
     await put(bus, NODES, node_table_key(POLL), table("poll", time.time(), 2))
     await put(bus, NODES, key, b"{}")

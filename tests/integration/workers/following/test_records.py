@@ -14,7 +14,6 @@ from bus.kinds import NODE_FACTS
 from bus.record_kind import Packed
 from bus.records.codec import encode
 from bus.records.nodes import NodeFacts
-from bus.subjects import node_facts_key
 from tests.integration.bus.limits import long_limits
 from tests.integration.servers import answered, eventually
 from tests.integration.workers.running import put
@@ -55,7 +54,7 @@ async def test_a_write_before_a_wipe_does_not_count_as_stored_after_it(
 async def test_a_read_that_is_answered_late_replaces_no_later_revision(
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    revision = await put(bus, NODES, node_facts_key("node-1"), encode(FACTS))
+    revision = await put(bus, NODES, NODE_FACTS.key("node-1"), encode(FACTS))
     records, get = Records(bus, NODE_FACTS), Bus.get
     later = Stored(revision + 1, NodeFacts(uid="later", labels={}), present=True)
 
@@ -108,7 +107,7 @@ async def test_an_own_write_that_comes_back_before_its_answer_is_no_change(
             assert await records.write({"node-1": write}) == {}
         assert changed == (["node-1"] if others else [])
         assert records.get("node-1").record == (other if others else FACTS)
-        await put(bus, NODES, node_facts_key("node-1"), encode(NodeFacts(uid="later", labels={})))
+        await put(bus, NODES, NODE_FACTS.key("node-1"), encode(NodeFacts(uid="later", labels={})))
         await eventually(lambda: len(changed) == 1 + others)
     finally:
         following.cancel()

@@ -9,7 +9,6 @@ from bus.kinds import NODE_FACTS, synced_of
 from bus.records.codec import encode
 from bus.records.nodes import NodeFacts
 from bus.records.synced import Synced
-from bus.subjects import node_facts_key
 from tests.integration.servers import answered, eventually
 from tests.integration.watched import meanwhile
 from tests.integration.workers.running import epoch_on, put
@@ -34,7 +33,7 @@ async def test_a_list_is_complete_once_all_that_is_stored_was_read(bus: Bus) -> 
     """A key that was written again after `_synced` is delivered after `_synced`."""
     await listed(bus, (await epoch_on(bus, NODES)).created)
     for number in range(3):
-        await put(bus, NODES, node_facts_key(f"node-{number}"), encode(NodeFacts(uid="u", labels={})))
+        await put(bus, NODES, NODE_FACTS.key(f"node-{number}"), encode(NodeFacts(uid="u", labels={})))
     read: list[str] = []
     at_completion: list[int] = []
     watch = SyncedWatch(

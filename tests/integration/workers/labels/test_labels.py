@@ -14,9 +14,10 @@ from structlog.testing import capture_logs
 
 from bus.buckets import NODES as NODES_BUCKET
 from bus.buckets import POLICIES, SYNCED, VERDICTS, Bucket
+from bus.kinds import NODE_VERDICTS
 from bus.records.codec import encode
 from bus.records.synced import Synced
-from bus.subjects import policy_key, verdict_key
+from bus.subjects import policy_key
 from lab.sandbox import Sandbox
 from lab.sandbox.faults import Call, Drop, Which
 from lab.sandbox.resources import NODES
@@ -150,7 +151,7 @@ async def test_a_refusal_is_known_until_its_label_is_set_or_not_desired_or_its_n
     await world.sample(met, health=0)
     await world.evaluate(met)
     await eventually(lambda: count() == 2)
-    await world.remove(VERDICTS, verdict_key(without_verdict))
+    await world.remove(VERDICTS, NODE_VERDICTS.key(without_verdict))
     await labels.caught_up()
     await labels.idle()
     sandbox.faults.clear()
@@ -426,7 +427,7 @@ async def test_after_a_loss_of_the_verdicts_the_label_of_a_deleted_policy_is_rem
 
 async def test_after_a_loss_of_the_policies_a_deleted_policy_keeps_no_orphan(world: World, labels: Running) -> None:
     node, name = await violating(world, labelled=True)
-    await world.remove(VERDICTS, verdict_key(node))
+    await world.remove(VERDICTS, NODE_VERDICTS.key(node))
     await eventually(lambda: labels.count("tas_label_orphans_kept_total") >= 1)
     await settled(world, labels)
     await world.admin.delete_policy(f"a-{world.number}", name)
@@ -453,11 +454,11 @@ async def test_after_a_loss_of_the_policies_a_deleted_policy_owns_no_label(world
 async def test_an_unreadable_verdict_removes_nothing_and_is_reported(world: World, labels: Running) -> None:
     node, name = await violating(world, labelled=True)
     await world.delete_policy(PolicyKey(f"a-{world.number}", name))
-    await world.put(VERDICTS, verdict_key(node), b"garbage")
+    await world.put(VERDICTS, NODE_VERDICTS.key(node), b"garbage")
     await eventually(lambda: labels.count("tas_label_patches_total", result="failed") >= 1)
     await settled(world, labels)
     assert (await world.labels(node))[name] == VIOLATING
-    await world.remove(VERDICTS, verdict_key(node))  # then the label is an orphan that no policy keeps
+    await world.remove(VERDICTS, NODE_VERDICTS.key(node))  # then the label is an orphan that no policy keeps
     await eventually(has(world, node, name, None))
 
 
@@ -470,7 +471,7 @@ async def test_an_orphan_is_not_removed_by_reads_that_are_too_old_for_a_write(
         monkeypatch.setattr(f"workers.{each}", 600.0 if each == old else 0.1)
     monkeypatch.setattr("workers.kubernetes.client.WRITE_SECONDS", 0.5)
     node, _ = await violating(world, labelled=True)
-    await world.remove(VERDICTS, verdict_key(node))
+    await world.remove(VERDICTS, NODE_VERDICTS.key(node))
     await eventually(lambda: labels.count("tas_label_orphans_kept_total") >= 1)  # by what was read now
     read = time.monotonic()
     await eventually(lambda: time.monotonic() - read > 0.5)
@@ -524,14 +525,14 @@ async def test_a_list_that_is_answered_after_the_deletion_of_a_policy_keeps_its_
         return listing
 
     monkeypatch.setattr(KubernetesClient, "list", answered_late)
-    await world.remove(VERDICTS, verdict_key(node))
+    await world.remove(VERDICTS, NODE_VERDICTS.key(node))
     await eventually(has(world, node, name, None))
     assert deleted.is_set()
 
 
 async def test_a_change_of_a_foreign_label_causes_no_request(sandbox: Sandbox, world: World, labels: Running) -> None:
     node, _ = await violating(world, labelled=True)
-    await world.remove(VERDICTS, verdict_key(node))  # an orphan that its policy keeps
+    await world.remove(VERDICTS, NODE_VERDICTS.key(node))  # an orphan that its policy keeps
     await eventually(lambda: labels.count("tas_label_orphans_kept_total") >= 1)
     await settled(world, labels)
     await eventually(lambda: labels.count("tas_label_nodes_pending") <= 1)
@@ -547,7 +548,7 @@ async def test_a_list_from_before_the_deletion_of_a_policy_keeps_its_label_only_
 ) -> None:
     node, name = await violating(world, labelled=True)
     key = PolicyKey(f"a-{world.number}", name)
-    await world.remove(VERDICTS, verdict_key(node))
+    await world.remove(VERDICTS, NODE_VERDICTS.key(node))
     await eventually(lambda: labels.count("tas_label_orphans_kept_total") >= 1)
     await world.delete_policy(key)  # within the time in which a list is shared
     await eventually(has(world, node, name, None))

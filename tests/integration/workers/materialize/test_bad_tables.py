@@ -16,10 +16,11 @@ from structlog.testing import capture_logs
 from bus.buckets import NODES, POLICIES, SAMPLES, TABLES
 from bus.connection import Bus
 from bus.errors import RefusedError
+from bus.kinds import NODE_FACTS
 from bus.records.codec import encode, time_of
 from bus.records.nodes import NodeFacts
 from bus.records.policies import PolicyRecord, encode_policy
-from bus.subjects import node_facts_key, policy_key
+from bus.subjects import policy_key
 from tas.extender.decision import Pod
 from tas.extender.telemetry import TelemetryDecider
 from tas.policy.manifest import parse_policy
@@ -204,7 +205,7 @@ async def test_an_old_row_of_a_node_that_was_created_again_does_not_count(
         await delete_facts(bus, BAD)
         await eventually(lambda: BAD not in stage.followed.node_uids)
         facts = NodeFacts(uid="new", labels={}, created=time_of(time.time()))
-        await put(bus, NODES, node_facts_key(BAD), encode(facts))
+        await put(bus, NODES, NODE_FACTS.key(BAD), encode(facts))
         await eventually(lambda: stage.followed.node_uids.get(BAD) == "new")
         table = (await stored(bus, "own")).readable()
         assert table is not None
@@ -283,7 +284,7 @@ async def test_of_nodes_that_were_created_again_only_what_was_measured_since_the
         await eventually(lambda: stage.rejected("own", nodes) == set(old[::2]))
         created = encode(NodeFacts(uid="new", labels={}, created=time_of(time.time())))
         for node in new:
-            await put(bus, NODES, node_facts_key(node), created)
+            await put(bus, NODES, NODE_FACTS.key(node), created)
         await eventually(lambda: all(stage.followed.node_uids.get(node) == "new" for node in new))
         await eventually(lambda: not stage.materialized.worker._unknown_nodes(table_of_nodes(nodes)))
         values = ["1", "99"] * 4

@@ -19,14 +19,14 @@ from bus.connection import Bus, RawEntry
 from bus.consumer import Message
 from bus.errors import RefusedError, UnavailableError
 from bus.history import purge_tombstone
-from bus.kinds import NODE_TABLES
+from bus.kinds import NODE_FACTS, NODE_RELEASES, NODE_SAMPLES, NODE_TABLES
 from bus.overtaking import is_overtaken
 from bus.records.codec import encode
 from bus.records.nodes import NodeFacts, NodeRelease, decode_node_samples
 from bus.records.samples import encode_samples
 from bus.records.synced import Synced
 from bus.scrapes import publish_scrapes
-from bus.subjects import node_facts_key, node_metrics_key, node_released_key, samples_subject
+from bus.subjects import samples_subject
 from tas.samples.capacity import SOURCE_LIMIT
 from tas.samples.parts import Part
 from tas.samples.sample import Scrape, metric_count, newest
@@ -133,7 +133,7 @@ async def list_nodes(bus: Bus, *nodes: str, cluster: bool = True, created: Mappi
     """Writes what `watch` would write: facts, then `_synced`."""
     for node in nodes:
         facts = encode(NodeFacts(uid=f"uid-{node}", labels={}, created=created.get(node)))
-        await put(bus, NODES, node_facts_key(node), facts)
+        await put(bus, NODES, NODE_FACTS.key(node), facts)
     synced = Synced(
         epoch=(await epoch_on(bus, NODES)).created,
         count=len(nodes),
@@ -145,7 +145,7 @@ async def list_nodes(bus: Bus, *nodes: str, cluster: bool = True, created: Mappi
 
 
 async def delete_facts(bus: Bus, node: str) -> None:
-    await put(bus, NODES, node_facts_key(node), None)
+    await put(bus, NODES, NODE_FACTS.key(node), None)
 
 
 async def test_a_sample_is_stored_as_published(materialized: Materialized) -> None:
@@ -182,7 +182,7 @@ async def test_samples_of_several_sources_are_kept(materialized: Materialized) -
 async def test_a_message_delivered_twice_writes_nothing(materialized: Materialized) -> None:
     await publish(materialized.bus, "node-1", load1=1)
     await all_handled(materialized.bus)
-    entry = await entry_on(materialized.bus, NODES, node_metrics_key("node-1"))
+    entry = await entry_on(materialized.bus, NODES, NODE_SAMPLES.key("node-1"))
     (scrape,) = await samples_on(materialized.bus, "node-1") or ()
     again = Message(
         subject="tas.samples.node-1.test",
@@ -193,7 +193,7 @@ async def test_a_message_delivered_twice_writes_nothing(materialized: Materializ
         reply="",
     )
     await materialized.worker.handle([again, again])
-    assert await entry_on(materialized.bus, NODES, node_metrics_key("node-1")) == entry
+    assert await entry_on(materialized.bus, NODES, NODE_SAMPLES.key("node-1")) == entry
     assert materialized.metric("tas_node_writes_total") == 1
 
 
@@ -208,7 +208,7 @@ def message_of(
 
 async def left_out_of(bus: Bus, node: str = "node-1") -> frozenset[str]:
     """The metrics of which the record of a node says that values were left out."""
-    entry = await entry_on(bus, NODES, node_metrics_key(node))
+    entry = await entry_on(bus, NODES, NODE_SAMPLES.key(node))
     assert entry is not None
     assert entry.value is not None
     return decode_node_samples(entry.value).left_out
@@ -495,7 +495,7 @@ async def test_samples_of_a_deleted_node_are_deleted_and_a_new_node_is_accepted(
         await materialized.has(node, "load1", "1")
     await delete_facts(materialized.bus, "node-1")
     await materialized.has("node-1", "load1", None)
-    entry = await entry_on(materialized.bus, NODES, node_metrics_key("node-1"))
+    entry = await entry_on(materialized.bus, NODES, NODE_SAMPLES.key("node-1"))
     assert entry is not None
     assert entry.value is None
     assert await materialized.value("node-2", "load1") == "1"
@@ -505,12 +505,12 @@ async def test_samples_of_a_deleted_node_are_deleted_and_a_new_node_is_accepted(
     await publish(materialized.bus, "node-1", load1=2)
     await all_handled(materialized.bus)
     assert materialized.refusals() == {"unknown_node": 1}
-    for key in (node_metrics_key("node-1"), node_facts_key("node-1")):  # as `watch` does, some time later
+    for key in (NODE_SAMPLES.key("node-1"), NODE_FACTS.key("node-1")):  # as `watch` does, some time later
         tombstone = await entry_on(materialized.bus, NODES, key)
         assert tombstone is not None
         await purge_tombstone(materialized.bus, NODES, key, revision=tombstone.revision)
     value = encode(NodeFacts(uid="another", labels={}))
-    await put(materialized.bus, NODES, node_facts_key("node-1"), value)
+    await put(materialized.bus, NODES, NODE_FACTS.key("node-1"), value)
 
     async def taken() -> bool:
         await publish(materialized.bus, "node-1", load1=3)
@@ -537,7 +537,7 @@ async def test_samples_of_nodes_deleted_before_the_start_are_deleted(bus: Bus, p
             await materialized.has(node, "load1", "1")
     await delete_facts(bus, "node-1")
     if purged:
-        purge = {"filter": NODES.subject(node_facts_key("node-1"))}
+        purge = {"filter": NODES.subject(NODE_FACTS.key("node-1"))}
         await answered(lambda: bus.api(f"STREAM.PURGE.{NODES.stream}", purge))
     async with materializing(bus) as materialized:
         await materialized.has("node-1", "load1", None)
@@ -639,14 +639,14 @@ async def test_after_a_wipe_a_newer_sample_stays_and_a_released_node_gets_nothin
         await publish(bus, name, ago=300.0, load1=2)
         await materialized.has(name, "load1", "2")
     release = encode(NodeRelease(time=datetime.now(UTC) - timedelta(minutes=1)))
-    await put(bus, NODES, node_released_key("released"), release)
+    await put(bus, NODES, NODE_RELEASES.key("released"), release)
     await publish(bus, "last", load1=2)
     await materialized.has("last", "load1", "2")
     await eventually(lambda: "released" in materialized.worker._released)
     await server.restart(wiped=True)
     await eventually(lambda: bus.connected)
     await publish(bus, "current", load1=1)
-    await put(bus, NODES, node_released_key("released-later"), release)
+    await put(bus, NODES, NODE_RELEASES.key("released-later"), release)
     await list_nodes(bus, cluster=False)
     await materialized.has("silent", "load1", "2")
     await materialized.has("last", "load1", "2")
@@ -750,7 +750,7 @@ async def test_samples_that_another_replica_wrote_late_for_a_deleted_node_are_de
     await list_nodes(materialized.bus, "node-1")
     await publish(materialized.bus, "node-1", load1=1)
     await materialized.has("node-1", "load1", "1")
-    written = await materialized.bus.get(NODES, node_metrics_key("node-1"))
+    written = await materialized.bus.get(NODES, NODE_SAMPLES.key("node-1"))
     assert written is not None
     assert written.value is not None
     await delete_facts(materialized.bus, "node-1")
@@ -775,7 +775,7 @@ class Interrupted(Bus):
 
     async def get(self, bucket: Bucket, key: str) -> RawEntry | None:
         found = await super().get(bucket, key)
-        if key == node_metrics_key("node-1") and self.before_get is not None:
+        if key == NODE_SAMPLES.key("node-1") and self.before_get is not None:
             happens, self.before_get = self.before_get, None
             await happens()
         return found
@@ -801,7 +801,7 @@ async def test_samples_of_a_node_that_has_come_back_are_not_deleted(server: Serv
     come_back = asyncio.Event()
 
     async def comes_back() -> None:
-        deleted = await bus.get(NODES, node_facts_key("node-1"))
+        deleted = await bus.get(NODES, NODE_FACTS.key("node-1"))
         assert deleted is not None
         assert deleted.value is None
         value = encode(NodeFacts(uid="another", labels={}))
@@ -815,12 +815,12 @@ async def test_samples_of_a_node_that_has_come_back_are_not_deleted(server: Serv
             await list_nodes(bus, "node-1")
             await publish(bus, "node-1", load1=1)
             await eventually(lambda: materialized.metric("tas_nodes") == 1)
-            written = await bus.get(NODES, node_metrics_key("node-1"))
+            written = await bus.get(NODES, NODE_SAMPLES.key("node-1"))
             interrupted.before_get = comes_back
             await delete_facts(bus, "node-1")
             await asyncio.wait_for(come_back.wait(), 60)
             for _ in range(20):  # exchanges with the server, in which it could have deleted
-                assert await bus.get(NODES, node_metrics_key("node-1")) == written
+                assert await bus.get(NODES, NODE_SAMPLES.key("node-1")) == written
 
 
 class Behind(Materialize):

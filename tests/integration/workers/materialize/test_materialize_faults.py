@@ -16,8 +16,9 @@ from bus.buckets import NANOSECONDS, NODES, SAMPLES, SAMPLES_CONSUMER
 from bus.connection import WRITE_SECONDS, Bus, RawEntry
 from bus.consumer import Message
 from bus.errors import ConflictError
+from bus.kinds import NODE_SAMPLES
 from bus.records.nodes import decode_node_samples
-from bus.subjects import node_metrics_key, samples_subject
+from bus.subjects import samples_subject
 from tas.values.quantity import NANO
 from tests.integration.published import SECOND, now, text_of
 from tests.integration.replicas import Replica, replica, tas
@@ -72,7 +73,7 @@ async def eventually_stored(bus: Bus, values: dict[str, int]) -> None:
 
 
 async def entry(bus: Bus) -> RawEntry | None:
-    return await entry_on(bus, NODES, node_metrics_key(NODE))
+    return await entry_on(bus, NODES, NODE_SAMPLES.key(NODE))
 
 
 async def unacknowledged(bus: Bus) -> int:

@@ -18,10 +18,10 @@ from structlog.testing import capture_logs
 from bus.buckets import FORGET_SECONDS, NODES, PODS, POLICIES, SYNCED, Bucket
 from bus.connection import Bus, Epoch, RawEntry
 from bus.errors import BusError
-from bus.kinds import NODE_TABLES, POLICY_RECORDS
+from bus.kinds import NODE_FACTS, NODE_SAMPLES, NODE_TABLES, POLICY_RECORDS
 from bus.records.pods import decode_pod
 from bus.records.policies import decode_policy
-from bus.subjects import node_facts_key, node_metrics_key, parse_policy_key, pod_key, policy_key
+from bus.subjects import parse_policy_key, pod_key, policy_key
 from lab.sandbox import Sandbox
 from lab.sandbox.faults import Call
 from tas.enforcing.pod import PodKey
@@ -442,7 +442,7 @@ async def in_the_api(admin: Admin) -> dict[str, str]:
     for each in (await admin.get("/api/v1/nodes"))["items"]:
         meta = each["metadata"]
         labels = json.dumps(meta.get("labels", {}), sort_keys=True)
-        found[f"NODES/{node_facts_key(meta['name'])}"] = f"{meta['uid']} {labels}"
+        found[f"NODES/{NODE_FACTS.key(meta['name'])}"] = f"{meta['uid']} {labels}"
     for each in (await admin.get("/api/v1/pods"))["items"]:
         meta = each["metadata"]
         if "telemetry-policy" in meta.get("labels", {}):
@@ -489,13 +489,13 @@ async def test_deleted_nodes_leave_no_entry_but_their_deletion_is_known_while_th
             return await keys_of(bus, NODES) == {*before, *keys}
 
         for _ in range(2):  # the second one has the name of a forgotten one
-            await put(bus, NODES, node_metrics_key("gone"), b"samples")
+            await put(bus, NODES, NODE_SAMPLES.key("gone"), b"samples")
             await come_and_go("gone")
             for _ in range(2):
                 await come_and_go("without-samples")
                 # When these are forgotten, the others have been checked as well.
-                await eventually(partial(has_keys, node_facts_key("gone"), node_metrics_key("gone")))
-            await put(bus, NODES, node_metrics_key("gone"), None)
+                await eventually(partial(has_keys, NODE_FACTS.key("gone"), NODE_SAMPLES.key("gone")))
+            await put(bus, NODES, NODE_SAMPLES.key("gone"), None)
             await eventually(has_keys)
 
 

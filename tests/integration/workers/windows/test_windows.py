@@ -22,14 +22,13 @@ import workers.windows.worker
 from bus.buckets import NODES, SAMPLES, SYNCED, TABLES, WINDOWS, Stream
 from bus.connection import Bus
 from bus.errors import RefusedError
-from bus.kinds import SOURCE_STATES, WINDOW_SERIES
+from bus.kinds import NODE_FACTS, SOURCE_STATES, WINDOW_SERIES
 from bus.lease import Lease
 from bus.records.codec import encode
 from bus.records.nodes import NodeFacts
 from bus.records.synced import Synced
 from bus.scrapes import publish_scrape
 from bus.stream_reader import Batch, Start, StreamReader
-from bus.subjects import node_facts_key
 from bus.tables import encoded_tables, publish_tables
 from tas.samples.parts import Part
 from tas.samples.sample import MAX_SAMPLE_AGE, Scrape
@@ -74,7 +73,7 @@ class Cluster:
         """Tells the bus that Kubernetes has exactly these nodes."""
         for node in nodes:
             facts = NodeFacts(uid=f"uid-{node}", labels={}, created=datetime.now(UTC))
-            await put(self.bus, NODES, node_facts_key(node), encode(facts))
+            await put(self.bus, NODES, NODE_FACTS.key(node), encode(facts))
         epoch = await epoch_on(self.bus, NODES)
         synced = Synced(epoch=epoch.created, count=len(nodes), time=datetime.now(UTC), writer="test", cluster=True)
         await put(self.bus, NODES, SYNCED, encode(synced))
@@ -349,7 +348,7 @@ async def test_nothing_is_lost_of_what_comes_and_goes_while_the_past_is_read(
         body = json.dumps({"nodes": ["a"], "metrics": {"memory": ["1"]}}).encode()
         sequence = await answered(lambda: bus.publish(TABLES, "tas.tables.s.1-0", body))
         await eventually(lambda: [each.applied for each in readers.of_tables] == [sequence, sequence])
-        await put(bus, NODES, node_facts_key("b"), None)
+        await put(bus, NODES, NODE_FACTS.key("b"), None)
         await eventually(lambda: series() == 1)
         readers.let_go()
         await world.misses(SOURCE, "cpu:max:3m", "")  # it was read from the past, too
@@ -737,7 +736,7 @@ async def test_another_replica_goes_on_with_what_is_stored(bus: Bus, cluster: Cl
     for stream in READ:
         await bus.api(f"STREAM.PURGE.{stream.name}", {})
     world = World(bus)
-    await put(bus, NODES, node_facts_key("b"), encode(NodeFacts(uid="new", labels={}, created=datetime.now(UTC))))
+    await put(bus, NODES, NODE_FACTS.key("b"), encode(NodeFacts(uid="new", labels={}, created=datetime.now(UTC))))
     async with running(worker(bus)):
         for node in ("a", "b"):
             await cluster.measure(node, 120, 8)
@@ -773,7 +772,7 @@ async def test_a_series_ends_after_its_window_and_with_its_node(
         await eventually(lambda: series() == 2)  # the newest value of a, which came before, is older than the window
         await eventually(lambda: stored() == {"b", "c"})
         await eventually(lambda: (registry.get_sample_value("tas_windows_store_seconds") or 0.0) >= 0.1)
-        await put(bus, NODES, node_facts_key("b"), None)
+        await put(bus, NODES, NODE_FACTS.key("b"), None)
         await eventually(lambda: series() == 1)
         await eventually(lambda: stored() == {"c"})  # else they would grow with every node that ever was
 
