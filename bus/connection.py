@@ -37,6 +37,7 @@ from bus.errors import (
     RefusedError,
     SlowError,
     UnavailableError,
+    unless,
 )
 from bus.feed import Feed
 from bus.invalid import InvalidEntries, OnInvalid
@@ -458,14 +459,9 @@ class Bus:
         return 0 if message is None else int(message["seq"])
 
     async def _last_message(self, of: Stream | Bucket, subject: str) -> dict[str, Any] | None:
-        try:
-            answer = await self.api(f"STREAM.MSG.GET.{of.stream}", {"last_by_subj": subject})
-        except RefusedError as error:
-            if error.code == MESSAGE_NOT_FOUND:
-                return None
-            raise
-        message: dict[str, Any] = answer["message"]
-        return message
+        verb, body = f"STREAM.MSG.GET.{of.stream}", {"last_by_subj": subject}
+        answer = await unless(MESSAGE_NOT_FOUND, self.api(verb, body))
+        return None if answer is None else dict(answer["message"])
 
     async def _write(
         self, bucket: Bucket, key: str, value: bytes, headers: dict[str, str], *, revision: int, read_at: float

@@ -11,7 +11,7 @@ import structlog
 from bus.attachment import keep_attached
 from bus.buckets import NANOSECONDS, Stream
 from bus.connection import Bus
-from bus.errors import CONSUMER_NOT_FOUND, BusError, MisconfiguredError, RefusedError
+from bus.errors import CONSUMER_NOT_FOUND, BusError, MisconfiguredError, unless
 from bus.interruptions import Interruptions
 from bus.pull import BATCH_BYTES, Message, Pull
 from tas.values.backoff import Backoff
@@ -127,11 +127,8 @@ class SharedConsumer:
             "max_deliver": -1,
             "deliver_policy": "all",
         }
-        try:
-            answer = await self._bus.api(f"CONSUMER.INFO.{stream}.{self._durable}")
-        except RefusedError as error:
-            if error.code != CONSUMER_NOT_FOUND:
-                raise
+        answer = await unless(CONSUMER_NOT_FOUND, self._bus.api(f"CONSUMER.INFO.{stream}.{self._durable}"))
+        if answer is None:
             answer = await self._bus.write_durable(stream, self._durable, config, action="create")
             log.info("consumer_created", stream=stream, durable=self._durable)
         actual = answer["config"]

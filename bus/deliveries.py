@@ -23,8 +23,8 @@ from bus.errors import (
     BusError,
     MisconfiguredError,
     NoPlaceError,
-    RefusedError,
     UnavailableError,
+    unless,
 )
 from bus.interruptions import Interruptions
 from bus.pull import Message, Pull
@@ -208,14 +208,10 @@ class Deliveries:
         """What the server says of the durable; else None, and `_durable` is a free name. Raises BusError."""
         free = []
         for name in sorted(self._places, key=lambda each: each != self._durable):
-            try:
-                answer = await self._bus.api(f"CONSUMER.INFO.{self._stream.stream}.{name}")
-            except RefusedError as error:
-                if error.code != CONSUMER_NOT_FOUND:
-                    raise
+            answer = await unless(CONSUMER_NOT_FOUND, self._bus.api(f"CONSUMER.INFO.{self._stream.stream}.{name}"))
+            if answer is None:
                 free.append(name)
-                continue
-            if answer["config"].get("description") == self._holder:
+            elif answer["config"].get("description") == self._holder:
                 self._durable = name
                 self._delivered = max(self._delivered, answer["ack_floor"]["stream_seq"])
                 return answer
@@ -239,11 +235,8 @@ class Deliveries:
             "opt_start_time": begin,
             "inactive_threshold": int(ABSENT_SECONDS * NANOSECONDS),
         }
-        try:
-            answer = await self._bus.write_durable(self._stream.stream, self._durable, config, action="create")
-        except RefusedError as error:
-            if error.code != CONSUMER_EXISTS:
-                raise
-            return None
-        log.info("consumer_created", stream=self._stream.stream, durable=self._durable, holder=self._holder)
+        stream, name = self._stream.stream, self._durable
+        answer = await unless(CONSUMER_EXISTS, self._bus.write_durable(stream, name, config, action="create"))
+        if answer is not None:
+            log.info("consumer_created", stream=stream, durable=name, holder=self._holder)
         return answer

@@ -1,5 +1,10 @@
 """The errors of the bus. No other package sees the NATS client's own errors."""
 
+from collections.abc import Awaitable
+from typing import TypeVar
+
+T = TypeVar("T")
+
 
 class BusError(Exception):
     """Base of every error of the bus. `code` is JetStream's `err_code`, or None if there was none."""
@@ -97,6 +102,16 @@ FULL_MEND = "tas doctor says which bucket is full, and what to do (docs/how-to/m
 
 # A missing stream is created again by any connection; streams and consumers of a cluster can be offline for a while.
 _TRANSIENT = frozenset({STREAM_NOT_FOUND, 10118, 10119})
+
+
+async def unless(code: int, call: Awaitable[T]) -> T | None:
+    """The result of a call; None if the error has this code, as one that nothing was found. Raises BusError."""
+    try:
+        return await call
+    except BusError as error:
+        if error.code != code:
+            raise
+        return None
 
 
 def jetstream_error(what: str, *, status: int, code: int, description: str) -> BusError:

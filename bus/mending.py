@@ -21,12 +21,11 @@ from bus.buckets import (
     weaknesses,
 )
 from bus.connection import Bus
-from bus.errors import MESSAGE_NOT_FOUND, STREAM_NOT_FOUND, RefusedError, UnavailableError
+from bus.errors import MESSAGE_NOT_FOUND, STREAM_NOT_FOUND, RefusedError, unless
 from bus.rights.roles import user_of
 
 OURS = frozenset({(SAMPLES.stream, SAMPLES_CONSUMER), (TABLES.stream, TABLES_CONSUMER)})
 """The durable consumers of processes with known names."""
-
 
 HOLDER_CHARACTERS = 80
 """So much of the free text of a consumer is shown as its holder."""
@@ -135,11 +134,7 @@ async def remove_leases(bus: Bus, *, seconds: float = STALE_LEASE_SECONDS, dry_r
 
     Returns how many were removed; with `dry_run`, 1 if there are some. Raises BusError.
     """
-    try:
-        answer = await bus.api(f"STREAM.INFO.{LEASES.stream}")
-    except UnavailableError as error:
-        if error.code != STREAM_NOT_FOUND:
-            raise
+    if (answer := await _info(bus, LEASES)) is None:
         return 0
     state = answer["state"]
     oldest = _seconds(answer["ts"]) - seconds  # by the clock of the server
@@ -159,14 +154,9 @@ async def remove_leases(bus: Bus, *, seconds: float = STALE_LEASE_SECONDS, dry_r
 
 async def _next_message(bus: Bus, of: Stream | Bucket, sequence: int) -> dict[str, Any] | None:
     """The first message from a sequence on."""
-    try:
-        answer = await bus.api(f"STREAM.MSG.GET.{of.stream}", {"seq": sequence, "next_by_subj": ">"})
-    except RefusedError as error:
-        if error.code != MESSAGE_NOT_FOUND:
-            raise
-        return None
-    message: dict[str, Any] = answer["message"]
-    return message
+    verb, body = f"STREAM.MSG.GET.{of.stream}", {"seq": sequence, "next_by_subj": ">"}
+    answer = await unless(MESSAGE_NOT_FOUND, bus.api(verb, body))
+    return None if answer is None else dict(answer["message"])
 
 
 def _seconds(time: str) -> float:
@@ -180,13 +170,8 @@ async def consumers_of(bus: Bus) -> list[Consumer]:
     for of in ALL:
         infos: dict[str, _Info] = {}
         while True:
-            try:
-                answer = await bus.api(f"CONSUMER.LIST.{of.stream}", {"offset": len(infos)})
-            except UnavailableError as error:
-                if error.code != STREAM_NOT_FOUND:
-                    raise
-                break
-            page = msgspec.convert(answer, _Page)
+            listed = bus.api(f"CONSUMER.LIST.{of.stream}", {"offset": len(infos)})
+            page = msgspec.convert(await unless(STREAM_NOT_FOUND, listed) or {}, _Page)
             infos |= {each.name: each for each in page.consumers or ()}
             if not page.consumers or len(infos) >= page.total:
                 break
@@ -211,12 +196,12 @@ def _consumer(of: Stream | Bucket, info: _Info) -> Consumer:
     )
 
 
+async def _info(bus: Bus, of: Stream | Bucket) -> dict[str, Any] | None:
+    """None if the stream does not exist. Raises BusError."""
+    return await unless(STREAM_NOT_FOUND, bus.api(f"STREAM.INFO.{of.stream}"))
+
+
 async def _state(bus: Bus, of: Stream | Bucket) -> StreamState | None:
     """None if the stream does not exist. Raises BusError."""
-    try:
-        answer = await bus.api(f"STREAM.INFO.{of.stream}")
-    except UnavailableError as error:
-        if error.code != STREAM_NOT_FOUND:
-            raise
-        return None
-    return StreamState(answer["config"], int(answer["state"].get("bytes", 0)))
+    answer = await _info(bus, of)
+    return None if answer is None else StreamState(answer["config"], int(answer["state"].get("bytes", 0)))

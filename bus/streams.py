@@ -21,6 +21,7 @@ from bus.errors import (
     NoMajorityError,
     RefusedError,
     UnavailableError,
+    unless,
 )
 from bus.link import Link
 from tas.values.nouns import counted
@@ -107,15 +108,12 @@ async def _ensured(link: Link, of: Stream | Bucket, *, replicas: int, seconds: f
         raise ForbiddenError(link.forbidden[of.stream])
     for _ in range(3):  # another process may create or delete the stream between the two requests
         try:
-            answer = await link.api(f"STREAM.INFO.{of.stream}", seconds=seconds)
-        except UnavailableError as error:
-            if error.code != STREAM_NOT_FOUND:
-                raise
+            answer = await unless(STREAM_NOT_FOUND, link.api(f"STREAM.INFO.{of.stream}", seconds=seconds))
         except ForbiddenError as error:
             if isinstance(of, Bucket) and of.optional:
                 link.forbidden[of.stream] = str(error)
             raise
-        else:
+        if answer is not None:
             return answer
         async with _one_attempt(link):
             await _create(link, of, replicas=replicas, seconds=seconds)
@@ -137,19 +135,14 @@ async def _create(link: Link, of: Stream | Bucket, *, replicas: int, seconds: fl
     if link.may_create is False:
         raise MissingError(f"{of.stream} is missing, and {link.who} may not create it: tas run keeper does")
     first_sequence = time.time_ns() // 1000
+    config = configuration(of, first_sequence=first_sequence, replicas=replicas)
+    created = link.api(f"STREAM.CREATE.{of.stream}", config, seconds=seconds)
     try:
-        await link.api(
-            f"STREAM.CREATE.{of.stream}",
-            configuration(of, first_sequence=first_sequence, replicas=replicas),
-            seconds=seconds,
-        )
-        log.info("bus_stream_created", stream=of.stream, first_sequence=first_sequence)
-        link.may_create = True
+        if await unless(STREAM_EXISTS_OTHERWISE, created) is not None:
+            log.info("bus_stream_created", stream=of.stream, first_sequence=first_sequence)
+            link.may_create = True
     except ForbiddenError:
         link.may_create = False
-    except BusError as error:
-        if error.code != STREAM_EXISTS_OTHERWISE:
-            raise
 
 
 def has_leader(answer: dict[str, Any]) -> bool:

@@ -5,7 +5,7 @@ from typing import NamedTuple, TypeVar
 
 from bus.buckets import TABLES
 from bus.connection import Bus, StreamMessage
-from bus.errors import STREAM_NOT_FOUND, UnavailableError
+from bus.errors import STREAM_NOT_FOUND, unless
 from bus.records.samples import SamplesMessage
 from bus.records.tables import MAX_TABLE_BYTES, MAX_TABLE_METRICS, Refused, decode_table, encode_table
 from bus.subjects import TABLES as SUBJECT
@@ -90,12 +90,8 @@ async def last_tables(bus: Bus, node: str) -> list[StreamMessage]:
     Raises UnavailableError, RefusedError.
     """
     subjects = [tables_subject(TableKey("*", part)) for part in parts_with(node)]
-    try:
-        return [message for subject in subjects for message in await bus.last_messages(TABLES, subject)]
-    except UnavailableError as error:
-        if error.code != STREAM_NOT_FOUND:
-            raise
-        return []
+    found = [await unless(STREAM_NOT_FOUND, bus.last_messages(TABLES, subject)) or [] for subject in subjects]
+    return [message for messages in found for message in messages]
 
 
 def received_row(message: SamplesMessage, node: str) -> ReceivedRow:
