@@ -40,7 +40,6 @@ LOST = {
 }
 """What no worker can build again, by stream."""
 
-
 TRIES = Tries(is_late, times=3, wait=Backoff(first=1.0, longest=1.0))
 """So often a server of a cluster is asked about a stream until it says that the stream has a leader, and each copy is
 up to date: an election takes some seconds, and while messages come, a copy is behind for a moment now and then."""

@@ -35,7 +35,6 @@ RENEWALS_PER_TTL = 3
 CHECKS_PER_TTL = 4
 """How often a standby checks the lease within its TTL; at least once a second."""
 
-
 UNANSWERED = 2
 """After so many attempts without an answer the connection has a problem: one may be slow."""
 

@@ -317,7 +317,6 @@ OTHERS: Mapping[str, Role] = {
 }
 """The roles of people and of other programs, by their names."""
 
-
 PUBLISHERS = tuple(role for role, each in OTHERS.items() if each.rights.apart)
 """The roles whose users are in an account without streams, so that no answer to them reaches a stream."""
 

@@ -14,7 +14,6 @@ from tas.allocation.node import in_flight
 SHOWN_SECONDS = 60.0
 """After so long a metric shows a pod: before, the pod may not have started, as Trimaran assumes."""
 
-
 MAX_DERIVED = 64
 """The most computations of an agent whose results are kept; one more takes the place of the one asked for least
 recently."""

@@ -98,7 +98,6 @@ class PigeonOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 Demand: TypeAlias = tuple[float, ...]
 """What a pod requests of each resource, in the units of the agent."""
 
-
 _Integers: TypeAlias = npt.NDArray[np.int64]
 
 

@@ -12,7 +12,6 @@ RECENT_SECONDS = 900.0
 MAX_RECENT = 110
 """The most new pods of a node that are listed, the newest: by default a kubelet takes no more pods."""
 
-
 MAX_RESOURCES = 64
 """The most resources of a node beside `ALWAYS`, the first by name. A record must stay small, whatever pods request."""
 

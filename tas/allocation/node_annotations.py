@@ -33,7 +33,6 @@ WRITTEN = (
 STEP = 0.01
 """A measured value is written again if it differs by more than this part of the node's allocatable amount."""
 
-
 MEASURED = frozenset((*(f"{resource}:{statistic}:5m" for resource in UNITS for statistic in STATISTICS), CONGESTION))
 """The metrics that are written."""
 

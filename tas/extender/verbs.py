@@ -33,7 +33,6 @@ MAX_REASONS = 20
 MAX_BEST = 5
 MAX_VALUES = 30
 
-
 MAX_NAME = 253
 """The most characters of a name in a record: no valid name is longer, and a thousand records are kept."""
 

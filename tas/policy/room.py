@@ -20,7 +20,6 @@ The others have records of 0.5 to 1.1 KiB, without rules; only a ResourceQuota l
 _Age = tuple[float, str]
 """When a policy was created, and its name: two may have one time."""
 
-
 _Aged = tuple[_Age, PolicyKey]
 
 

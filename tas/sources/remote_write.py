@@ -41,7 +41,6 @@ from tas.values.quantity import Quantity, QuantityError, parse_quantity
 MAX_SERIES = 200_000
 """The largest number of stored series: 10,000 nodes with 20 metrics. Further series are refused."""
 
-
 MAX_SERIES_OF_NODE = 1024
 """The most stored series of one metric of one node, as of 512 processors for two replicas of a Prometheus.
 
@@ -58,7 +57,6 @@ MAX_LABEL_BYTES = 2048
 
 MAX_SAMPLES = 200_000
 """The most samples in a request: a sender of Prometheus sends 2,000 by default."""
-
 
 MAX_CONTINUED = 16
 """Of a node with more series of a metric it is not sure which one a new series continues."""

@@ -65,7 +65,6 @@ _AGGREGATES: Mapping[Aggregate, Callable[[Sequence[Quantity]], int]] = {
     Aggregate.SUM: sum,
 }
 
-
 MAX_QUERY = 4000
 """Characters of a query: it travels in the URL, of which proxies take 8 KB."""
 

@@ -28,7 +28,6 @@ COUNTER_WRITE_INTERVAL_SECONDS = 10.0
 MAX_WRITE_INTERVAL_SECONDS = 60.0
 """The longest time between two writes: so soon a state is stored again after a wipe, and a state never expires."""
 
-
 MAX_STORED_METRICS = 1000
 """The most metrics in a stored state."""
 
@@ -41,7 +40,6 @@ state it fits into a message of 1 MiB, whatever the names."""
 
 UNATTENDED_SECONDS = 2 * MAX_WRITE_INTERVAL_SECONDS
 """After this time without a write no replica listens for a source that writes to us."""
-
 
 LOST_POLLS = 3
 LOST_SECONDS = 15.0

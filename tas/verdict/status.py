@@ -488,7 +488,6 @@ class NodeState(NamedTuple):
 _States = tuple[tuple[StrategyType, NodeState], ...]
 """The state of each strategy of a policy on a node, in the order of the kinds."""
 
-
 _KEPT = NodeState(State.UNKNOWN, kept=True)
 
 

@@ -25,7 +25,6 @@ Any other value is foreign: somebody else uses the key.
 VERDICT_STRATEGIES = (StrategyType.DONTSCHEDULE, StrategyType.DESCHEDULE, StrategyType.LABELING)
 """The strategies that have a state."""
 
-
 Seconds = Annotated[float, msgspec.Meta(ge=0, lt=253_402_300_800)]
 """A time in seconds since 1970, before the year 10000: a later one in a record would have no date."""
 

@@ -22,7 +22,6 @@ Row = Sequence[float]
 distances from it; lowest and highest value; mean of the times, sum of the squares of their distances from it, and sum
 of the products of both distances."""
 
-
 _Rows = npt.NDArray[np.float64]
 
 
