@@ -4,7 +4,6 @@ Events follow from their types, and samples from the limits of their decoders, s
 from what is published and read.
 """
 
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -227,25 +226,3 @@ def _headers() -> dict[str, Any]:
     }
     found = {f"{PREFIX}{name}": each for name, each in properties.items()} | {"content-type": {"const": CONTENT_TYPE}}
     return {"type": "object", "properties": found, "required": [name for name in found if name != f"{PREFIX}resync"]}
-
-
-def compatible(published: dict[str, Any], current: dict[str, Any]) -> Iterable[str]:
-    """Why `current` breaks readers of the schema `published` (types, required fields, and everything they refer to)."""
-    yield from _differences("", published, current)
-
-
-def _differences(path: str, published: Any, current: Any) -> Iterable[str]:
-    if isinstance(published, dict) and isinstance(current, dict):
-        for key, value in published.items():
-            if key in ("description", "title", "$schema"):
-                continue
-            if key not in current:
-                yield f"{path}/{key} is missing"
-            elif key == "required":
-                gone = sorted(set(value) - set(current[key]))
-                if gone:
-                    yield f"{path}/{key}: {', '.join(gone)} may be missing now"
-            else:
-                yield from _differences(f"{path}/{key}", value, current[key])
-    elif published != current:
-        yield f"{path} is {current!r}, was {published!r}"

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from typing import NamedTuple
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from bus.buckets import DEAD_LETTERS
 from bus.connection import Bus
@@ -47,12 +47,3 @@ async def publish_dead_letter(bus: Bus, letter: DeadLetter, headers: Mapping[str
     (stored,) = await bus.publish_each(DEAD_LETTERS, [(dead_letters_subject(letter.subscription), data, kept | own)])
     if isinstance(stored, BusError):
         raise stored
-
-
-def dead_letter_of(headers: Mapping[str, str] | None) -> DeadLetter:
-    """What the headers of a dead letter say; unknown parts are empty or 0."""
-    found = headers or {}
-    attempts, sequence = (
-        int(text) if (text := found.get(name, "")).isdecimal() else 0 for name in (ATTEMPTS, SEQUENCE)
-    )
-    return DeadLetter(found.get(SUBSCRIPTION, ""), unquote(found.get(REASON, "")), attempts, sequence)

@@ -154,17 +154,12 @@ def has_labels(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
     return all(labels.get(name, "") == value for name, value in wanted.items())
 
 
-def node_of(labels: Mapping[str, str], node_label: str | None) -> str | None:
-    """What a series calls its node: its label `node`, else the host in `instance`; None if it has neither.
-
-    If the user has set `node_label`, only that label counts: a wrong node would be worse than no value.
-    """
-    label, text = _place(labels, node_label)
-    return (host_of(text) if label == INSTANCE_LABEL else text) or None
-
-
 def _place(labels: Mapping[str, str], node_label: str | None) -> tuple[str, str]:
-    """The label that says of which node a series is, and its value; empty if the series does not have it."""
+    """The label that says of which node a series is, and its value; empty if the series does not have it.
+
+    The label `node`, else `instance`. If the user has set `node_label`, only that label counts: a wrong node would be
+    worse than no value.
+    """
     if node_label is not None:
         return node_label, labels.get(node_label, "")
     if node := labels.get(NODE_LABEL):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bus.asyncapi import asyncapi, compatible, schemas
+from bus.asyncapi import asyncapi, schemas
 from bus.records.tables import decode_table
 from bus.subjects import event_subject, samples_subject, tables_subject
 from tas.events.cloudevents import body, headers
@@ -23,6 +23,28 @@ ROOT = Path(__file__).parents[2]
 GOLDEN = {path.stem: json.loads(path.read_bytes()) for path in (ROOT / "tests/contract/golden/events").glob("*.json")}
 PAGE = (ROOT / "docs" / "reference" / "events.md").read_text()
 CHANNELS: dict[str, Any] = asyncapi()["channels"]
+
+
+def compatible(published: dict[str, Any], current: dict[str, Any]) -> Iterator[str]:
+    """Why `current` breaks readers of the schema `published` (types, required fields, and everything they refer to)."""
+    yield from _differences("", published, current)
+
+
+def _differences(path: str, published: Any, current: Any) -> Iterator[str]:
+    if isinstance(published, dict) and isinstance(current, dict):
+        for key, value in published.items():
+            if key in ("description", "title", "$schema"):
+                continue
+            if key not in current:
+                yield f"{path}/{key} is missing"
+            elif key == "required":
+                gone = sorted(set(value) - set(current[key]))
+                if gone:
+                    yield f"{path}/{key}: {', '.join(gone)} may be missing now"
+            else:
+                yield from _differences(f"{path}/{key}", value, current[key])
+    elif published != current:
+        yield f"{path} is {current!r}, was {published!r}"
 
 
 def test_every_type_has_a_published_schema() -> None:

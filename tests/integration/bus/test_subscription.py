@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from bus.buckets import DEAD_LETTERS, EVENTS
 from bus.client import Msg
 from bus.connection import Bus
-from bus.dead_letters import DeadLetter, dead_letter_of, publish_dead_letter
+from bus.dead_letters import DeadLetter, publish_dead_letter
 from bus.errors import BusError
 from bus.stream_reader import FROM_START, StreamReader
 from bus.subjects import event_subject
@@ -24,6 +24,7 @@ from tas.events import cloudevents
 from tas.events.data import EpochChanged, EventData, Gap, LabelApplied, LabelRemoved, ViolationStarted
 from tas.events.event import Cause, Event, event_of
 from tas.values.backoff import Backoff
+from tests.integration.dead_letters import dead_letter_of
 from tests.integration.servers import Server, answered, eventually
 
 pytestmark = pytest.mark.usefixtures("long_limits")

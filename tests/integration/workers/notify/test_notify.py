@@ -22,7 +22,6 @@ from structlog.testing import capture_logs
 from bus.buckets import DEAD_LETTERS, EVENTS, NANOSECONDS
 from bus.client import Msg
 from bus.connection import Bus
-from bus.dead_letters import dead_letter_of
 from bus.errors import BusError
 from bus.events import Expected, publish_events
 from bus.stream_reader import FROM_START, StreamReader
@@ -32,6 +31,7 @@ from tas.events.event import TYPE_PREFIX, Event
 from tas.notifying.config import AlertmanagerConfig, ChatConfig, CloudEventsConfig, KubernetesEventsConfig
 from tas.notifying.node_events import MAX_ALIKE
 from tas.values.backoff import Backoff
+from tests.integration.dead_letters import dead_letter_of
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.notify.receiver import (
     Behaviour,

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tas.sources.nodes import NodeNames
 from tas.sources.result import RefusalReason, ResultBuilder
 from tas.sources.series import (
     Aggregate,
@@ -12,7 +13,6 @@ from tas.sources.series import (
     SeriesSample,
     add_node_sample,
     has_labels,
-    node_of,
     series_names,
     valid_node,
 )
@@ -40,7 +40,8 @@ from tests.unit.tas.generators import quantities
     ],
 )
 def test_the_node_of_a_series(labels: dict[str, str], node_label: str | None, node: str | None) -> None:
-    assert node_of(labels, node_label) == node
+    cluster = NodeNames({"found": [node or "nothing"]}, is_complete=True)
+    assert valid_node(ResultBuilder(cluster), "load1", labels, node_label) == (None if node is None else "found")
 
 
 @pytest.mark.parametrize(
