@@ -19,23 +19,6 @@ from tas.errors import InvalidInputError
 from tas.events import cloudevents
 from tas.events.event import Event
 
-__all__ = [
-    "ALL_EVENTS",
-    "AnnouncedUpTo",
-    "EventMessage",
-    "EventReader",
-    "Events",
-    "Expected",
-    "Lost",
-    "Start",
-    "last_events",
-    "last_of",
-    "publish_events",
-    "read_position",
-    "why_not_publishable",
-    "write_position",
-]
-
 ALL_EVENTS = f"{EVENTS_SUBJECT}.>"
 
 MAX_BODY_BYTES = 64 << 10

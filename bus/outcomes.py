@@ -15,16 +15,6 @@ from bus.subjects import outcomes_subject
 from tas.errors import InvalidInputError
 from tas.outcomes.outcome import Outcome, Placed
 
-__all__ = [
-    "LoggedOutcome",
-    "LoggedOutcomes",
-    "Lost",
-    "OutcomeReader",
-    "last_outcome_at",
-    "outcome_identity",
-    "publish_outcomes",
-]
-
 
 async def publish_outcomes(bus: Bus, events: Sequence[Placed | Outcome]) -> list[int | BusError]:
     """Publishes up to a few hundred events; a sequence or an error for each.

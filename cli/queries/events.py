@@ -10,7 +10,8 @@ import msgspec
 
 from bus.buckets import EVENTS
 from bus.connection import Bus
-from bus.events import EventReader, Events, Start
+from bus.events import EventReader, Events
+from bus.stream_reader import Start
 from bus.subjects import selection_filters
 from cli.as_json import JSON_OPTION
 from cli.options import settings_command

@@ -10,8 +10,8 @@ import pytest
 from bus.buckets import ANNOUNCED, EVENTS
 from bus.connection import Bus
 from bus.errors import ConflictError
-from bus.events import EventMessage, EventReader, Events, Expected, Lost, Start, last_events, publish_events
-from bus.stream_reader import FROM_START
+from bus.events import EventMessage, EventReader, Events, Expected, last_events, publish_events
+from bus.stream_reader import FROM_START, Lost, Start
 from bus.subjects import selection_filters
 from tas.events.data import EventData, Gap, ViolationStarted
 from tas.events.event import Cause, Event, event_of
