@@ -154,48 +154,37 @@ class Keys:
 
     def looker(self, name: str, *, now: float, expires: float) -> str:
         """The credentials file of a user of the system account, who may ask the servers about themselves."""
-        key = Nkey.new(NkeyKind.USER)
-        jwt = user_jwt(
-            self.system,
-            key.public,
-            account=self.system.public,
-            name=name,
-            permissions=Permissions(publish=LOOKS, subscribe=(f"{INBOX}.{name}.>",)),
-            now=now,
-            expires=expires,
-        )
-        return credentials_text(jwt, key)
+        return _new_user(self.system, self.system, name, LOOKS, now=now, expires=expires)
 
     def mender(self, name: str, *, now: float, expires: float) -> str:
         """The credentials file of a user of the account, who may change streams and delete consumers."""
-        key = Nkey.new(NkeyKind.USER)
-        jwt = user_jwt(
-            self.account,
-            key.public,
-            account=self.account.public,
-            name=name,
-            permissions=Permissions(publish=MENDS, subscribe=(f"{INBOX}.{name}.>",)),
-            now=now,
-            expires=expires,
-        )
-        return credentials_text(jwt, key)
+        return _new_user(self.account, self.account, name, MENDS, now=now, expires=expires)
 
     def credentials(
         self, role: str, name: str, *, tags: Sequence[str] = (), now: float, expires: float | None = None
     ) -> str:
         """The credentials file of a new user of a role."""
-        key = Nkey.new(NkeyKind.USER)
-        jwt = user_jwt(
-            self.roles[role],
-            key.public,
-            account=(self.publishers if role in PUBLISHERS else self.account).public,
-            name=name,
-            permissions=None,
-            tags=tags,
-            now=now,
-            expires=expires,
-        )
-        return credentials_text(jwt, key)
+        account = self.publishers if role in PUBLISHERS else self.account
+        return _new_user(self.roles[role], account, name, tags=tags, now=now, expires=expires)
+
+
+def _new_user(
+    signer: Nkey,
+    account: Nkey,
+    name: str,
+    publish: Sequence[str] | None = None,
+    *,
+    tags: Sequence[str] = (),
+    now: float,
+    expires: float | None,
+) -> str:
+    """The credentials file of a new user, who may `publish` to these subjects; None: with the rights of a role."""
+    key = Nkey.new(NkeyKind.USER)
+    rights = None if publish is None else Permissions(publish=tuple(publish), subscribe=(f"{INBOX}.{name}.>",))
+    signed = user_jwt(
+        signer, key.public, account=account.public, name=name, permissions=rights, tags=tags, now=now, expires=expires
+    )
+    return credentials_text(signed, key)
 
 
 def jwt_in(configuration: str, account: Nkey) -> str:
