@@ -36,7 +36,7 @@ class InvalidHookResultError(TasError):
 _SCORES = frozenset(range(MAX_SCORE + 1))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class HookVerb:
     """One verb that a hook answers.
 
@@ -57,38 +57,28 @@ class HookVerb:
 def hook_verbs(hooks: Hooks) -> Mapping[str, HookVerb]:
     """The verbs served by these hooks, by the last part of the path."""
     verbs = {}
-    if hooks.filter is not None:
-        verbs["filter"] = HookVerb(
-            hook=hooks.filter,
-            decode=answer_filter.decode,
-            arguments=lambda args, now: (args.pod, args.candidates, now),
-            respond=_respond_filter,
-        )
-        verbs["preempt"] = HookVerb(
-            hook=hooks.filter,
-            decode=answer_preempt.decode,
-            arguments=lambda args, now: (args.pod, args.victims.keys(), now),
-            respond=_respond_preempt_by_filter,
-        )
-    if hooks.score is not None:
-        verbs["prioritize"] = HookVerb(
-            hook=hooks.score,
-            decode=answer_prioritize.decode,
-            arguments=lambda args, now: (args.pod, args.candidates, now),
-            respond=_respond_score,
-        )
-    if hooks.preempt is not None:
-        verbs["preempt"] = HookVerb(
-            hook=hooks.preempt,
-            decode=answer_preempt.decode,
-            arguments=lambda args, now: (args.pod, MappingProxyType(args.victims), now),
-            respond=_respond_preempt,
-        )
-    if hooks.bind is not None:
-        verbs["bind"] = HookVerb(
-            hook=hooks.bind, decode=decode_binding, arguments=lambda args, now: (args, now), respond=_respond_bind
-        )
+    if (hook := hooks.filter) is not None:
+        verbs["filter"] = HookVerb(hook, answer_filter.decode, _of_candidates, _respond_filter)
+        verbs["preempt"] = HookVerb(hook, answer_preempt.decode, _of_offered, _respond_preempt_by_filter)
+    if (hook := hooks.score) is not None:
+        verbs["prioritize"] = HookVerb(hook, answer_prioritize.decode, _of_candidates, _respond_score)
+    if (hook := hooks.preempt) is not None:
+        verbs["preempt"] = HookVerb(hook, answer_preempt.decode, _of_victims, _respond_preempt)
+    if (hook := hooks.bind) is not None:
+        verbs["bind"] = HookVerb(hook, decode_binding, lambda args, now: (args, now), _respond_bind)
     return verbs
+
+
+def _of_candidates(args: ExtenderArgs, now: float) -> tuple[Any, ...]:
+    return args.pod, args.candidates, now
+
+
+def _of_offered(args: PreemptionArgs, now: float) -> tuple[Any, ...]:
+    return args.pod, args.victims.keys(), now
+
+
+def _of_victims(args: PreemptionArgs, now: float) -> tuple[Any, ...]:
+    return args.pod, MappingProxyType(args.victims), now
 
 
 def _respond_filter(args: ExtenderArgs, hook_result: object, now: float) -> tuple[bytes, Record]:
