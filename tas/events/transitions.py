@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+import msgspec
+
 from tas.enforcing.labels import is_in_our_form, policy_name
 from tas.events.announcements import Announcements, Thing
 from tas.events.data import (
@@ -170,7 +172,7 @@ class _Strategy(NamedTuple):
         if is_stale or before is None:  # without a state before, there never was a fresh sample
             return None
         kept = self.strategy.kept_since
-        since = None if kept is None else datetime.fromtimestamp(kept, UTC)
+        since = None if kept is None else _time(kept)
         return MetricStale(**self._names(), state=before.value, kept_since=since)
 
     def _restates(self, node_created: float | None) -> bool:
@@ -249,23 +251,11 @@ def _removed(applied: LabelApplied, *, gone: bool) -> LabelRemoved:
 def _end(
     of: Publication, started: Event, reason: EndReason, *, time: float | None = None, value: str | None = None
 ) -> Event:
-    data = started.data
-    assert isinstance(data, ViolationStarted)
-    return of.event(
-        ViolationEnded(
-            node=data.node,
-            node_uid=data.node_uid,
-            namespace=data.namespace,
-            policy=data.policy,
-            strategy=data.strategy,
-            policy_uid=data.policy_uid,
-            generation=data.generation,
-            reason=reason,
-            value=data.value if value is None else value,
-            since=_time(started.time),
-        ),
-        time=time,
-    )
+    fields = msgspec.structs.asdict(started.data)
+    about = {name: fields[name] for name in ViolationEnded.__struct_fields__ if name in fields}
+    if value is not None:
+        about["value"] = value
+    return of.event(ViolationEnded(**about, reason=reason, since=_time(started.time)), time=time)
 
 
 def of_labels(
