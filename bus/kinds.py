@@ -13,7 +13,6 @@ from bus.records import (
     devices,
     leases,
     nodes,
-    outstanding,
     pods,
     policies,
     refusals,
@@ -187,8 +186,8 @@ OUTSTANDING: RecordKind[str, Announcements] = RecordKind(
     bucket=buckets.BREAKERS,
     key=str,
     parse_key=lambda key: key if key == buckets.OUTSTANDING_KEY else None,
-    encode=outstanding.encode_outstanding,
-    decode=lambda _, data: outstanding.decode_outstanding(data),
+    encode=breakers.encode_outstanding,
+    decode=lambda _, data: breakers.decode_outstanding(data),
     keys=buckets.OUTSTANDING_KEY,
 )
 """`_outstanding`, its only key."""

@@ -144,10 +144,7 @@ def node_table_key(key: TableKey) -> str:
 
 
 def parse_node_table_key(key: str) -> TableKey | None:
-    """The source and the part that a key of a table in NODES names; None for another key.
-
-    Raises InvalidInputError.
-    """
+    """The source and the part that a key of a table in NODES names; None for another key. Raises InvalidInputError."""
     if not key.startswith(_TABLE):
         return None
     if (found := _table_key(key.removeprefix(_TABLE))) is None:

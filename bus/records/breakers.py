@@ -1,4 +1,6 @@
-"""The breakers and the pause, in BREAKERS."""
+"""The breakers, the pause and the announcements of outstanding verdicts, in BREAKERS."""
+
+from collections.abc import Mapping
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -6,6 +8,7 @@ from msgspec import UNSET, UnsetType
 from bus.records.codec import Time, as_stored, encode, from_stored, reader
 from tas.errors import InvalidInputError, line_of
 from tas.verdict.brake import Breaker, Pause, Trip
+from tas.verdict.outstanding import MAX_ANNOUNCED, Announcement, Announcements
 
 
 class _Trip(msgspec.Struct, kw_only=True):
@@ -26,8 +29,13 @@ class _Pause(msgspec.Struct, kw_only=True, omit_defaults=True):
     reason: str = ""
 
 
+class _Outstanding(msgspec.Struct, kw_only=True):
+    evaluate: Mapping[str, Announcement]
+
+
 _read_breaker = reader("breaker", _Breaker)
 _read_pause = reader("pause", _Pause)
+_read_outstanding = reader("outstanding verdicts", _Outstanding)
 
 
 def encode_breaker(breaker: Breaker) -> bytes:
@@ -57,3 +65,16 @@ def decode_pause(data: bytes) -> Pause:
     """The inverse of `encode_pause`, with texts of one line. Raises InvalidInputError."""
     stored = _read_pause(data)
     return from_stored(Pause, stored, by=line_of(stored.by), reason=line_of(stored.reason))
+
+
+def encode_outstanding(announcements: Announcements) -> bytes:
+    """The value of `_outstanding` in BREAKERS."""
+    return encode(_Outstanding(evaluate=dict(announcements)))
+
+
+def decode_outstanding(data: bytes) -> Announcements:
+    """The inverse of `encode_outstanding`. Raises InvalidInputError."""
+    found = _read_outstanding(data).evaluate
+    if len(found) > MAX_ANNOUNCED:
+        raise InvalidInputError("outstanding verdicts", "evaluate", str(len(found)), f"more than {MAX_ANNOUNCED}")
+    return found

@@ -31,10 +31,7 @@ def waits_for_cards(*, reason: str, message: str) -> bool:
 
 
 class _Node(NamedTuple):
-    """A node whose cards and hold are known.
-
-    `holders` are the uids of the pods that have cards.
-    """
+    """A node whose cards and hold are known. `holders` are the uids of the pods that have cards."""
 
     uid: str
     inventory: Inventory

@@ -20,12 +20,11 @@ import msgspec
 from bus.kinds import NODE_HOLDS, NODE_VERDICTS
 from bus.records.agents import decode_learned
 from bus.records.allocations import decode_allocation
-from bus.records.breakers import decode_breaker, decode_pause
+from bus.records.breakers import decode_breaker, decode_outstanding, decode_pause
 from bus.records.devices import decode_hold, decode_inventory
 from bus.records.leases import decode_lease
 from bus.records.nodes import decode_node_facts, decode_node_release, decode_node_samples
 from bus.records.outcomes import decode_outcome
-from bus.records.outstanding import decode_outstanding
 from bus.records.pods import decode_pod
 from bus.records.policies import decode_policy
 from bus.records.refusals import decode_refused_labels, decode_refused_marks

@@ -14,7 +14,14 @@ from bus.connection import DEFAULT_VALUE_BYTES
 from bus.kinds import NODE_SAMPLES
 from bus.records.agents import LearnedState, decode_learned, encode_learned
 from bus.records.allocations import decode_allocation
-from bus.records.breakers import decode_breaker, decode_pause, encode_breaker, encode_pause
+from bus.records.breakers import (
+    decode_breaker,
+    decode_outstanding,
+    decode_pause,
+    encode_breaker,
+    encode_outstanding,
+    encode_pause,
+)
 from bus.records.codec import encode
 from bus.records.devices import NodeHold, NodeInventory, decode_hold, decode_inventory
 from bus.records.nodes import (
@@ -26,7 +33,6 @@ from bus.records.nodes import (
     decode_node_samples,
 )
 from bus.records.outcomes import decode_outcome, encode_outcome
-from bus.records.outstanding import decode_outstanding, encode_outstanding
 from bus.records.pods import PodRecord, decode_pod
 from bus.records.policies import PolicyRecord, decode_policy, encode_policy
 from bus.records.refusals import (
