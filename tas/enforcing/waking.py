@@ -16,7 +16,7 @@ that passes will do: the nodes that recovered last come first, then the others i
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from math import inf
-from typing import NamedTuple
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from tas.enforcing.pod import PodKey
 from tas.policy.policy import PolicyKey, StrategyType
@@ -81,42 +81,62 @@ class Wake(NamedTuple):
     uid: str
 
 
-class WakeTimes:
-    """When the next wake is due. Times are monotonic seconds; it holds three numbers.
+N = TypeVar("N", bound="_Named")
+
+
+class _Named(Protocol):
+    @property
+    def uid(self) -> str: ...
+
+
+class NodeWakes(Generic[N]):
+    """The nodes, and when the next wake is due. Times are monotonic seconds. A subclass knows who waits.
 
     Attributes:
-        due: When the next wake is due; None: not before something changes.
+        due: When `take` must be called; None: not before something changes.
     """
 
     def __init__(self) -> None:
         self.due: float | None = None
+        self._nodes: OrderedDict[str, N] = OrderedDict()  # the next one to be annotated first
         self._number = 0  # of the wake that is due
         self._not_before = 0.0
 
-    def at_once(self, at: float) -> None:
-        """Has a wake due now, or `SPACING` after the last one."""
-        self._begin(max(at, self._not_before), 0)
+    @property
+    def waiting(self) -> int:
+        """The number of pods that wait."""
+        raise NotImplementedError
+
+    def drop_node(self, name: str) -> None:
+        """Forgets a node; an unknown one is fine."""
+        self._nodes.pop(name, None)
 
     def soon(self, at: float) -> None:
-        """Has a wake due within `SOON`, and its repetitions begin again."""
+        """Has a wake due within `SOON`, and its repetitions begin again: something changed that may help a pod."""
         self._begin(at + SOON, len(QUICK))
 
-    def is_due(self, at: float) -> bool:
-        """Whether it is time for a wake."""
-        return self.due is not None and self.due <= at
-
-    def go_on(self, at: float, nodes: int) -> None:
-        """Has the next wake due after the pause that follows this one, in a cluster of so many nodes."""
-        self.due = at + pause(self._number, nodes)
+    def take(self, at: float) -> Wake | None:
+        """The node to annotate now, if a wake is due, a pod waits and there is a node that may help such a pod."""
+        if self.due is None or self.due > at:
+            return None
+        if not self.waiting:
+            self.due = None
+            return None
+        self.due = at + pause(self._number, len(self._nodes))
         self._number += 1
+        for name, node in self._nodes.items():
+            if self._may_help(node):
+                self._not_before = at + SPACING
+                self._nodes.move_to_end(name)
+                return Wake(name, node.uid)
+        return None
 
-    def woken(self, at: float) -> None:
-        """Notes that a node is annotated now."""
-        self._not_before = at + SPACING
+    def _may_help(self, _node: N) -> bool:
+        return True
 
-    def end(self) -> None:
-        """Nobody waits: no wake is due."""
-        self.due = None
+    def _at_once(self, at: float) -> None:
+        """Has a wake due now, or `SPACING` after the last one."""
+        self._begin(max(at, self._not_before), 0)
 
     def _begin(self, due: float, number: int) -> None:
         """Begins the schedule with this number, unless it is not as far, and never postpones a wake."""
@@ -125,29 +145,23 @@ class WakeTimes:
         self.due, self._number = min(self.due, due), min(self._number, number)
 
 
-class Wakes:
-    """The pods that wait, the nodes, and when the next wake is due. Times are monotonic seconds.
+class Wakes(NodeWakes[Node]):
+    """The pods that wait for their policy, and the nodes.
 
     It holds a number of seconds for each policy that recovered lately, the policy of each waiting pod, and for each
     node the policies that reject it.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self._pods: dict[PodKey, tuple[PolicyKey, float]] = {}
         self._awaited: Counter[PolicyKey] = Counter()
-        self._nodes: OrderedDict[str, Node] = OrderedDict()  # the next one to be annotated first
         self._recovered: dict[PolicyKey, float] = {}
-        self._times = WakeTimes()
 
     @property
     def waiting(self) -> int:
         """The number of pods that wait for their policy."""
         return len(self._pods)
-
-    @property
-    def due(self) -> float | None:
-        """When `take` must be called; None: not before something changes."""
-        return self._times.due
 
     def set_pod(self, pod: PodKey, policy: PolicyKey, since: float, *, at: float) -> None:
         """Notes that a pod waits for its policy, `since` seconds since 1970."""
@@ -158,7 +172,7 @@ class Wakes:
         self._awaited[policy] += 1
         # The recovery may have come between the rejection of the pod and the news of the rejection.
         if at - self._recovered.get(policy, -inf) <= sum(QUICK):
-            self._times.at_once(at)
+            self._at_once(at)
         else:
             self.soon(at)
 
@@ -180,7 +194,7 @@ class Wakes:
         before, node = self._nodes.get(name), Node(uid, rejecting(policies))
         self._nodes[name] = node
         if before is None or before.uid != uid:
-            if self._passes_an_awaited(node):
+            if self._may_help(node):
                 self.soon(at)
             return
         recovered = before.rejecting - node.rejecting
@@ -190,30 +204,7 @@ class Wakes:
         self._recovered |= dict.fromkeys(recovered, at)
         self._nodes.move_to_end(name, last=False)
         if not self._awaited.keys().isdisjoint(recovered):
-            self._times.at_once(at)
+            self._at_once(at)
 
-    def drop_node(self, name: str) -> None:
-        """Forgets a deleted node."""
-        self._nodes.pop(name, None)
-
-    def soon(self, at: float) -> None:
-        """Has a wake due within `SOON`, and its repetitions begin again: something changed that may help a pod."""
-        self._times.soon(at)
-
-    def take(self, at: float) -> Wake | None:
-        """The node to annotate now, if a wake is due, a pod waits and a node passes the policy of such a pod."""
-        if not self._times.is_due(at):
-            return None
-        if not self._pods:
-            self._times.end()
-            return None
-        self._times.go_on(at, len(self._nodes))
-        for name, node in self._nodes.items():
-            if self._passes_an_awaited(node):
-                self._times.woken(at)
-                self._nodes.move_to_end(name)
-                return Wake(name, node.uid)
-        return None
-
-    def _passes_an_awaited(self, node: Node) -> bool:
+    def _may_help(self, node: Node) -> bool:
         return not self._awaited.keys() <= node.rejecting

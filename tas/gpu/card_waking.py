@@ -10,13 +10,12 @@ hold has changed on the bus, where `gpu` reads them too. The times are those of 
 - 5 s after a pod begins to wait, or a node becomes known; then less and less often, at last every minute.
 """
 
-from collections import OrderedDict
 from collections.abc import Collection, Set
 from math import inf
 from typing import NamedTuple
 
 from tas.enforcing.pod import UNSCHEDULABLE
-from tas.enforcing.waking import QUICK, Wake, WakeTimes
+from tas.enforcing.waking import QUICK, NodeWakes
 from tas.gpu.inventory import Inventory
 from tas.gpu.policy_facts import PolicyFacts
 from tas.gpu.refusal import TEXTS
@@ -39,27 +38,21 @@ class _Node(NamedTuple):
     holders: Set[str]
 
 
-class CardWakes:
-    """The pods that wait for cards, the nodes, and when the next wake is due. Times are monotonic seconds.
+class CardWakes(NodeWakes[_Node]):
+    """The pods that wait for cards, and the nodes.
 
     It holds the uid of each waiting pod, and for each node what the caller holds anyway.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self._pods: set[str] = set()
-        self._nodes: OrderedDict[str, _Node] = OrderedDict()  # the next one to be annotated first
         self._freed_at = -inf
-        self._times = WakeTimes()
 
     @property
     def waiting(self) -> int:
         """The number of pods that wait for cards."""
         return len(self._pods)
-
-    @property
-    def due(self) -> float | None:
-        """When `take` must be called; None: not before something changes."""
-        return self._times.due
 
     def set_pods(self, waiting: Collection[str], *, at: float) -> None:
         """Notes the uids of all pods that wait."""
@@ -75,7 +68,7 @@ class CardWakes:
         self._pods.add(uid)
         # The cards may have been free between the rejection of the pod and the news of the rejection.
         if at - self._freed_at <= sum(QUICK):
-            self._times.at_once(at)
+            self._at_once(at)
         else:
             self.soon(at)
 
@@ -98,31 +91,8 @@ class CardWakes:
         self._freed_at = at
         self._nodes.move_to_end(name, last=False)
         if self._pods:
-            self._times.at_once(at)
-
-    def drop_node(self, name: str) -> None:
-        """Forgets a node; an unknown one is fine."""
-        self._nodes.pop(name, None)
+            self._at_once(at)
 
     def drop_nodes(self) -> None:
         """Forgets all nodes: a new epoch of the bus brings them again."""
         self._nodes.clear()
-
-    def soon(self, at: float) -> None:
-        """Has a wake due soon: something changed that may help a pod."""
-        self._times.soon(at)
-
-    def take(self, at: float) -> Wake | None:
-        """The node to annotate now, if a wake is due, a pod waits and a node is known."""
-        if not self._times.is_due(at):
-            return None
-        if not self._pods:
-            self._times.end()
-            return None
-        self._times.go_on(at, len(self._nodes))
-        if not self._nodes:
-            return None
-        name, node = next(iter(self._nodes.items()))
-        self._nodes.move_to_end(name)
-        self._times.woken(at)
-        return Wake(name, node.uid)
