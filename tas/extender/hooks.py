@@ -57,15 +57,15 @@ class HookVerb:
 def hook_verbs(hooks: Hooks) -> Mapping[str, HookVerb]:
     """The verbs served by these hooks, by the last part of the path."""
     verbs = {}
-    if (hook := hooks.filter) is not None:
-        verbs["filter"] = HookVerb(hook, answer_filter.decode, _of_candidates, _respond_filter)
-        verbs["preempt"] = HookVerb(hook, answer_preempt.decode, _of_offered, _respond_preempt_by_filter)
-    if (hook := hooks.score) is not None:
-        verbs["prioritize"] = HookVerb(hook, answer_prioritize.decode, _of_candidates, _respond_score)
-    if (hook := hooks.preempt) is not None:
-        verbs["preempt"] = HookVerb(hook, answer_preempt.decode, _of_victims, _respond_preempt)
-    if (hook := hooks.bind) is not None:
-        verbs["bind"] = HookVerb(hook, decode_binding, lambda args, now: (args, now), _respond_bind)
+    if hooks.filter is not None:
+        verbs["filter"] = HookVerb(hooks.filter, answer_filter.decode, _of_candidates, _respond_filter)
+        verbs["preempt"] = HookVerb(hooks.filter, answer_preempt.decode, _of_offered, _respond_preempt_by_filter)
+    if hooks.score is not None:
+        verbs["prioritize"] = HookVerb(hooks.score, answer_prioritize.decode, _of_candidates, _respond_score)
+    if hooks.preempt is not None:
+        verbs["preempt"] = HookVerb(hooks.preempt, answer_preempt.decode, _of_victims, _respond_preempt)
+    if hooks.bind is not None:
+        verbs["bind"] = HookVerb(hooks.bind, decode_binding, lambda args, now: (args, now), _respond_bind)
     return verbs
 
 
