@@ -92,17 +92,13 @@ class SafeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     cpu: tuple[Usage, ...] = CPU
     memory: tuple[Usage, ...] = MEMORY
 
-    def usages(self) -> dict[str, tuple[Usage, ...]]:
-        """The metrics of each resource that has some."""
-        return usages_of(self.cpu, self.memory)
-
 
 class _Safe(Agent):
     Options: ClassVar[type[SafeOptions]] = SafeOptions
 
     def __init__(self, options: SafeOptions) -> None:
         self._options = options
-        self._usages = options.usages()
+        self._usages = usages_of(options.cpu, options.memory)
 
     @property
     def needs(self) -> Needs:

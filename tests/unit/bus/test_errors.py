@@ -2,7 +2,17 @@
 
 import pytest
 
-from bus.errors import BusError, ConflictError, FullError, RefusedError, UnavailableError, jetstream_error
+from bus.errors import (
+    CONSUMER_NOT_FOUND,
+    MESSAGE_NOT_FOUND,
+    BusError,
+    ConflictError,
+    FullError,
+    RefusedError,
+    UnavailableError,
+    jetstream_error,
+    unless,
+)
 
 
 @pytest.mark.parametrize(
@@ -30,3 +40,17 @@ def test_each_code_has_its_error_class_facts_n7(status: int, code: int, expected
     assert type(error) is expected
     assert error.code == code
     assert str(error) == f"put: why ({code})"
+
+
+async def test_only_the_expected_code_is_no_error() -> None:
+    async def failing(code: int | None) -> str:
+        raise RefusedError("why", code=code)
+
+    async def answered() -> str:
+        return "found"
+
+    assert await unless(MESSAGE_NOT_FOUND, answered()) == "found"
+    assert await unless(MESSAGE_NOT_FOUND, failing(MESSAGE_NOT_FOUND)) is None
+    for other in (CONSUMER_NOT_FOUND, None):
+        with pytest.raises(RefusedError):
+            await unless(MESSAGE_NOT_FOUND, failing(other))
