@@ -152,6 +152,14 @@ def test_an_event_has_the_time_of_the_transition_and_not_of_its_publication() ->
     assert (ended.data.reason, ended.data.since.timestamp()) == (EndReason.MET, 5.0)
 
 
+def test_a_violation_that_is_met_ends_with_the_value_that_meets_the_rule() -> None:
+    publisher = Publisher()
+    publisher.verdict(verdict({"p": replace(strategy(VIOLATED, MET), value="90")}))
+    (ended,) = publisher.verdict(verdict({"p": replace(strategy(MET, VIOLATED), value="40")}))
+    assert isinstance(ended.data, ViolationEnded)
+    assert ended.data.value == "40"
+
+
 def test_a_violation_ends_with_its_policy_and_with_its_node() -> None:
     publisher = Publisher()
     publisher.verdict(verdict({"p": strategy(VIOLATED), "q": strategy(VIOLATED)}))
