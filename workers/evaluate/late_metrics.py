@@ -26,6 +26,9 @@ LONGEST_PAUSE_SECONDS = 30.0
 AT_ONCE = 100
 """So many nodes, whose samples did not come in tables, are looked at in one piece."""
 
+POLICIES_AT_ONCE = 10
+"""So many policies are looked at in one piece, of at most 320 rules each: a namespace may have 100,000 rules."""
+
 
 class LateMetrics(Collector):
     """Looks again and again. The work goes by metrics and tables, and by nodes that have samples of their own."""
@@ -47,7 +50,7 @@ class LateMetrics(Collector):
     async def _look(self) -> float:
         """Returns the seconds until the next look: by its own work, and not by that of the tasks that run between."""
         self._worked, self._began = 0.0, time.monotonic()
-        limits = self._limits()
+        limits = await self._limits()
         newest = await self._newest(limits)
         is_complete = self._followed.unready() is None
         self.found = self._paces.late(newest, limits, time.time()) if is_complete else ()
@@ -59,10 +62,12 @@ class LateMetrics(Collector):
         await asyncio.sleep(0)
         self._began = time.monotonic()
 
-    def _limits(self) -> dict[Series, float]:
+    async def _limits(self) -> dict[Series, float]:
         """The metrics that policies read, each with the longest time after which a policy counts it as stale."""
         view, found = self._followed.view, dict[Series, float]()
-        for index in view.policies.values():
+        for number, index in enumerate(list(view.policies.values())):
+            if number % POLICIES_AT_ONCE == 0:
+                await self._let_others_run()
             for use in metrics_of(index.policy):
                 series = use.metric, use.source or None
                 found[series] = max(view.stale_after(index.policy), found.get(series, 0.0))

@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
+from heapq import nsmallest
 from math import inf
 
 import structlog
@@ -18,7 +19,6 @@ from bus.buckets import NODES, POLICIES
 from bus.connection import Bus
 from bus.errors import ConflictError
 from bus.record_kind import Unreadable
-from bus.records.policies import PolicyRecord
 from tas.policy.policy import PolicyKey
 from tas.samples.freshness import kept_from
 from tas.samples.sample import NodeSamples
@@ -42,7 +42,7 @@ from tas.verdict.knowledge import (
 )
 from tas.verdict.outstanding import sets_more
 from tas.verdict.pending import Touched
-from tas.verdict.size import PolicySize, left_out, policy_size
+from tas.verdict.size import VerdictRoom, policy_size
 from tas.verdict.verdict import NodeVerdict, PolicyVerdict
 from tas.verdict.watched import UnmetLabels, watched
 from workers.evaluate.read_index import ReadIndex
@@ -54,6 +54,9 @@ log = structlog.get_logger("evaluate")
 
 POLICY_BATCH = 20
 """After so many policies other tasks may run: an extender may answer requests in the same process."""
+
+MAX_LOGGED = 10
+"""Of so many policies that are left out at once each has a line."""
 
 BEHIND_SECONDS = 0.5
 """After so long, a stored verdict that is newer than what this replica knows is compared with the server."""
@@ -100,8 +103,8 @@ class NodeEvaluation:
         self.noted_since = inf
         self.unmet = UnmetLabels()
         self.left_out: frozenset[PolicyKey] = frozenset()
-        self._sizes: dict[PolicyKey, tuple[PolicyRecord, PolicySize]] = {}
-        self._fitted = (-1, -1)
+        self._room = VerdictRoom()
+        self._uids: dict[PolicyKey, str] = {}
         self._bus = bus
         self._followed = followed
         self._verdicts = verdicts
@@ -116,26 +119,27 @@ class NodeEvaluation:
 
         Returns the policies that are newly left out, or not any more.
         """
-        limit, records = self._bus.max_value_bytes, self._followed.records
-        if (current := (self._followed.records_changes, limit)) == self._fitted:
-            return frozenset()
-        self._fitted = current
-        sizes: dict[PolicyKey, tuple[PolicyRecord, PolicySize]] = {}
+        changed, limit = self._followed.changed_records, self._bus.max_value_bytes
         now = time.time()
-        for key in self._sizes.keys() - records.keys():
-            self.unmet.count(key, (), now)
-        for key, record in records.items():
-            known = self._sizes.get(key)
-            if known is None or known[0] is not record:
-                if known is not None and known[0].uid != record.uid:
-                    self.unmet.count(key, (), now)
-                known = record, policy_size(record.policy, uid=record.uid, created=record.created)
+        for key in changed:
+            record = self._followed.records.get(key)
+            known_uid = self._uids.pop(key, None)
+            if record is None or known_uid not in (None, record.uid):
+                self.unmet.count(key, (), now)
+            if record is None:
+                self._room.remove(key)
+            else:
+                self._uids[key] = record.uid
+                self._room.put(policy_size(record.policy, uid=record.uid, created=record.created))
                 self.unmet.count(key, labels_with_clear_for(record.policy), now)
-            sizes[key] = known
-        before, self._sizes = self.left_out, sizes
-        self.left_out = left_out((size for _, size in sizes.values()), limit)
-        for key in sorted(self.left_out - before):
-            log.warning("policy_left_out", policy=str(key), bytes=sizes[key][1].bytes, limit=limit)
+        changed.clear()
+        before, self.left_out = self.left_out, self._room.left_out(limit)
+        if self.left_out is before:
+            return frozenset()
+        new = self.left_out - before
+        for key in nsmallest(MAX_LOGGED, new):
+            size, more = self._room.size_of(key), max(0, len(new) - MAX_LOGGED)
+            log.warning("policy_left_out", policy=str(key), bytes=size, limit=limit, more=more)
         return self.left_out ^ before
 
     def note_unmet(self, node: str, key: PolicyKey, *, missed: bool) -> None:

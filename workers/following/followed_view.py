@@ -58,7 +58,7 @@ class FollowedView:
         view: The state of nodes and policies.
         watches: The state of the watch of each bucket, by its name.
         records: The stored record of each policy, with its problems.
-        records_changes: How often `records` has changed.
+        changed_records: With `verdicts`: the keys of `records` that have changed; its reader clears it.
         node_uids: The uid of each node of the API server.
         nodes_since: Since when the view has had the node of this uid, in seconds since 1970 by this replica's clock.
         node_revisions: The last revision of the entries of each node with facts or samples, in the current epoch of
@@ -83,7 +83,7 @@ class FollowedView:
         self._listeners: list[Callable[[], None]] = []
         self._following = SharedTask(self._follow)
         self.records: dict[PolicyKey, PolicyRecord] = {}
-        self.records_changes = 0
+        self.changed_records: set[PolicyKey] = set()
         self.node_uids: dict[str, str] = {}
         self.nodes_since: dict[str, float] = {}
         self.node_revisions: dict[str, int] = {}
@@ -210,7 +210,7 @@ class FollowedView:
     def _set_policy(self, key: PolicyKey, record: PolicyRecord) -> None:
         known = self.records.get(key)
         self.records[key] = record
-        self.records_changes += 1
+        self._note_record(key)
         if self.completed.is_set():
             self.view.set_policy(record.policy, time.time())
             self._follow_pods()
@@ -362,8 +362,12 @@ class FollowedView:
 
     def _drop_policy(self, key: PolicyKey) -> None:
         self.records.pop(key, None)
-        self.records_changes += 1
+        self._note_record(key)
         self.view.drop_policy(key)
+
+    def _note_record(self, key: PolicyKey) -> None:
+        if self._notes_unseen:
+            self.changed_records.add(key)
 
     def _drop_facts(self, node: str) -> None:
         self.node_uids.pop(node, None)

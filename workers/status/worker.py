@@ -39,7 +39,7 @@ from tas.processes.process import NotReady
 from tas.verdict.brake import ALL, UNREADABLE_BREAKER, UNREADABLE_PAUSE, Breaker, Pause, freeze_of
 from tas.verdict.ownership import LABEL_STRATEGIES, Claim, Claims, claim_of, owner_of
 from tas.verdict.refused import RefusedLabel, refused_problems
-from tas.verdict.size import PolicySize, left_out, no_room, policy_size
+from tas.verdict.size import PolicySize, VerdictRoom, no_room, policy_size
 from tas.verdict.status import (
     MAX_NAMES,
     NOT_READY,
@@ -236,6 +236,7 @@ class _Following:
         self.breakers: dict[str, Breaker] = {}  # by name of the policies
         self.pause: Pause | None = None
         self.changed: set[PolicyKey] = set()
+        self._room = VerdictRoom()
         self._left_out: frozenset[PolicyKey] = frozenset()
         self._writer = writer
         self._default_stale_after = writer._default_stale_after
@@ -323,8 +324,9 @@ class _Following:
                 all_checked_at = now
                 self.changed.update(self.policies)
             before, limit = self._left_out, self._writer._bus.max_value_bytes
-            self._left_out = left_out((written.size for written in self.policies.values()), limit)
-            self.changed |= before ^ self._left_out
+            self._left_out = self._room.left_out(limit)
+            if self._left_out is not before:
+                self.changed |= before ^ self._left_out
             due = {key for key in self.changed if now - self._patched.get(key, float("-inf")) >= PATCH_SECONDS}
             self.changed -= due
             to_check = [written for key in sorted(due) if (written := self.policies.get(key)) is not None]
@@ -360,10 +362,12 @@ class _Following:
         """Stores the current state of a policy."""
         written = _Written(found)
         self.policies[written.policy.key] = written
+        self._room.put(written.size)
         self.claims.set(written.policy.key, written.claim)
 
     def _listed(self, listing: Listing[PolicyObject]) -> None:
         self.policies.clear()
+        self._room.clear()
         self.claims.clear()
         self._writer.not_ready.clear()
         self._writer._patches.forget()
@@ -376,6 +380,7 @@ class _Following:
         key = PolicyKey(metadata.namespace, metadata.name)
         if change.type is ChangeType.DELETED:
             self.policies.pop(key, None)
+            self._room.remove(key)
             self.claims.drop(key)
             self._patched.pop(key, None)
             self._writer.not_ready.pop(key, None)

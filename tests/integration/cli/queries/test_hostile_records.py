@@ -10,7 +10,7 @@ from copy import deepcopy
 from datetime import UTC, datetime
 from typing import Any
 
-from bus.buckets import BREAKERS, EVENTS, HOLDS, NODES, PODS, POLICIES, REFUSALS, SOURCES, VERDICTS, Bucket
+from bus.buckets import BREAKERS, EVENTS, HOLDS, NODES, PODS, POLICIES, REFUSALS, SOURCES, VERDICTS, WORKERS, Bucket
 from bus.connection import Bus
 from bus.records.codec import encode
 from cli.queries.get import MAX_VALUES
@@ -41,6 +41,8 @@ RECORDS: tuple[tuple[str, Bucket, str], ...] = (
     ("verdict", VERDICTS, "{}"),
     ("breaker", BREAKERS, "{}"),
     ("refused-labels", REFUSALS, "{}"),
+    ("process", WORKERS, "all.{}"),
+    ("expected", WORKERS, "_expected.{}"),
 )
 
 DEEP: Any = []
