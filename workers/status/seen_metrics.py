@@ -6,7 +6,7 @@ metrics, and lets other tasks run in between. Of a table only the readings of co
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from math import inf
 from typing import NamedTuple, TypeVar
 
@@ -22,6 +22,12 @@ V = TypeVar("V")
 
 NODE_BATCH = 32
 """After so many nodes other tasks may run (a millisecond, at 20 metrics a node)."""
+
+USE_BATCH = 1000
+"""After so many metrics of policies other tasks may run."""
+
+_Missing = dict[str, dict[MetricUse, float]]
+"""By metric, what was not found fresh yet, with the seconds after which a sample is stale."""
 
 
 class _Seen(NamedTuple):
@@ -70,20 +76,22 @@ class SeenMetrics:
     async def search(self, uses: Mapping[MetricUse, float], now: float) -> None:
         """Searches fresh samples of metrics, each with the seconds after which a sample is stale."""
         self._at = now
-        missing = self._missing(uses)
+        missing: _Missing = {}
+        for number, (use, stale_after) in enumerate(uses.items(), 1):
+            if not self._is_fresh(use, stale_after):
+                missing.setdefault(use.metric, {})[use] = stale_after
+            if number % USE_BATCH == 0:
+                await asyncio.sleep(0)
         self._newest = {use: self._newest[use] for use in uses.keys() & self._newest.keys()}
         for table in list(self._tables.values()):
             if not missing:
                 return
-            of_source = [use for use in missing if use.source in ("", table.key.source)]
-            if self._find(of_source, table, _seen_in_table):
-                missing = self._missing(missing)
+            self._find(missing, table, _seen_in_table, sources=("", table.key.source))
             await asyncio.sleep(0)
         for number, entry in enumerate(list(self._nodes.values()), 1):
             if not missing:
                 return
-            if self._find(missing, entry, _seen_of_node):
-                missing = self._missing(missing)
+            self._find(missing, entry, _seen_of_node)
             if number % NODE_BATCH == 0:
                 await asyncio.sleep(0)
 
@@ -91,26 +99,39 @@ class SeenMetrics:
         """The metrics of `uses` without a fresh sample at the last search."""
         return [use for use in uses if not self._is_fresh(use, stale_after)]
 
-    def _missing(self, uses: Mapping[MetricUse, float]) -> Mapping[MetricUse, float]:
-        return {use: stale_after for use, stale_after in uses.items() if not self._is_fresh(use, stale_after)}
-
     def _is_fresh(self, use: MetricUse, stale_after: float) -> bool:
         seen = self._newest.get(use)
         return seen is not None and seen.is_fresh(stale_after, self._at)
 
     def _find(
-        self, uses: Iterable[MetricUse], entry: Entry[K, V], seen_in: Callable[[V, MetricUse], _Seen | None]
-    ) -> bool:
-        """Notes the samples of `uses` in a record; returns whether the record may have any."""
-        named = [use for use in uses if entry.mentions(use.metric)]
+        self,
+        missing: _Missing,
+        entry: Entry[K, V],
+        seen_in: Callable[[V, MetricUse], _Seen | None],
+        *,
+        sources: Collection[str] = (),
+    ) -> None:
+        """Notes the samples of a record, and removes what is fresh. The record has samples of `sources`; empty: of any.
+
+        The work goes by the record: an author may have invented thousands of metrics.
+        """
+        named = [
+            use
+            for metric in entry.mentioned(missing.keys())
+            for use in missing[metric]
+            if not sources or use.source in sources
+        ]
         record = entry.readable() if named else None
         if record is None:
-            return False
+            return
         for use in named:
             seen = seen_in(record, use)
             if seen is not None:
                 self._newest[use] = max(seen, self._newest.get(use, seen))
-        return True
+            if self._is_fresh(use, missing[use.metric][use]):
+                del missing[use.metric][use]
+                if not missing[use.metric]:
+                    del missing[use.metric]
 
 
 def _seen_of_node(stored: StoredSamples, use: MetricUse) -> _Seen | None:

@@ -79,6 +79,12 @@ CHECK_ALL_SECONDS = 5.0
 PACE_SECONDS = 0.25
 """How long entries of the bus are gathered: a check is later anyway."""
 
+POLICY_BATCH = 10
+"""After so many policies other tasks may run: an author may have thousands, with 100,000 rules."""
+
+PATCH_BATCH = 100
+"""The most policies that wait for their turn to be patched: each is a task."""
+
 MAX_CONCURRENT = 4
 """Statuses that are patched at the same time."""
 
@@ -330,13 +336,17 @@ class _Following:
             due = {key for key in self.changed if now - self._patched.get(key, float("-inf")) >= PATCH_SECONDS}
             self.changed -= due
             to_check = [written for key in sorted(due) if (written := self.policies.get(key)) is not None]
-            await self._seen.search(self._uses(to_check), time.time())
-            await asyncio.gather(*(self._patch(written, slots) for written in to_check))
+            await self._seen.search(await self._uses(to_check), time.time())
+            for start in range(0, len(to_check), PATCH_BATCH):
+                some = to_check[start : start + PATCH_BATCH]
+                await asyncio.gather(*(self._patch(written, slots) for written in some))
 
-    def _uses(self, policies: Iterable[_Written]) -> dict[MetricUse, float]:
+    async def _uses(self, policies: Iterable[_Written]) -> dict[MetricUse, float]:
         """The metrics of the policies' rules, with the shortest `staleAfter` for each."""
         uses: dict[MetricUse, float] = {}
-        for written in policies:
+        for number, written in enumerate(policies, 1):
+            if number % POLICY_BATCH == 0:
+                await asyncio.sleep(0)
             for use in metrics_of(written.policy):
                 uses[use] = min(self._stale_after(written.policy), uses.get(use, inf))
         return uses

@@ -12,7 +12,7 @@ from bus import kinds
 from bus.buckets import NODES, POLICIES, SYNCED, Bucket
 from bus.entry import RawEntry
 from bus.kinds import NODE_FACTS, NODE_SAMPLES, NODE_TABLES, NODE_VERDICTS, POD_RECORDS, POLICY_RECORDS, synced_of
-from bus.record_kind import Entry, RecordKind, Unreadable, hand_on
+from bus.record_kind import FEW_TEXTS, Entry, RecordKind, Unreadable, hand_on
 from bus.records.nodes import NodeFacts
 from tas.errors import InvalidInputError
 from tas.policy.policy import PolicyKey, StrategyType
@@ -132,12 +132,15 @@ def test_a_key_that_never_existed_is_absent_at_revision_0() -> None:
     )
 
 
-def test_mentions_works_without_decoding() -> None:
+@pytest.mark.parametrize("others", [0, FEW_TEXTS])
+def test_what_is_mentioned_is_found_without_decoding(others: int) -> None:
     taken = Taken()
     taken.take("node-1.facts", b'{"zone": unreadable')
     taken.take("node-1.facts", None)
     written, gone = taken.facts
-    assert (written.mentions("zone"), written.mentions("zon"), gone.mentions("zone")) == (True, False, False)
+    texts = {"zone", "zon", "", *(f"x{number}" for number in range(others))} - ({""} if others else set())
+    assert list(written.mentioned(texts)) == ["zone"]
+    assert not gone.mentioned(texts)
     assert taken.invalid == []
 
 

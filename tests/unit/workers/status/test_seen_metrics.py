@@ -1,7 +1,9 @@
 """Whether any node has a fresh sample of a metric, and what the search costs."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -15,7 +17,7 @@ from tas.samples.sample import Scrape
 from tas.samples.table import Column, Reading, Table, TableKey
 from tas.values.quantity import Quantity
 from tas.verdict.status import MetricUse
-from workers.status.seen_metrics import NODE_BATCH, SeenMetrics
+from workers.status.seen_metrics import NODE_BATCH, USE_BATCH, SeenMetrics
 
 NOW = 1_800_000_000.0
 STALE = 120.0
@@ -174,3 +176,35 @@ async def test_a_search_of_only_stale_samples_reads_each_node_once_and_lets_othe
     assert await unseen(seen, *uses) == uses
     beside.cancel()
     assert slots == pytest.approx(nodes / NODE_BATCH, abs=2)
+
+
+async def test_the_metrics_that_an_author_has_invented_cost_work_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A namespace has room for 146,000 rules. 20,000 metrics, looked for in each record, took 7 s in one piece."""
+    reads = 0
+
+    def counted(json: Callable[[bytes], bytes], value: bytes) -> bytes:
+        nonlocal reads
+        reads += 1
+        return json(value)
+
+    for kind in ("NODE_SAMPLES", "NODE_TABLES"):
+        found = globals()[kind]
+        monkeypatch.setitem(globals(), kind, replace(found, json=partial(counted, found.json)))
+    seen = of(**{f"n{number}": node_samples("load", "x") for number in range(2 * NODE_BATCH)})
+    for part in range(4):
+        seen.take_table(table_entry("load5", part=part))
+    invented = [MetricUse(f"invented{number}") for number in range(3 * USE_BATCH)]
+    turns = 0
+
+    async def neighbour() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    beside = asyncio.create_task(neighbour())
+    honest = [LOAD, MetricUse("load5", "a")]
+    assert await unseen(seen, *honest, *invented) == invented
+    beside.cancel()
+    assert reads == 2 * NODE_BATCH + 4, "each record is searched once, whatever the number of metrics"
+    assert turns >= 3 + 4 + 2 - 1
