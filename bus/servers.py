@@ -12,6 +12,11 @@ ASK_SECONDS = 5.0
 QUIET_SECONDS = 1.0
 """After so long without another answer each server that can be reached has answered."""
 
+CONNECTIONS = 200
+"""So many connections fit one answer with the JWT of each user, of at most 4 KiB."""
+
+PAGES = 25
+
 T = TypeVar("T")
 
 
@@ -81,6 +86,19 @@ class _Account(msgspec.Struct):
     account_detail: _Detail | None = None
 
 
+class _Connection(msgspec.Struct):
+    jwt: str = ""
+
+
+class _Connections(msgspec.Struct):
+    total: int = 0
+    connections: list[_Connection] = []
+
+
+class _ConnectionsAnswer(msgspec.Struct):
+    data: _Connections | None = None
+
+
 class _VarzAnswer(msgspec.Struct):
     data: Varz
 
@@ -102,6 +120,21 @@ async def ask_servers(bus: Bus, account: str, publishers: str) -> list[BusServer
         BusServer(each.data, known.get(each.data.server_id, ""), of_publishers.get(each.data.server_id, ""))
         for each in varz
     ]
+
+
+async def connected_jwts(bus: Bus, account: str) -> set[str]:
+    """The JWTs by which users of an account are connected to each server now: of 5,000 connections at most.
+
+    The user as of `ask_servers`. Raises BusError.
+    """
+    found: set[str] = set()
+    for page in range(PAGES):
+        request = {"acc": account, "auth": True, "limit": CONNECTIONS, "offset": page * CONNECTIONS}
+        answers = [each.data for each in await _ask(bus, "CONNZ", request, _ConnectionsAnswer) if each.data is not None]
+        found |= {each.jwt for answer in answers for each in answer.connections if each.jwt}
+        if all(answer.total <= (page + 1) * CONNECTIONS for answer in answers):
+            break
+    return found
 
 
 async def _jwts(bus: Bus, account: str) -> dict[str, str]:

@@ -20,7 +20,7 @@ from bus.rights.roles import INBOX, PUBLISHERS, Permissions, Role, published
 NAME = "tas"
 """The name of the operator and of the account with the streams."""
 
-LOOKS = ("$SYS.REQ.SERVER.PING.VARZ", "$SYS.REQ.SERVER.PING.ACCOUNTZ")
+LOOKS = tuple(f"$SYS.REQ.SERVER.PING.{what}" for what in ("VARZ", "ACCOUNTZ", "CONNZ"))
 """The questions to which each server answers a user of the system account."""
 
 MENDS = (

@@ -25,9 +25,9 @@ from cli.options import settings_command
 from cli.output import echo
 from cli.rights.connecting import asked, connected
 from cli.rights.folder import AUTH, OperatorFolder, User
-from cli.rights.servers import absent_of, look, problem_of, servers_of, with_servers
+from cli.rights.servers import absent_of, earlier_connections, look, problem_of, servers_of, with_servers
 from tas.diagnosis.bus import check_bus
-from tas.diagnosis.finding import Missing, exit_code
+from tas.diagnosis.finding import Missing, exit_code, some
 from tas.errors import InvalidInputError
 from tas.values.nouns import counted
 from workers.discovery import bus_access, bus_url
@@ -114,9 +114,14 @@ async def _checked(settings: Settings, folder: OperatorFolder) -> int:
         echo(f"{AUTH}: does not have the rights and limits of this version: tas bus init {folder.path}")
         code = 1
     if folder.takes_earlier and not earlier:
+        try:
+            connections = await earlier_connections(folder, address, access)
+            still = f"still connected by such: {some(connections)}: give them their new files. " if connections else ""
+        except (BusError, ValueError) as error:
+            still = f"who is connected by such is not known: {error}. "
         echo(
             f"{AUTH}: servers take credentials of an earlier version, too, and no user in {folder.path} has such: "
-            f"when each program has its new ones: tas bus init {folder.path} --refuse-earlier"
+            f"{still}When each program has its new ones: tas bus init {folder.path} --refuse-earlier"
         )
         code = 1
     account, publishers = (jwt_in(folder.auth, each) for each in (folder.keys.account, folder.keys.publishers))

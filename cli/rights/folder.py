@@ -156,9 +156,14 @@ class OperatorFolder:
         known = {self.keys.account.public, self.keys.publishers.public}
         return any(user.role and user.claims.account not in known for user in self.users())
 
+    @property
+    def roles_by_key(self) -> dict[str, str]:
+        """Each role by the public key that signs its users."""
+        return {key.public: role for role, key in self.keys.roles.items()}
+
     def users(self) -> list[User]:
         """The users with a file, by name. Raises FilesError."""
-        roles = {key.public: role for role, key in self.keys.roles.items()}
+        roles = self.roles_by_key
         found: list[User] = []
         for file in sorted((self.path / "users").glob("*.creds")):
             try:

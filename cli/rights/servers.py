@@ -14,9 +14,10 @@ from bus.connection import Bus
 from bus.errors import BusError
 from bus.rights.access import Access
 from bus.rights.jwt import claims_of, is_same_but_for_time
-from bus.servers import BusServer, ask_servers
+from bus.rights.operator import user_claims
+from bus.servers import BusServer, ask_servers, connected_jwts
 from cli.rights.connecting import asked, connected
-from cli.rights.folder import AUTH, OperatorFolder
+from cli.rights.folder import AUTH, OperatorFolder, User
 from tas.diagnosis.bus import BusFacts, oldest
 from tas.diagnosis.finding import Missing, some
 from tas.values.nouns import counted
@@ -71,6 +72,21 @@ async def look(folder: OperatorFolder, addresses: Iterable[str], access: Access,
             except BusError as error:
                 found[shown] = Seen((), str(error))
     return found
+
+
+async def earlier_connections(folder: OperatorFolder, address: str, access: Access) -> list[str]:
+    """The names of the users who are connected by credentials of an earlier version now. Raises BusError."""
+    with tempfile.TemporaryDirectory() as private:
+        file = Path(private) / f"{LOOKER}.creds"
+        file.touch(0o600)
+        now = time.time()
+        file.write_text(folder.keys.looker(LOOKER, now=now, expires=now + LOOK_SECONDS))
+        question = partial(connected_jwts, account=folder.keys.account.public)
+        jwts = await asked(address, replace(access, credentials=file), question)
+    roles = folder.roles_by_key
+    claims = [user_claims(jwt) for jwt in jwts]
+    users = [User(file=file, claims=each, role=roles.get(each.issuer, "")) for each in claims]
+    return sorted({each.claims.name for each in users if folder.is_earlier(each)})
 
 
 async def _asked(bus: Bus, account: str, publishers: str) -> list[BusServer]:

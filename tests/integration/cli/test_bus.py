@@ -389,9 +389,13 @@ async def test_after_an_upgrade_programs_go_on_and_their_new_credentials_can_do_
         assert await answered(works)
         found = await check()
         assert not [line for line in found if before in line]
-        assert any(line.startswith("auth.conf: servers take credentials of an earlier version, too") for line in found)
+        (line,) = [
+            line for line in found if line.startswith("auth.conf: servers take credentials of an earlier version")
+        ]
+        assert "still connected" not in line
         for copy in stolen:
             await connect(copy)
+        assert any("still connected by such: a_b, probe, tas-evaluate: give them" in line for line in await check())
 
         strict = await tas("bus", "init", str(folder), "--refuse-earlier")
         assert (strict.code, "the Secrets in Kubernetes" in strict.out) == (0, True)
