@@ -140,7 +140,7 @@ class AnnotationWriter:
 
     def _apply_table(self, entry: Entry[TableKey, Table]) -> None:
         # Most tables have nothing that is written, and need not be decoded.
-        table = entry.readable() if any(map(entry.mentions, MEASURED)) else None
+        table = entry.readable() if entry.mentioned(MEASURED) else None
         if table is not None and (kept := needed_of_table(table)).nodes:
             self._tables[entry.key] = kept
         else:

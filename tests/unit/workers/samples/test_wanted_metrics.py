@@ -54,7 +54,7 @@ def test_an_author_who_names_other_metrics_all_the_time_takes_no_turn_of_another
         assert len(metrics) <= MAX_WANTED
         ever |= metrics
     assert len(ever) <= MAX_WANTED
-    use(wanted, "late", "p", HONEST[:1] + ["late"])
+    use(wanted, "late", "p", [*HONEST[:1], "late"])
     assert "late" in wanted.of("prometheus")
     clock.now += MAX_SAMPLE_AGE
     assert "bad49-0" in wanted.of("prometheus"), "the places of the earlier ones are free"
