@@ -32,7 +32,9 @@ Policies = tuple[str, ...]
 
 
 class PolicyFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """What policies say about cards by their number, and about tiles by card and tile. Each with its policies.
+    """What policies say about cards by their number, and about tiles by card and tile.
+
+    What is disabled or evicted has the names of the policies that say so.
 
     Attributes:
         disabled: Cards that no pod is given any more, including those of `evicted`.

@@ -152,10 +152,13 @@ def tas(*arguments: str, bus: str) -> list[str]:
 
 @contextmanager
 def replica(name: str, command: Sequence[str], *, folder: Path, tree: Path = REPOSITORY) -> Iterator[Replica]:
-    """Runs it while the body runs."""
+    """Runs it while the body runs. If that fails, the end of the log is printed."""
     replica = Replica(name, command, folder=folder, tree=tree)
     try:
         replica.start()
         yield replica
+    except BaseException:
+        print(f"the log of {name} ends:", *replica.log.read_text(errors="replace").splitlines()[-40:], sep="\n")
+        raise
     finally:
         replica.kill()

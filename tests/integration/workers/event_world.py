@@ -152,7 +152,11 @@ class World:
             found[:] = await self.types(channel)
             return len(found) >= len(types)
 
-        await eventually(is_published)
+        try:
+            await eventually(is_published)
+        except AssertionError as error:
+            error.add_note(f"published: {found}")
+            raise
         assert sorted(found, key=_object) == sorted(types, key=_object)
 
 

@@ -275,7 +275,9 @@ def test_a_placed_pod_counts_as_asked_about_once_an_extender_has_had_time_to_say
     assert found[SETTLED - 1] == 0.0
     assert found[SETTLED] == start
     assert all(
-        start + second - 1.25 * SETTLED - 1 < each <= start + second - SETTLED for second, each in enumerate(found) if each
+        start + second - 1.25 * SETTLED - 1 < each <= start + second - SETTLED
+        for second, each in enumerate(found)
+        if each
     )
     assert filtered.settled((), start + 200) == {"placed": start + 56}
 
