@@ -9,7 +9,8 @@ from workers.spec import WorkerSpec
 FILE = Path(__file__).parents[1] / "deploy" / "chart" / "templates" / "_workers.tpl"
 HEAD = """\
 {{- /*
-What is true of each process, whatever the values say. `account`: the file in files/rbac; `port`: of the scheduler.
+What is true of each process, whatever the values say. `account`: the file in files/rbac; `port`: of the scheduler;
+`beside`: runs beside `all`, which does not have it.
 `python release/chart_workers.py` writes this file from workers/, since Helm reads no other folder.
 */}}
 {{- define "tas.processes" -}}
@@ -26,6 +27,8 @@ def _process(spec: WorkerSpec) -> str:
     if spec.listens:
         listen = spec.default("listen") or Settings.__dataclass_fields__["listen"].metadata["setting"].default
         fields.append(f"port: {listen.rpartition(':')[2]}, {SERVER}")
+    if spec.in_all is None:
+        fields.append("beside: true")
     return f"{spec.name}: {{{', '.join(fields)}}}"
 
 

@@ -108,8 +108,8 @@ def confirmed_removals(
 def _confirms(key: PolicyKey, verdict: PolicyVerdict, label: str, evidence: Evidence) -> bool:
     """Whether the policy and the samples of `evidence` desire the label absent.
 
-    The verdict has waited for `clearFor` by the rules of the same generation, but not if the policy did not select the
-    node. Then only `nodeSelector` confirms: the labels behind the verdict may be older than those of `evidence`.
+    The verdict has waited for `clearFor` by the rules of the same generation. It has not if the policy did not select
+    the node; then only `nodeSelector` may confirm, by the labels of `evidence`: those behind the verdict may be older.
     """
     stored = evidence.policies.get(key)
     if stored is None or (stored.uid, stored.generation) != (verdict.uid, verdict.generation):

@@ -46,8 +46,9 @@ def missing_of_command(spec: WorkerSpec) -> Iterator[str]:
         yield from missing_in_chart(spec)
     if spec.needs_kubernetes and not spec.account:
         yield f"workers/{name}/__init__.py: the rights of tas-{name} in account"
-    if spec.needs_kubernetes and not (ROOT / "deploy" / "rbac" / f"{name}.yaml").exists():
-        yield f"deploy/rbac/{name}.yaml"
+    if spec.needs_kubernetes:
+        files = (f"deploy/rbac/{name}.yaml", f"deploy/chart/files/rbac/{name}.yaml")
+        yield from (file for file in files if not (ROOT / file).exists())
 
 
 def missing_in_chart(spec: WorkerSpec) -> Iterator[str]:

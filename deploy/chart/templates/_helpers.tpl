@@ -36,14 +36,13 @@
 {{- define "tas.enabled" -}}
 {{- $root := . }}
 {{- $mode := include "tas.mode" . }}
-{{- range $name, $_ := include "tas.processes" . | fromYaml }}
-{{- $extra := has $name (list "notify" "inventory" "gpu" "evictions" "agents") }}
+{{- range $name, $fixed := include "tas.processes" . | fromYaml }}
 {{- $enabled := (get $root.Values.processes $name).enabled }}
 {{- if eq $name "all" }}
 {{- $enabled = eq $mode "all" }}
 {{- else if eq $name "keeper" }}
 {{- $enabled = and $root.Values.bus.credentials (eq $mode "separate") }}
-{{- else if and (eq $mode "all") (not (and $extra (ne $name "notify"))) }}
+{{- else if and (eq $mode "all") (not $fixed.beside) }}
 {{- $enabled = false }}
 {{- end }}
 {{- if $enabled }}

@@ -1,5 +1,6 @@
 {{- /*
-What is true of each process, whatever the values say. `account`: the file in files/rbac; `port`: of the scheduler.
+What is true of each process, whatever the values say. `account`: the file in files/rbac; `port`: of the scheduler;
+`beside`: runs beside `all`, which does not have it.
 `python release/chart_workers.py` writes this file from workers/, since Helm reads no other folder.
 */}}
 {{- define "tas.processes" -}}
@@ -15,9 +16,9 @@ resources: {account: resources}
 collect: {account: collect}
 events: {}
 notify: {account: notify, kubeconfig: true}
-inventory: {account: inventory}
-gpu: {account: gpu, port: 9020, tls: true, budget: true}
-evictions: {account: evictions}
-agents: {port: 9030, tls: true, budget: true}
+inventory: {account: inventory, beside: true}
+gpu: {account: gpu, port: 9020, tls: true, budget: true, beside: true}
+evictions: {account: evictions, beside: true}
+agents: {port: 9030, tls: true, budget: true, beside: true}
 keeper: {}
 {{- end }}

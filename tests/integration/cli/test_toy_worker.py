@@ -1,4 +1,4 @@
-"""A new worker is a folder and its line in the registry, as CONTRIBUTING.md says."""
+"""A new worker is a folder and its line in `workers/names.py`, as CONTRIBUTING.md says."""
 
 import json
 import sys
@@ -138,6 +138,7 @@ def test_what_the_toy_still_lacks_is_named(folder: Path) -> None:
     assert folder.exists()
     spec = replace(WORKERS["toy"], needs_kubernetes=True, listens="toy")
     assert list(missing(spec)) == [
+        "tas/diagnosis/processes.py: what is lost without toy",
         "docs/reference/commands.md: tas run toy (make docs)",
         "docs/reference/accounts.md: the account of toy, or that it needs none",
         "Procfile: toy",
@@ -145,4 +146,5 @@ def test_what_the_toy_still_lacks_is_named(folder: Path) -> None:
         "deploy/chart/values.schema.json: toy",
         "workers/toy/__init__.py: the rights of tas-toy in account",
         "deploy/rbac/toy.yaml",
+        "deploy/chart/files/rbac/toy.yaml",
     ]

@@ -19,6 +19,7 @@ import pytest
 from cli import COMMANDS, cli
 from cli.groups import LazyGroup
 from workers.names import NAMES
+from workers.registry import with_commands
 
 ROOT = Path(__file__).parents[3]
 
@@ -282,6 +283,10 @@ def test_a_command_imports_only_its_packages_and_few_modules(base: str, tmp_path
     with Base(tmp_path, base) as process:
         found = {command: excess(process.imported(*command.split()), start) for command, start in starts.items()}
     assert {command: each for command, each in found.items() if each} == {}
+
+
+def test_each_worker_with_a_command_has_a_start() -> None:
+    assert {command.split()[0] for command in WORKERS} == {spec.name for spec in with_commands()}
 
 
 @pytest.mark.ci
