@@ -83,6 +83,7 @@ class HttpClient:
             headers["Authorization"] = settings.secret
         return aiohttp.ClientSession(
             connector=BoundedConnector(ssl=tls, resolver=LoneResolver()),
+            cookie_jar=aiohttp.DummyCookieJar(),  # what a server sets would be kept, and sent with each request
             headers=headers,
             timeout=aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS),
             trust_env=self._trust_env,

@@ -197,6 +197,7 @@ class KubernetesClient:
                 ssl=credentials.tls if credentials.tls is not None else True,
                 enable_cleanup_closed=NEEDS_CLEANUP_CLOSED,
             ),
+            cookie_jar=aiohttp.DummyCookieJar(),  # an adapter of metrics may set some through the API server
             headers={"User-Agent": f"tas-on-nats/{worker}"},
             trust_env=not credentials.is_loopback,
         )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from cli.loop import run_to_end
 from tas.values.http_config import HttpConfig, TlsConfig
@@ -46,6 +47,27 @@ async def test_a_server_with_a_huge_chain_of_certificates_is_an_error(tls: TlsCo
         await session.get(url)
     await client.close()
     server.close()
+
+
+async def test_no_cookie_of_a_server_is_kept_or_sent_back(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(request.headers.get("Cookie", ""))
+        return web.Response(headers={"Set-Cookie": f"c{len(asked)}={'x' * 4000}"})
+
+    runner = web.ServerRunner(web.Server(answer))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://localhost:{runner.addresses[0][1]}"
+    client = HttpClient(url, folder=tmp_path, user_agent="tas")
+    session = await client.session(HttpConfig())
+    for _ in range(2):
+        async with session.get(url) as answered:
+            assert "Set-Cookie" in answered.headers
+    assert (asked, len(session.cookie_jar)) == (["", ""], 0)
+    await client.close()
+    await runner.cleanup()
 
 
 @pytest.mark.parametrize("answer", [b"", b"\x16\x03\x03\x3f\xff\x02"], ids=["never", "byte by byte"])
