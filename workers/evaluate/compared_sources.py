@@ -35,6 +35,9 @@ SHARE = 20
 AT_ONCE = 10
 """So many nodes are looked at in one piece, of which each has all its metrics: the event loop has other work."""
 
+POLICIES_AT_ONCE = 10
+"""So many policies are looked at in one piece: a namespace may have 100,000 rules."""
+
 MAX_METRICS = 20
 """Of so many metrics, those with the most contradictions, there are series."""
 
@@ -76,8 +79,7 @@ class ComparedSources(Collector):
 
     async def _compared(self) -> Mapping[str, Compared]:
         view = self._followed.view
-        limits = any_source_limits((index.policy for index in view.policies.values()), view.default_stale_after)
-        shared = await self._shared(limits)
+        shared = await self._shared(await self._limits())
         if not shared:
             return {}
         states = [state for entry in await SOURCE_STATES.entries(self._bus) if (state := entry.readable()) is not None]
@@ -93,6 +95,17 @@ class ComparedSources(Collector):
                 counts[metric] = count
         worst = nsmallest(MAX_METRICS, counts, key=lambda metric: (-counts[metric], metric))
         return {metric: Compared(counts[metric], comparison.compared[metric]) for metric in worst}
+
+    async def _limits(self) -> Mapping[str, float]:
+        """As `any_source_limits` of all policies."""
+        view, found = self._followed.view, dict[str, float]()
+        policies = [index.policy for index in view.policies.values()]
+        for start in range(0, len(policies), POLICIES_AT_ONCE):
+            await asyncio.sleep(0)
+            some = any_source_limits(policies[start : start + POLICIES_AT_ONCE], view.default_stale_after)
+            for metric, limit in some.items():
+                found[metric] = max(limit, found.get(metric, 0.0))
+        return found
 
     async def _shared(self, limits: Mapping[str, float]) -> Mapping[str, float]:
         """Those of `limits` that several sources have of one node, fresh or not."""

@@ -14,7 +14,7 @@ from tas.samples.sample import Scrape
 from tas.values.quantity import parse_quantity
 from tas.view.view import View
 from workers.evaluate import compared_sources
-from workers.evaluate.compared_sources import AT_ONCE, Compared, ComparedSources
+from workers.evaluate.compared_sources import AT_ONCE, POLICIES_AT_ONCE, Compared, ComparedSources
 
 NOW = 1000.0
 METRICS = [f"m{number}" for number in range(8)]
@@ -25,12 +25,13 @@ def scrape(source: str, value: str) -> Scrape:
     return Scrape(source=source, measured=NOW, arrived=NOW, sequence=1, metrics=values)
 
 
-def largest_piece(nodes: int) -> int:
+def largest_piece(nodes: int, policies: int = 1) -> int:
     """The most calls of functions between two turns of the loop, of nodes that contradict each other in all metrics."""
     rules = [{"metricname": metric, "operator": "GreaterThan", "target": 1} for metric in METRICS]
-    policy, _ = parse_policy(PolicyKey("default", "p"), {"strategies": {"dontschedule": {"rules": rules}}})
     view = View()
-    view.set_policy(policy, NOW)
+    for number in range(policies):
+        key = PolicyKey("default", f"p{number}")
+        view.set_policy(parse_policy(key, {"strategies": {"dontschedule": {"rules": rules}}})[0], NOW)
     for number in range(nodes):
         view.add_samples(f"n{number}", [scrape("a", "1"), scrape("b", "9")], NOW)
     followed = cast("Any", SimpleNamespace(view=view))
@@ -56,7 +57,7 @@ def largest_piece(nodes: int) -> int:
     return largest
 
 
-def test_four_times_the_nodes_are_compared_in_more_pieces_and_not_in_larger_ones(
+def test_four_times_the_nodes_or_policies_are_compared_in_more_pieces_and_not_in_larger_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def no_states(*_: object) -> list[object]:
@@ -65,3 +66,4 @@ def test_four_times_the_nodes_are_compared_in_more_pieces_and_not_in_larger_ones
     monkeypatch.setattr(type(SOURCE_STATES), "entries", no_states)
     monkeypatch.setattr(compared_sources, "time", SimpleNamespace(time=lambda: NOW))
     assert largest_piece(8 * AT_ONCE) <= 1.2 * largest_piece(2 * AT_ONCE)
+    assert largest_piece(1, 80 * POLICIES_AT_ONCE) <= 1.2 * largest_piece(1, 20 * POLICIES_AT_ONCE)
