@@ -8,6 +8,7 @@ epoch does not contain them; samples, when they are stale.
 import asyncio
 import time
 from collections.abc import Callable, Collection, Set
+from contextlib import suppress
 from typing import NamedTuple
 
 import structlog
@@ -34,7 +35,10 @@ from workers.following.synced import SyncedWatch
 log = structlog.get_logger("view")
 
 ADVANCE_SECONDS = 0.25
-"""The longest time between two advances of the view, so that no answer waits until a whole cluster is made stale."""
+"""The time until the next advance after a change, which may bring an earlier deadline: changes come in bursts."""
+
+IDLE_SECONDS = 5.0
+"""The longest time between two advances of the view: the clock of the machine may be set."""
 
 LEAST_ADVANCE_SECONDS = 0.01
 """The shortest time between two advances, however many samples become stale one after the other."""
@@ -81,6 +85,7 @@ class FollowedView:
         """With `verdicts` the view has `touched`, for one reader; with `pods` it has the costs of pods (`podCost`)."""
         self.view = View(default_stale_after=default_stale_after, verdicts=verdicts)
         self._listeners: list[Callable[[], None]] = []
+        self._changed = asyncio.Event()
         self._following = SharedTask(self._follow)
         self.records: dict[PolicyKey, PolicyRecord] = {}
         self.changed_records: set[PolicyKey] = set()
@@ -159,6 +164,7 @@ class FollowedView:
         self._listeners.append(on_change)
 
     def _on_change(self) -> None:
+        self._changed.set()
         for each in self._listeners:
             each()
 
@@ -180,9 +186,13 @@ class FollowedView:
             self.view.advance(now)
             if self.view.touched:
                 self._on_change()
+            self._changed.clear()
             next_stale = self.view.next_deadline()
-            wait = ADVANCE_SECONDS if next_stale is None else min(ADVANCE_SECONDS, next_stale - now)
-            await asyncio.sleep(max(wait, LEAST_ADVANCE_SECONDS))
+            wait = IDLE_SECONDS if next_stale is None else min(IDLE_SECONDS, next_stale - now)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(wait, LEAST_ADVANCE_SECONDS)):
+                    await self._changed.wait()
+                    await asyncio.sleep(ADVANCE_SECONDS)
 
     def _start_policies_epoch(self, epoch: Epoch) -> None:
         self._policy_keys.start_epoch(epoch.created)

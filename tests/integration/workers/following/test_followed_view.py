@@ -1,5 +1,6 @@
 """The view that follows the bus."""
 
+import asyncio
 import time
 from functools import partial
 
@@ -83,6 +84,43 @@ async def test_only_a_complete_list_of_a_new_epoch_drops_what_it_lacks(bus: Bus)
         assert not followed.records
         assert not followed.view.policies
         assert not followed.node_uids
+
+
+async def test_a_view_is_advanced_at_its_deadlines_and_after_changes_and_not_in_between(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.following.followed_view.IDLE_SECONDS", 3600.0)
+    monkeypatch.setattr("workers.following.followed_view.ADVANCE_SECONDS", 0.01)
+    loop = asyncio.get_running_loop()
+    policy, _ = parse_policy(
+        KEY, {"strategies": {"deschedule": {"rules": [{"metricname": "m", "operator": "LessThan", "target": 1}]}}}
+    )
+    await put(bus, POLICIES, policy_key(KEY), encode_policy(PolicyRecord(policy=policy, uid="u", generation=1)))
+    await put(bus, NODES, node_facts_key("node-1"), encode(NodeFacts(uid="n", labels={})))
+    for bucket in (NODES, POLICIES):
+        epoch = await epoch_on(bus, bucket)
+        await answered(partial(write_synced, bus, bucket, epoch, count=1, writer="test", cluster=True))
+    followed = FollowedView(bus, default_stale_after=3.0, verdicts=True)
+    advances: list[float] = []
+    advance = followed.view.advance
+
+    def noted(now: float) -> None:
+        advances.append(now)
+        advance(now)
+
+    monkeypatch.setattr(followed.view, "advance", noted)
+    async with running(followed):
+        await eventually(lambda: followed.unready() is None)
+        ends = loop.time() + 0.2
+        await eventually(lambda: loop.time() > ends)  # what the last change has left to do
+        before, ends = len(advances), loop.time() + 0.5
+        await eventually(lambda: loop.time() > ends)
+        assert len(advances) == before
+        for _ in range(2):  # the second time, a change ends the wait
+            now = time.time()
+            scrape = Scrape(source="test", measured=now, arrived=now, sequence=1, metrics={"m": parse_quantity("1")})
+            await put(bus, NODES, node_metrics_key("node-1"), encode_node_samples((scrape,)))
+            await eventually(lambda now=now: advances[-1] >= now + 3.0)  # type: ignore[misc]
 
 
 async def test_nothing_is_kept_of_a_node_without_facts_and_samples(bus: Bus) -> None:
