@@ -29,8 +29,11 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("bus.watch")
 
-WATCHDOG_BEATS = 2
-"""After so many heartbeats (2 s) the last applied sequence is compared with the stream."""
+WATCHDOG_BEATS = 5
+"""After so many heartbeats (5 s) the last applied sequence is compared with the stream."""
+
+SUSPICIOUS_BEATS = 2
+"""After so many it is compared again, once the stream was ahead: most often an entry was just on its way."""
 
 AWAY_SECONDS = FORGET_SECONDS / 2
 """After so long without its feed, or without running, a watch reads the bucket again: tombstones may be purged."""
@@ -297,7 +300,7 @@ class BucketFeed:
         """Compares the feed with the stream until it no longer serves all; raises a BusError if it is behind."""
         stuck_at: int | None = None
         while True:
-            for _ in range(WATCHDOG_BEATS):
+            for _ in range(WATCHDOG_BEATS if stuck_at is None else SUSPICIOUS_BEATS):
                 self._present.note()
                 if self._present.was_away:
                     raise UnavailableError(f"{self._bucket.stream}: this process did not run for a long time")
@@ -307,7 +310,7 @@ class BucketFeed:
             applied = feed.applied
             try:
                 last = (await self.bus.epoch(self._bucket)).last_sequence
-                if self._keys != ALL_KEYS:
+                if applied < last and self._keys != ALL_KEYS:
                     last = max([await self.bus.last_revision(self._bucket, keys) for keys in sorted(self._keys)])
             except UnavailableError:
                 self._last_sequence = None

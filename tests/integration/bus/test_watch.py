@@ -18,6 +18,7 @@ from bus.connection import Bus, Epoch, RawEntry
 from bus.errors import UnavailableError
 from bus.feed import Feed
 from bus.link import Link
+from bus.pulse import Pulse
 from tests.integration.bus.followers import Follower, consumers, following, raw_watch
 from tests.integration.bus.limits import LONG_LIMITS
 from tests.integration.servers import Server, answered, eventually
@@ -186,6 +187,7 @@ async def test_an_empty_bucket_is_caught_up_without_an_entry(bus: Bus, pace: flo
 def quick_watchdog(monkeypatch: pytest.MonkeyPatch) -> None:
     """A watch is compared with its stream after each heartbeat."""
     monkeypatch.setattr("bus.bucket_feed.WATCHDOG_BEATS", 1)
+    monkeypatch.setattr("bus.bucket_feed.SUSPICIOUS_BEATS", 1)
 
 
 async def test_a_watch_of_some_keys_delivers_only_these_keys(
@@ -231,6 +233,63 @@ async def test_a_watch_of_some_keys_delivers_only_these_keys(
     before_the_wipe = logs[: next(i for i, line in enumerate(logs) if line["event"] == "bus_disconnected")]
     interruptions = [line["error"] for line in before_the_wipe if line["event"] == "watch_interrupted"]
     assert not [error for error in interruptions if BEHIND in error]
+
+
+@pytest.mark.parametrize("keys", [">", "*.facts"])
+async def test_an_idle_watch_asks_one_question_in_five_beats(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch, keys: str
+) -> None:
+    asked: list[str] = []
+    beats = 0
+    api = bus.api
+
+    async def counted(verb: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        asked.append(verb)
+        return await api(verb, body)
+
+    async def beat(_: Pulse) -> None:
+        nonlocal beats
+        beats += 1
+        await asyncio.sleep(0.001)
+
+    await bus.put(NODES, "a.facts", b"1", revision=0, read_at=now())
+    async with following(bus, NODES, keys=keys) as follower:
+        await follower.caught_up()
+        monkeypatch.setattr(bus, "api", counted)
+        monkeypatch.setattr(Pulse, "beat", beat)
+        await eventually(lambda: len(asked) >= 4)
+        assert set(asked) == {f"STREAM.INFO.{NODES.stream}"}
+        assert beats >= 5 * (len(asked) - 1)
+
+
+async def test_a_watch_that_seems_to_be_behind_is_looked_at_again_after_two_beats(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two looks, so that an entry on its way is none that is missing."""
+    beats_of_looks: list[int] = []
+    beats = 0
+
+    async def beat(_: Pulse) -> None:
+        nonlocal beats
+        beats += 1
+        await asyncio.sleep(0.001)
+
+    async with following(bus, NODES) as follower:
+        await follower.caught_up()
+        feed = follower.watch._shared._feed
+        assert feed is not None
+        epoch = bus.epoch
+
+        async def ahead(of: Stream | Bucket) -> Epoch:
+            beats_of_looks.append(beats)
+            found = await epoch(of)
+            return replace(found, last_sequence=found.last_sequence + 1)
+
+        monkeypatch.setattr(bus, "epoch", ahead)
+        monkeypatch.setattr(Pulse, "beat", beat)
+        with capture_logs() as logs:
+            await eventually(lambda: any(BEHIND in line.get("error", "") for line in logs))
+    assert beats_of_looks[1] - beats_of_looks[0] == 2
 
 
 async def test_a_watch_of_some_keys_that_gets_no_entries_is_reopened(
