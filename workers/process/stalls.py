@@ -15,10 +15,10 @@ import structlog
 
 log = structlog.get_logger("runtime")
 
-CHECK_SECONDS = 0.5
+CHECK_SECONDS = 1.0
 """How often the thread checks that the loop runs."""
 
-STALL_CHECKS = 6
+STALL_CHECKS = 3
 """How many checks in a row the loop must miss. Counted instead of seconds: a paused process misses only one check."""
 
 _LIBRARY = Path(threading.__file__).parent
