@@ -19,6 +19,7 @@ from bus.errors import BusError, ConflictError, RefusedError, UnavailableError
 from bus.kinds import LEASE_RECORDS
 from bus.record_kind import Entry
 from bus.records.leases import LeaseRecord
+from bus.ticks import tick
 from tas.values.throttle import Throttle
 
 log = structlog.get_logger(__name__)
@@ -29,8 +30,11 @@ LEASE_SECONDS = 5
 SAFETY = 0.9
 """The fraction of its TTL after which a lease counts as lost, since two clocks can differ in speed."""
 
-RENEWALS_PER_TTL = 3
-"""How often a lease is renewed within its TTL, so that one answer can be lost."""
+RENEWALS_PER_TTL = 2
+"""How often a lease is renewed within its TTL."""
+
+ATTEMPTS_PER_TTL = 6
+"""How often that is tried while it fails, so that one answer, or a connection, can be lost."""
 
 CHECKS_PER_TTL = 4
 """How often a standby checks the lease within its TTL; at least once a second."""
@@ -152,10 +156,13 @@ class Lease:
 
     async def _renew(self, limit: asyncio.Timeout) -> None:
         """Renews the lease and moves the limit, until another process has the lease."""
+        per_ttl = RENEWALS_PER_TTL
         while True:
-            await asyncio.sleep(self._ttl / RENEWALS_PER_TTL)
+            await tick(self._ttl / per_ttl)
+            per_ttl = ATTEMPTS_PER_TTL
             try:
                 await self._renew_once()
+                per_ttl = RENEWALS_PER_TTL
             except ConflictError:
                 self._until = 0.0
                 limit.reschedule(asyncio.get_running_loop().time())

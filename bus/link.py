@@ -27,6 +27,7 @@ from bus.errors import (
 )
 from bus.rights.access import Loaded
 from bus.subjects import API, PUBLISHERS_API
+from bus.ticks import until_tick
 from tas.values.nouns import counted
 from tas.values.throttle import Throttle
 
@@ -386,11 +387,11 @@ class Link:
                 draining.result()
 
     def next_beat(self) -> asyncio.Future[None]:
-        """Done at most `BEAT_SECONDS` from now, or when the link is lost: one timer for all who wait together."""
+        """Done at the next tick of `BEAT_SECONDS`, or when the link is lost: one timer for all who wait together."""
         if self._beat.done() and not self.lost.is_set():
             loop = asyncio.get_running_loop()
             self._beat = loop.create_future()
-            loop.call_later(BEAT_SECONDS, self._end_beat)
+            loop.call_later(until_tick(loop.time(), BEAT_SECONDS), self._end_beat)
         return self._beat
 
     def _end_beat(self) -> None:

@@ -29,6 +29,7 @@ from bus.record_kind import Entry, Handler
 from bus.records.nodes import NodeFacts
 from bus.records.policies import PolicyRecord
 from bus.stream_reader import Lost, Start, StreamReader
+from bus.ticks import tick
 from bus.verdict_log import LoggedVerdict, last_verdicts, logged_verdicts
 from bus.watch import Watch
 from tas.events.announcements import Announcements
@@ -58,7 +59,7 @@ from workers.following.synced import SyncedWatch
 
 log = structlog.get_logger("events")
 
-EPOCH_CHECK_SECONDS = 2.0
+EPOCH_CHECK_SECONDS = 5.0
 """How often the epochs of the streams are compared with those of the session."""
 
 
@@ -313,7 +314,7 @@ class Session:
 
     async def _check_epoch(self) -> None:
         while True:
-            await asyncio.sleep(EPOCH_CHECK_SECONDS)
+            await tick(EPOCH_CHECK_SECONDS)
             await self._compare_epochs()
 
     async def _compare_epochs(self) -> None:

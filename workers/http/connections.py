@@ -25,6 +25,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from bus.ticks import tick
 from tas.errors import shortened
 from workers.http.certificates import Certificates
 from workers.http.limits import Limits
@@ -374,7 +375,7 @@ class Acceptor:
     async def _sweep(self) -> None:
         pause = min(self._limits.header_seconds, self._limits.answer_seconds) / SWEEPS_PER_LIMIT
         while True:
-            await asyncio.sleep(pause)
+            await tick(pause)
             now = time.monotonic()
             for connection in list(self._connections):
                 connection.sweep(now, self._limits)

@@ -1,6 +1,5 @@
 """Writes the labels and marks that the API server refuses to REFUSALS, where the status of policies finds them."""
 
-import asyncio
 import time
 from collections.abc import Callable
 from math import inf
@@ -10,6 +9,7 @@ import structlog
 from bus.connection import Bus
 from bus.errors import BusError
 from bus.record_kind import RecordKind
+from bus.ticks import tick
 from tas.enforcing.refusals import Refusals, combined
 from tas.verdict.refused import RefusedLabel
 
@@ -56,7 +56,7 @@ class RefusalRecords:
     async def run(self) -> None:
         """Writes until cancelled."""
         while True:
-            await asyncio.sleep(CHECK_SECONDS)
+            await tick(CHECK_SECONDS)
             if not self._is_active():
                 self.check_all()
                 continue

@@ -17,6 +17,7 @@ from bus.connection import Bus
 from bus.errors import BusError
 from bus.kinds import LEASE_RECORDS
 from bus.lease import LEASE_SECONDS
+from bus.ticks import tick
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey
 from tas.verdict.status import says_bus_unreachable, status_without_bus
@@ -99,7 +100,7 @@ class StatusWithoutBus:
         """Runs until cancelled."""
         outage = Outage()
         while True:
-            await asyncio.sleep(CHECK_SECONDS)
+            await tick(CHECK_SECONDS)
             limit = OUTAGE_SECONDS + (0.0 if self._had_lease() else STANDBY_SECONDS)
             if await self._away(outage) >= limit:
                 await self._say_it(outage)

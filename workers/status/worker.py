@@ -32,6 +32,7 @@ from bus.lease import Lease
 from bus.record_kind import Entry, Unreadable
 from bus.records.nodes import NodeFacts
 from bus.records.synced import Synced
+from bus.ticks import tick
 from bus.watch import Watch
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import Policy, PolicyKey, Problem, StrategyType
@@ -322,7 +323,7 @@ class _Following:
         all_checked_at = float("-inf")
         slots = asyncio.Semaphore(MAX_CONCURRENT)
         while True:
-            await asyncio.sleep(CHECK_SECONDS)
+            await tick(CHECK_SECONDS)
             now = time.monotonic()
             if not self._ready or now < self._start_at:
                 continue

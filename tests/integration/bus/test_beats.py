@@ -13,7 +13,6 @@ from tests.integration.servers import Server
 
 MANY = 20
 BEAT_SECONDS = 0.0625
-"""No other timer of this process has this time."""
 
 
 @pytest.fixture
@@ -29,7 +28,7 @@ async def test_all_consumers_of_a_connection_share_one_timer(link: Link, monkeyp
     call_later, timers = loop.call_later, []
 
     def counting(delay: float, callback: Callable[..., object], *arguments: object) -> asyncio.TimerHandle:
-        if delay == BEAT_SECONDS:
+        if callback == link._end_beat:
             timers.append(callback)
         return call_later(delay, callback, *arguments)
 

@@ -127,6 +127,23 @@ async def test_a_lease_is_renewed_beyond_its_ttl(bus: Bus, quick_renewal: None) 
     await eventually(outlives_its_ttl)
 
 
+async def test_a_lease_is_renewed_twice_in_its_ttl_and_six_times_while_that_fails(
+    lossy: LossyBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two in a row fail: with an answer lost, a renewal is written and then read."""
+    waits: list[float] = []
+
+    async def noting(seconds: float) -> None:
+        waits.append(round(LONG_TTL / seconds))
+        lossy.losing = ["put"] if len(waits) in (3, 4) else []
+        await asyncio.sleep(0.001 if len(waits) < 8 else LONG_TTL)
+
+    monkeypatch.setattr("bus.lease.tick", noting)
+    async with Lease(lossy, "cpu", "first", ttl_seconds=LONG_TTL).hold():
+        await eventually(lambda: len(waits) == 8)
+    assert waits == [2, 2, 2, 6, 6, 2, 2, 2]
+
+
 async def test_leases_of_other_keys_are_free(bus: Bus) -> None:
     async with Lease(bus, "cpu", "first").hold(), Lease(bus, "memory", "second").hold():
         pass

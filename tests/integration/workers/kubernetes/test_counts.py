@@ -1,5 +1,6 @@
 """What `tas run all` has once: connections, watches of buckets, views, lists and watches of the cluster."""
 
+import asyncio
 import gc
 from collections import Counter
 from contextlib import AsyncExitStack
@@ -92,6 +93,40 @@ async def test_run_all_has_each_thing_once(
         # of the addresses of all nodes.
         assert requests.count("list", "nodes") <= 4 + 1
         assert requests.count("list", "taspolicies") <= 2 + 1  # and one before a label of a deleted policy may go
+
+
+QUESTIONS_PER_SECOND = 4.0
+"""Calls of the JetStream API of an idle process: 2.6 and, in some seconds, the reading of a bucket."""
+
+WAKE_UPS_PER_SECOND = 31.0
+"""How often its event loop waits: 22 to 24 times."""
+
+IDLE_SECONDS = 10.0
+
+
+async def test_an_idle_process_asks_little_and_seldom_wakes_up(
+    tas: Tas, server: Server, bus: Bus, kubeconfig: Path
+) -> None:
+    """On a busy machine both are fewer: timers that end late end together."""
+    loop = asyncio.get_running_loop()
+    async with tas.running("run", "all", "--bus", server.url, "--kubeconfig", str(kubeconfig), *FREE) as running:
+        await running.ready()
+        await running.logged("status_ready")
+        await running.logged("marks_off")
+        await eventually(partial(follows_each_bucket_once, bus))
+        process = psutil.Process(running.process.pid)
+
+        async def counts() -> tuple[float, int, int]:
+            total = (await answered(partial(bus.api, "INFO")))["api"]["total"]
+            return loop.time(), total, process.num_ctx_switches().voluntary
+
+        async def is_idle() -> bool:
+            before = await counts()
+            await eventually(lambda: loop.time() > before[0] + IDLE_SECONDS)
+            seconds, questions, wake_ups = (after - then for after, then in zip(await counts(), before, strict=True))
+            return questions <= QUESTIONS_PER_SECOND * seconds and wake_ups <= WAKE_UPS_PER_SECOND * seconds
+
+        await eventually(is_idle, within=60.0)  # some of the start may be left to do
 
 
 async def test_marks_and_resources_share_whole_nodes(
