@@ -96,10 +96,10 @@ async def test_run_all_has_each_thing_once(
 
 
 QUESTIONS_PER_SECOND = 4.0
-"""Calls of the JetStream API of an idle process: 2.6 and, in some seconds, the reading of a bucket."""
+"""Calls of the JetStream API of an idle process: 2.4 and, in some seconds, the reading of a bucket."""
 
-WAKE_UPS_PER_SECOND = 31.0
-"""How often its event loop waits: 22 to 24 times."""
+WAKE_UPS_PER_SECOND = 28.0
+"""How often its event loop waits: 18 to 21 times."""
 
 IDLE_SECONDS = 10.0
 
