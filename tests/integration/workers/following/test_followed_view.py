@@ -96,7 +96,7 @@ async def test_a_view_is_advanced_at_its_deadlines_and_after_changes_and_not_in_
         KEY, {"strategies": {"deschedule": {"rules": [{"metricname": "m", "operator": "LessThan", "target": 1}]}}}
     )
     await put(bus, POLICIES, policy_key(KEY), encode_policy(PolicyRecord(policy=policy, uid="u", generation=1)))
-    await put(bus, NODES, node_facts_key("node-1"), encode(NodeFacts(uid="n", labels={})))
+    await put(bus, NODES, NODE_FACTS.key("node-1"), encode(NodeFacts(uid="n", labels={})))
     for bucket in (NODES, POLICIES):
         epoch = await epoch_on(bus, bucket)
         await answered(partial(write_synced, bus, bucket, epoch, count=1, writer="test", cluster=True))
@@ -119,7 +119,7 @@ async def test_a_view_is_advanced_at_its_deadlines_and_after_changes_and_not_in_
         for _ in range(2):  # the second time, a change ends the wait
             now = time.time()
             scrape = Scrape(source="test", measured=now, arrived=now, sequence=1, metrics={"m": parse_quantity("1")})
-            await put(bus, NODES, node_metrics_key("node-1"), encode_node_samples((scrape,)))
+            await put(bus, NODES, NODE_SAMPLES.key("node-1"), encode_node_samples((scrape,)))
             await eventually(lambda now=now: advances[-1] >= now + 3.0)  # type: ignore[misc]
 
 

@@ -52,7 +52,7 @@ async def test_a_server_with_a_huge_chain_of_certificates_is_an_error(tls: TlsCo
 async def test_no_cookie_of_a_server_is_kept_or_sent_back(tmp_path: Path) -> None:
     asked: list[str] = []
 
-    async def answer(request: web.Request) -> web.Response:
+    async def answer(request: web.BaseRequest) -> web.Response:
         asked.append(request.headers.get("Cookie", ""))
         return web.Response(headers={"Set-Cookie": f"c{len(asked)}={'x' * 4000}"})
 
