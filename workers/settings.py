@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
@@ -103,10 +104,6 @@ class Setting:
         return self.default_for(command) or self.default_text
 
 
-def _setting(**described: Any) -> Any:
-    return field(metadata={"setting": Setting(**described)})
-
-
 def flag(name: str) -> str:
     """The flag of the setting `name`."""
     return f"--{name.replace('_', '-')}"
@@ -138,22 +135,7 @@ _QUERIES = (
 _SHOWS_CREDENTIALS = ("bus check", "bus mend", "bus revoke", "demo", "up", *_QUERIES)
 
 
-def _choice(kind: type[StrEnum]) -> Callable[[str], StrEnum]:
-    def parse(text: str) -> StrEnum:
-        try:
-            return kind(text)
-        except ValueError:
-            *most, last = kind
-            raise ValueError(f"must be {', '.join(most)} or {last}") from None
-
-    return parse
-
-
-def _choices(kind: type[StrEnum]) -> str:
-    return "|".join(kind)
-
-
-def _bus(text: str) -> str:
+def _addresses(text: str) -> str:
     if text == EMBEDDED:
         return text
     for server in text.split(","):
@@ -165,11 +147,6 @@ def _bus(text: str) -> str:
         if not valid:
             raise ValueError(f"must be {EMBEDDED}, or addresses such as {DEFAULT_URL}, separated by commas")
     return text
-
-
-def _wait(text: str) -> float:
-    """A duration, or 0s."""
-    return 0.0 if text in ("0", "0s") else _duration()(text)
 
 
 def _duration(*, least: float = 0.0, most: float | None = None) -> Callable[[str], float]:
@@ -255,18 +232,17 @@ def _gpu_resource(text: str) -> str:
     return RESOURCE_PREFIX + name
 
 
-def _label_names(text: str) -> tuple[str, ...]:
-    names = _names(text)
-    if not all(map(is_label_name, names)):
-        raise ValueError("must be label keys without a prefix, separated by commas")
-    return names
+def _all(is_valid: Callable[[str], bool], reason: str) -> Callable[[str], tuple[str, ...]]:
+    def parse(text: str) -> tuple[str, ...]:
+        names = _names(text)
+        if not all(map(is_valid, names)):
+            raise ValueError(reason)
+        return names
+
+    return parse
 
 
-def _metric_names(text: str) -> tuple[str, ...]:
-    names = _names(text)
-    if not all(map(is_metric_name, names)):
-        raise ValueError("must be names of metrics, of letters, digits, _, - and :, separated by commas")
-    return names
+_metric_names = _all(is_metric_name, "must be names of metrics, of letters, digits, _, - and :, separated by commas")
 
 
 def _annotation_prefix(text: str) -> str:
@@ -276,8 +252,8 @@ def _annotation_prefix(text: str) -> str:
     return text
 
 
-def _lifetime(text: str) -> float:
-    return 0.0 if text in ("0", "0s") else _duration(most=86400.0)(text)
+def _or_zero(parse: Callable[[str], float]) -> Callable[[str], float]:
+    return lambda text: 0.0 if text in ("0", "0s") else parse(text)
 
 
 def _replicas(text: str) -> int:
@@ -286,16 +262,57 @@ def _replicas(text: str) -> int:
     return int(text)
 
 
-def _node(text: str) -> str:
-    if not is_subdomain(text):
-        raise ValueError("must be a node's name: a lowercase DNS subdomain (RFC 1123)")
-    return text
+def _subdomain(what: str = "") -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if not is_subdomain(text):
+            raise ValueError(f"must be {what}a lowercase DNS subdomain (RFC 1123)")
+        return text
+
+    return parse
 
 
-def _cluster(text: str) -> str:
-    if not is_subdomain(text):
-        raise ValueError("must be a lowercase DNS subdomain (RFC 1123)")
-    return text
+class _Value(NamedTuple):
+    """The shape of a value, what reads it, and its default unless a setting has another one."""
+
+    form: str
+    parse: Callable[[str], Any]
+    default: str | None = None
+    default_text: str = ""
+
+
+def _one_of(default: StrEnum) -> _Value:
+    """A member of an enumeration."""
+    kind = type(default)
+
+    def parse(text: str) -> StrEnum:
+        try:
+            return kind(text)
+        except ValueError:
+            *most, last = kind
+            raise ValueError(f"must be {', '.join(most)} or {last}") from None
+
+    return _Value("|".join(kind), parse, default.value)
+
+
+_FILE = _Value("FILE", Path, default_text="none")
+_SWITCH = _Value("on|off", _switch, "off")
+
+
+def _setting(group: str, value: _Value, text: str, **more: Any) -> Any:
+    described = {"group": group, "help": text} | value._asdict() | more
+    return field(metadata={"setting": Setting(**described)})
+
+
+_bus = partial(_setting, "The bus")
+_cluster = partial(_setting, "The cluster")
+_source = partial(_setting, "Sources")
+_event = partial(_setting, "Events")
+_extender = partial(_setting, "The extender")
+_https = partial(_setting, "HTTPS")
+_extension = partial(_setting, "Extensions")
+_agent = partial(_setting, "Agents")
+_gpu = partial(_setting, "GPU cards")
+_process = partial(_setting, "Health and logs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,557 +322,364 @@ class Settings:
     A setting that the command does not use has its default. None: the default is determined at the start.
     """
 
-    bus: str | None = _setting(
-        group="The bus",
-        form=f"{EMBEDDED}|nats://HOST:PORT",
-        help="The addresses of the servers of one NATS cluster, separated by commas. With `embedded`, `run all` "
+    bus: str | None = _bus(
+        _Value(
+            f"{EMBEDDED}|nats://HOST:PORT",
+            _addresses,
+            default_text=f"the embedded server that this user runs, else {DEFAULT_URL}",
+        ),
+        "The addresses of the servers of one NATS cluster, separated by commas. With `embedded`, `run all` "
         "and `up` start a server; the other commands use the embedded server that this user already runs.",
         commands=("bus url", *_SHOWS_CREDENTIALS),
-        parse=_bus,
-        default_text=f"the embedded server that this user runs, else {DEFAULT_URL}",
         default_of={"run all": EMBEDDED, "up": EMBEDDED},
     )
-    store: Path | None = _setting(
-        group="The bus",
-        form="DIR",
-        help="The directory of the embedded server's files. All of them can be rebuilt, and may be deleted.",
+    store: Path | None = _bus(
+        _Value("DIR", Path, default_text="a temporary directory, deleted at the end"),
+        "The directory of the embedded server's files. All of them can be rebuilt, and may be deleted.",
         commands=_STARTS_BUS,
-        parse=Path,
-        default_text="a temporary directory, deleted at the end",
     )
-    embedded_port: int | None = _setting(
-        group="The bus",
-        form="PORT",
-        help="The port of the embedded server on 127.0.0.1.",
+    embedded_port: int | None = _bus(
+        _Value("PORT", _port, default_text=f"{EMBEDDED_PORT}, or any free port if that is in use"),
+        "The port of the embedded server on 127.0.0.1.",
         commands=_STARTS_BUS,
-        parse=_port,
-        default_text=f"{EMBEDDED_PORT}, or any free port if that is in use",
     )
-    bus_credentials: Path | None = _setting(
-        group="The bus",
-        form="FILE",
-        help="The credentials of this process on the bus (.creds): the JWT and the key of its user. These files of the "
+    bus_credentials: Path | None = _bus(
+        _FILE,
+        "The credentials of this process on the bus (.creds): the JWT and the key of its user. These files of the "
         "bus are read again when they change.",
         commands=_SHOWS_CREDENTIALS,
-        parse=Path,
-        default_text="none",
     )
-    bus_token: Path | None = _setting(
-        group="The bus",
-        form="FILE",
-        help="The token that the bus demands, in one line. The embedded server of this user gets its token without "
-        "this.",
+    bus_token: Path | None = _bus(
+        _FILE,
+        "The token that the bus demands, in one line. The embedded server of this user gets its token without this.",
         commands=("bus url", *_SHOWS_CREDENTIALS),
-        parse=Path,
-        default_text="none",
     )
-    bus_cacert: Path | None = _setting(
-        group="The bus",
-        form="FILE",
-        help="The CA certificates in PEM, one of which has signed the certificate of the bus. With it a bus without "
+    bus_cacert: Path | None = _bus(
+        _FILE,
+        "The CA certificates in PEM, one of which has signed the certificate of the bus. With it a bus without "
         "TLS is refused.",
-        commands=_SHOWS_CREDENTIALS,
-        parse=Path,
         default_text="those of the system",
+        commands=_SHOWS_CREDENTIALS,
     )
-    bus_cert: Path | None = _setting(
-        group="The bus",
-        form="FILE",
-        help="The certificate in PEM that this process shows to the bus, followed by the certificates of its issuers. "
+    bus_cert: Path | None = _bus(
+        _FILE,
+        "The certificate in PEM that this process shows to the bus, followed by the certificates of its issuers. "
         "Give --bus-cert and --bus-key, or none.",
         commands=_SHOWS_CREDENTIALS,
-        parse=Path,
-        default_text="none",
     )
-    bus_key: Path | None = _setting(
-        group="The bus",
-        form="FILE",
-        help="The private key of --bus-cert in PEM, not encrypted.",
-        commands=_SHOWS_CREDENTIALS,
-        parse=Path,
-        default_text="none",
+    bus_key: Path | None = _bus(
+        _FILE, "The private key of --bus-cert in PEM, not encrypted.", commands=_SHOWS_CREDENTIALS
     )
-    replicas: int = _setting(
-        group="The bus",
-        form="1|3|5",
-        help="How many servers of the NATS cluster keep a copy of each stream that this process creates.",
+    replicas: int = _bus(
+        _Value("1|3|5", _replicas, "1"),
+        "How many servers of the NATS cluster keep a copy of each stream that this process creates.",
         commands=("up",),
-        parse=_replicas,
-        default="1",
     )
     policies: Path | None = _setting(
-        group="Policies",
-        form="DIR",
-        help="The directory of TASPolicy files (*.yaml, *.yml, *.json). A change takes effect when the file is saved.",
+        "Policies",
+        _Value("DIR", Path, default_text="none, must be given; for `run all`: this or --kubeconfig"),
+        "The directory of TASPolicy files (*.yaml, *.yml, *.json). A change takes effect when the file is saved.",
         commands=("up",),
-        parse=Path,
-        default_text="none, must be given; for `run all`: this or --kubeconfig",
     )
-    kubeconfig: Path | str | None = _setting(
-        group="The cluster",
-        form=f"FILE|{IN_CLUSTER}",
-        help="The cluster: the current context of a kubeconfig file, or with "
+    kubeconfig: Path | str | None = _cluster(
+        _Value(f"FILE|{IN_CLUSTER}", lambda text: text if text == IN_CLUSTER else Path(text), default_text="none"),
+        "The cluster: the current context of a kubeconfig file, or with "
         f"`{IN_CLUSTER}` the service account of this pod. Policies, nodes and pods are read from its API server. "
         "Cannot be combined with --policies. `demo` uses a cluster where `run all` is already running.",
         commands=("demo", "doctor", "support"),
-        parse=lambda text: text if text == IN_CLUSTER else Path(text),
-        default_text="none",
     )
-    overwrite_labels: tuple[str, ...] | None = _setting(
-        group="The cluster",
-        form="KEY,...",
-        help="Names of policies with `deschedule` whose label may replace a value that somebody else has set. Without "
+    overwrite_labels: tuple[str, ...] | None = _cluster(
+        _Value(
+            "KEY,...",
+            _all(is_label_name, "must be label keys without a prefix, separated by commas"),
+            default_text="none",
+        ),
+        "Names of policies with `deschedule` whose label may replace a value that somebody else has set. Without "
         "this such a value stays, and the node does not get the label. The replaced value is lost.",
-        parse=_label_names,
-        default_text="none",
     )
-    breaker: DefaultLimit | None = _setting(
-        group="The cluster",
-        form=f"{OFF}|PERCENT%,NODES",
-        help="How many nodes may have labels of one policy at a time, for policies without `breaker`: PERCENT of the "
+    breaker: DefaultLimit | None = _cluster(
+        _Value(f"{OFF}|PERCENT%,NODES", _limit, str(POLICY_DEFAULT)),
+        "How many nodes may have labels of one policy at a time, for policies without `breaker`: PERCENT of the "
         "nodes that the policy selects, but NODES are always allowed. Before one node too many the breaker trips.",
         commands=("policy impact",),
-        parse=_limit,
-        default=str(POLICY_DEFAULT),
     )
-    breaker_all: DefaultLimit | None = _setting(
-        group="The cluster",
-        form=f"{OFF}|PERCENT%,NODES",
-        help="How many nodes may have labels of any policy at a time: PERCENT of all nodes, but NODES are always "
-        "allowed.",
+    breaker_all: DefaultLimit | None = _cluster(
+        _Value(f"{OFF}|PERCENT%,NODES", _limit, str(ALL_DEFAULT)),
+        "How many nodes may have labels of any policy at a time: PERCENT of all nodes, but NODES are always allowed.",
         commands=("policy impact",),
-        parse=_limit,
-        default=str(ALL_DEFAULT),
     )
-    label_rate: Rate | None = _setting(
-        group="The cluster",
-        form=f"{OFF}|NODES,BURST",
-        help="How many nodes may get their first label of one policy in a minute, and how many of these at once. The "
+    label_rate: Rate | None = _cluster(
+        _Value(f"{OFF}|NODES,BURST", _rate, str(POLICY_RATE)),
+        "How many nodes may get their first label of one policy in a minute, and how many of these at once. The "
         "others wait. Labels are removed without delay.",
-        parse=_rate,
-        default=str(POLICY_RATE),
     )
-    label_rate_all: Rate | None = _setting(
-        group="The cluster",
-        form=f"{OFF}|NODES,BURST",
-        help="The same over all policies together.",
-        parse=_rate,
-        default=str(ALL_RATE),
+    label_rate_all: Rate | None = _cluster(
+        _Value(f"{OFF}|NODES,BURST", _rate, str(ALL_RATE)), "The same over all policies together."
     )
-    flap_budget: int = _setting(
-        group="The cluster",
-        form="NUMBER",
-        help="How often the labels of one policy on one node may change within 5 minutes. Further changes wait. With 0 "
+    flap_budget: int = _cluster(
+        _Value("NUMBER", _count, "20"),
+        "How often the labels of one policy on one node may change within 5 minutes. Further changes wait. With 0 "
         "there is no limit.",
-        parse=_count,
-        default="20",
     )
-    new_bus_wait: float = _setting(
-        group="The cluster",
-        form="DURATION",
-        help="While the bus is younger than this, no node gets its first label, and no pod a GPU card. The bus may "
+    new_bus_wait: float = _cluster(
+        _Value("DURATION", _or_zero(_duration()), f"{IN_FLIGHT_SECONDS:g}s"),
+        "While the bus is younger than this, no node gets its first label, and no pod a GPU card. The bus may "
         "have been wiped, and what was decided before the wipe may still be on its way to the API server. With 0s "
         "nobody else can have sent anything.",
-        parse=_wait,
-        default=f"{IN_FLIGHT_SECONDS:g}s",
     )
-    node_resource: int = _setting(
-        group="The cluster",
-        form="NUMBER",
-        help="How many units of the resource `telemetry/scheduling` each node offers. With 0 the resource of the "
+    node_resource: int = _cluster(
+        _Value("NUMBER", _count, "0"),
+        "How many units of the resource `telemetry/scheduling` each node offers. With 0 the resource of the "
         "nodes is not read and not changed.",
-        parse=_count,
-        default="0",
     )
-    source: tuple[SourceSpec, ...] | None = _setting(
-        group="Sources",
-        form="[NAME:]KIND[=ADDRESS]",
-        help="A source of the metrics that policies use. `custom-metrics`, `metrics-server` and "
+    source: tuple[SourceSpec, ...] | None = _source(
+        _Value(
+            "[NAME:]KIND[=ADDRESS]",
+            parse_sources,
+            default_text="`custom-metrics`; `run all`: with --kubeconfig, else none",
+        ),
+        "A source of the metrics that policies use. `custom-metrics`, `metrics-server` and "
         "`prometheus=http://HOST:PORT` are polled; `remote-write=HOST:PORT` receives from Prometheus. May be given "
         "several times. The source is called NAME, else KIND; the second source of a kind is called `KIND-2`.",
-        parse=parse_sources,
         repeated=True,
-        default_text="`custom-metrics`; `run all`: with --kubeconfig, else none",
     )
-    source_config: Path | None = _setting(
-        group="Sources",
-        form="FILE",
-        help="For sources of Prometheus: the query of each metric, and the label that contains the node's name.",
-        parse=Path,
-        default_text="none",
+    source_config: Path | None = _source(
+        _FILE, "For sources of Prometheus: the query of each metric, and the label that contains the node's name."
     )
-    metrics: tuple[str, ...] | None = _setting(
-        group="Sources",
-        form="METRIC,...",
-        help="Metrics that are collected although no policy uses them, for agents, extensions and subscribers. "
+    metrics: tuple[str, ...] | None = _source(
+        _Value("METRIC,...", _metric_names, default_text="none"),
+        "Metrics that are collected although no policy uses them, for agents, extensions and subscribers. "
         "Also statistics of windows, such as `cpu:p95:5m`: give the same list to `collect` and `windows`.",
-        parse=_metric_names,
-        default_text="none",
     )
-    remote_write_cert: Path | None = _setting(
-        group="Sources",
-        form="FILE",
-        help="The certificate of the receivers of remote write in PEM, followed by the certificates of its issuers. "
+    remote_write_cert: Path | None = _source(
+        _FILE,
+        "The certificate of the receivers of remote write in PEM, followed by the certificates of its issuers. "
         "With --remote-write-cert and --remote-write-key they receive by HTTPS; give both or none. The files are read "
         "again when they change.",
-        parse=Path,
         default_text="none, plain HTTP",
     )
-    remote_write_key: Path | None = _setting(
-        group="Sources",
-        form="FILE",
-        help="The private key of --remote-write-cert in PEM, not encrypted.",
-        parse=Path,
-        default_text="none, plain HTTP",
+    remote_write_key: Path | None = _source(
+        _FILE, "The private key of --remote-write-cert in PEM, not encrypted.", default_text="none, plain HTTP"
     )
-    remote_write_token: Path | None = _setting(
-        group="Sources",
-        form="FILE",
-        help="The bearer tokens of the senders of remote write, one on each line. The file is read again when it "
-        "changes.",
-        parse=Path,
+    remote_write_token: Path | None = _source(
+        _FILE,
+        "The bearer tokens of the senders of remote write, one on each line. The file is read again when it changes.",
         default_text="none, every sender may write",
     )
-    period: float = _setting(
-        group="Sources",
-        form="DURATION",
-        help="How often each source is polled, or this machine's telemetry is published; at least 100ms.",
+    period: float = _source(
+        _Value("DURATION", _duration(least=0.1), "1s"),
+        "How often each source is polled, or this machine's telemetry is published; at least 100ms.",
         commands=("up",),
-        parse=_duration(least=0.1),
-        default="1s",
     )
-    publish: Publish = _setting(
-        group="Sources",
-        form=_choices(Publish),
-        help="The form in which samples of many nodes are published: tables, one message for up to 1,000 nodes, or "
+    publish: Publish = _source(
+        _one_of(Publish.TABLES),
+        "The form in which samples of many nodes are published: tables, one message for up to 1,000 nodes, or "
         "nodes, one message for each node, as long as a worker of a version before tables runs. Where the bus takes no "
         "tables, samples are published by node.",
-        parse=_choice(Publish),
-        default=Publish.TABLES.value,
     )
-    sinks: Path | None = _setting(
-        group="Events",
-        form="FILE",
-        help="Where events go: Kubernetes Events, Alertmanager, CloudEvents over HTTP, a chat. The file is checked "
+    sinks: Path | None = _event(
+        _FILE,
+        "Where events go: Kubernetes Events, Alertmanager, CloudEvents over HTTP, a chat. The file is checked "
         "as a whole. A change takes effect when the file is saved. With it `run all` also runs notify.",
-        parse=Path,
         default_text="none; `run notify`: must be given",
     )
-    cluster_name: str | None = _setting(
-        group="Events",
-        form="NAME",
-        help="The name of the cluster: the end of the attribute `source` of its events, the label `cluster` of alerts, "
+    cluster_name: str | None = _event(
+        _Value("NAME", _subdomain(), default_text="none"),
+        "The name of the cluster: the end of the attribute `source` of its events, the label `cluster` of alerts, "
         "and the first line of messages to a chat. So a place to which several clusters send can tell them apart. All "
         "workers of a cluster need the same name.",
         commands=("up",),
-        parse=_cluster,
-        default_text="none",
     )
-    listen: Address = _setting(
-        group="The extender",
-        form="HOST:PORT",
-        help="The address at which the extender answers kube-scheduler. `:PORT` is every interface, of IPv4 and IPv6.",
+    listen: Address = _extender(
+        _Value("HOST:PORT", Address.parse, "127.0.0.1:9001"),
+        "The address at which the extender answers kube-scheduler. `:PORT` is every interface, of IPv4 and IPv6.",
         commands=("demo", "doctor", "support", "up"),
-        parse=Address.parse,
-        default="127.0.0.1:9001",
     )
-    stale_after: float = _setting(
-        group="The extender",
-        form="DURATION",
-        help="How old a sample may be before its value is unknown, for policies without `staleAfter`; at most 1h.",
+    stale_after: float = _extender(
+        _Value("DURATION", _duration(most=MAX_SAMPLE_AGE), f"{DEFAULT_STALE_AFTER / 60:g}m"),
+        "How old a sample may be before its value is unknown, for policies without `staleAfter`; at most 1h.",
         commands=("up", "doctor", "explain", "policy impact", "status", "support", "top", "trace"),
-        parse=_duration(most=MAX_SAMPLE_AGE),
-        default=f"{DEFAULT_STALE_AFTER / 60:g}m",
     )
-    max_body: int = _setting(
-        group="The extender",
-        form="BYTES",
-        help="The largest request that the extender reads. 5,000 full nodes are about 35 to 50 MB.",
+    max_body: int = _extender(
+        _Value("BYTES", _bytes, "64MiB"),
+        "The largest request that the extender reads. 5,000 full nodes are about 35 to 50 MB.",
         commands=("up",),
-        parse=_bytes,
-        default="64MiB",
     )
-    unknown_policy: UnknownPolicy = _setting(
-        group="The extender",
-        form=_choices(UnknownPolicy),
-        help="The answer for a pod whose policy does not exist: all nodes pass, or an error.",
+    unknown_policy: UnknownPolicy = _extender(
+        _one_of(UnknownPolicy.PASS),
+        "The answer for a pod whose policy does not exist: all nodes pass, or an error.",
         commands=("up",),
-        parse=_choice(UnknownPolicy),
-        default=UnknownPolicy.PASS.value,
     )
-    failed_nodes: FailedNodes = _setting(
-        group="The extender",
-        form=_choices(FailedNodes),
-        help="The list of rejected nodes in the answer: FailedAndUnresolvableNodes, since evicting pods cannot "
+    failed_nodes: FailedNodes = _extender(
+        _one_of(FailedNodes.UNRESOLVABLE),
+        "The list of rejected nodes in the answer: FailedAndUnresolvableNodes, since evicting pods cannot "
         "help, or FailedNodes, which lets the scheduler try preemption.",
         commands=("up",),
-        parse=_choice(FailedNodes),
-        default=FailedNodes.UNRESOLVABLE.value,
     )
-    share_listen: bool = _setting(
-        group="The extender",
-        form="on|off",
-        help="Whether several replicas on this machine listen at the same address. The system spreads connections "
+    share_listen: bool = _extender(
+        _SWITCH,
+        "Whether several replicas on this machine listen at the same address. The system spreads connections "
         "over the replicas that are ready. A replica that ends leaves the port to the others. All replicas "
         "need `on`.",
-        parse=_switch,
-        default="off",
     )
-    debug_explain: bool = _setting(
-        group="The extender",
-        form="on|off",
-        help="Whether /debug/explain is also answered at --listen. It is always answered at --health-listen.",
+    debug_explain: bool = _extender(
+        _SWITCH,
+        "Whether /debug/explain is also answered at --listen. It is always answered at --health-listen.",
         commands=("up",),
-        parse=_switch,
-        default="off",
     )
-    prometheus_query: bool = _setting(
-        group="The extender",
-        form="on|off",
-        help="Whether /api/v1/query is answered at --health-listen, as Prometheus answers it: each node's fresh value "
+    prometheus_query: bool = _extender(
+        _SWITCH,
+        "Whether /api/v1/query is answered at --health-listen, as Prometheus answers it: each node's fresh value "
         "of a metric.",
         commands=("up",),
-        parse=_switch,
-        default="off",
     )
-    extender_health: Address = _setting(
-        group="The extender",
-        form="HOST:PORT",
-        help="The --health-listen address of a running extender, which reports its last answers.",
+    extender_health: Address = _extender(
+        _Value("HOST:PORT", Address.parse, "127.0.0.1:9002"),
+        "The --health-listen address of a running extender, which reports its last answers.",
         commands=("demo", "doctor", "explain", "support", "top"),
-        parse=Address.parse,
-        default="127.0.0.1:9002",
     )
-    max_connections: int = _setting(
-        group="The extender",
-        form="NUMBER",
-        help="How many connections may be open. If there are more, the address with most connections loses one: the "
+    max_connections: int = _extender(
+        _Value("NUMBER", _connections, str(MAX_CONNECTIONS)),
+        "How many connections may be open. If there are more, the address with most connections loses one: the "
         "oldest connection without an answer so far, also in the middle of a request, else the connection whose last "
         "answer is oldest. A complete request is dropped only for an address with fewer connections.",
         commands=("up",),
-        parse=_connections,
-        default=str(MAX_CONNECTIONS),
     )
-    idle_timeout: float = _setting(
-        group="The extender",
-        form="DURATION",
-        help="How long a connection may be idle. kube-scheduler closes its own after 90s, and should be first.",
+    idle_timeout: float = _extender(
+        _Value("DURATION", _duration(least=1.0), f"{IDLE_SECONDS / 60:g}m"),
+        "How long a connection may be idle. kube-scheduler closes its own after 90s, and should be first.",
         commands=("up",),
-        parse=_duration(least=1.0),
-        default=f"{IDLE_SECONDS / 60:g}m",
     )
-    cert: Path | None = _setting(
-        group="HTTPS",
-        form="FILE",
-        help="The extender's certificate in PEM, followed by the certificates of its issuers. With --cert, --key "
+    cert: Path | None = _https(
+        _FILE,
+        "The extender's certificate in PEM, followed by the certificates of its issuers. With --cert, --key "
         "and --cacert the extender answers by HTTPS, only to clients with a certificate; give all three or none. "
         "The files are read again when they change.",
-        parse=Path,
         default_text="none, plain HTTP",
     )
-    key: Path | None = _setting(
-        group="HTTPS",
-        form="FILE",
-        help="The private key of --cert in PEM, not encrypted.",
-        parse=Path,
-        default_text="none, plain HTTP",
+    key: Path | None = _https(
+        _FILE, "The private key of --cert in PEM, not encrypted.", default_text="none, plain HTTP"
     )
-    cacert: Path | None = _setting(
-        group="HTTPS",
-        form="FILE",
-        help="The CA certificates in PEM that must have signed the clients' certificates. "
+    cacert: Path | None = _https(
+        _FILE,
+        "The CA certificates in PEM that must have signed the clients' certificates. "
         "A certificate that is deleted from the file no longer counts, also for open connections.",
-        parse=Path,
         default_text="none, plain HTTP",
     )
-    client_names: tuple[str, ...] | None = _setting(
-        group="HTTPS",
-        form="NAME,...",
-        help="Which clients may send requests: those whose certificate has one of these as its common name or as "
+    client_names: tuple[str, ...] | None = _https(
+        _Value("NAME,...", _names, default_text="all clients with a certificate signed by --cacert"),
+        "Which clients may send requests: those whose certificate has one of these as its common name or as "
         "an alternative name.",
-        parse=_names,
-        default_text="all clients with a certificate signed by --cacert",
     )
-    only: str | None = _setting(
-        group="Extensions",
-        form="NAME",
-        help="Serve only this extension, or only `telemetry`. An extension that binds can only be served so.",
-        parse=str,
-        default_text="telemetry, and every installed extension that does not bind",
+    only: str | None = _extension(
+        _Value("NAME", str, default_text="telemetry, and every installed extension that does not bind"),
+        "Serve only this extension, or only `telemetry`. An extension that binds can only be served so.",
     )
-    extension_timeout: float = _setting(
-        group="Extensions",
-        form="DURATION",
-        help="How long a call of an extension may take before it times out. Keep this below the scheduler's "
-        "httpTimeout.",
+    extension_timeout: float = _extension(
+        _Value("DURATION", _duration(), "1s"),
+        "How long a call of an extension may take before it times out. Keep this below the scheduler's httpTimeout.",
         commands=("up",),
-        parse=_duration(),
-        default="1s",
     )
-    agents: Path | None = _setting(
-        group="Agents",
-        form="FILE",
-        help="Which agents run, under which names and with which options. The file is checked as a whole. A change "
+    agents: Path | None = _agent(
+        _FILE,
+        "Which agents run, under which names and with which options. The file is checked as a whole. A change "
         "takes effect when the file is saved.",
-        parse=Path,
         default_text="none, every agent of the product with its default options",
     )
-    card_score: CardScore = _setting(
-        group="GPU cards",
-        form=_choices(CardScore),
-        help="By what nodes are scored for pods with GPU cards: fuller nodes first, emptier nodes first, or only "
+    card_score: CardScore = _gpu(
+        _one_of(CardScore.PACK),
+        "By what nodes are scored for pods with GPU cards: fuller nodes first, emptier nodes first, or only "
         "preferred cards. Preferred cards count always.",
-        parse=_choice(CardScore),
-        default=CardScore.PACK.value,
     )
-    balanced_resource: str | None = _setting(
-        group="GPU cards",
-        form="NAME",
-        help="The resource, such as `tiles`, of which all cards of a node are to have about the same amount in use. "
+    balanced_resource: str | None = _gpu(
+        _Value("NAME", _gpu_resource, default_text="none"),
+        "The resource, such as `tiles`, of which all cards of a node are to have about the same amount in use. "
         "Without this, cards are filled one after another.",
         commands=("explain",),
-        parse=_gpu_resource,
-        default_text="none",
     )
-    allowlist: bool = _setting(
-        group="GPU cards",
-        form="on|off",
-        help="Whether the annotation `gas-allow` of a pod counts: the only cards that it may use.",
+    allowlist: bool = _gpu(
+        _SWITCH,
+        "Whether the annotation `gas-allow` of a pod counts: the only cards that it may use.",
         commands=("explain",),
-        parse=_switch,
-        default="off",
     )
-    denylist: bool = _setting(
-        group="GPU cards",
-        form="on|off",
-        help="Whether the annotation `gas-deny` of a pod counts: the cards that it must not use.",
+    denylist: bool = _gpu(
+        _SWITCH,
+        "Whether the annotation `gas-deny` of a pod counts: the cards that it must not use.",
         commands=("explain",),
-        parse=_switch,
-        default="off",
     )
-    one_start: bool = _setting(
-        group="GPU cards",
-        form="on|off",
-        help="Whether a node gets its next pod with GPU cards only when the last one has started. The device plugin "
+    one_start: bool = _gpu(
+        _SWITCH,
+        "Whether a node gets its next pod with GPU cards only when the last one has started. The device plugin "
         "gives cards in the order of `gas-ts`, and with `off` kubelet may start the pods in another order.",
-        parse=_switch,
-        default="off",
     )
-    card_metrics: int = _setting(
-        group="GPU cards",
-        form="NUMBER",
-        help="For at most so many nodes with GPU cards there are metrics of each card. For more nodes there are only "
+    card_metrics: int = _gpu(
+        _Value("NUMBER", _count, "100"),
+        "For at most so many nodes with GPU cards there are metrics of each card. For more nodes there are only "
         "the totals.",
-        parse=_count,
-        default="100",
     )
-    cards: bool = _setting(
-        group="GPU cards",
-        form="on|off",
-        help="Whether the GPU cards of nodes, and who has them, are stored on the bus. `off`: where only "
+    cards: bool = _gpu(
+        _SWITCH,
+        "Whether the GPU cards of nodes, and who has them, are stored on the bus. `off`: where only "
         "`--allocations`, `--outcomes` or `--annotations` is needed.",
-        parse=_switch,
         default="on",
     )
-    allocations: bool = _setting(
-        group="Agents",
-        form="on|off",
-        help="Whether the requests and limits of the pods on each node are stored on the bus, for agents.",
-        parse=_switch,
-        default="off",
+    allocations: bool = _agent(
+        _SWITCH, "Whether the requests and limits of the pods on each node are stored on the bus, for agents."
     )
-    outcomes: bool = _setting(
-        group="Agents",
-        form="on|off",
-        help="Whether it is stored on the bus where pods are placed and how their containers end, for agents that "
-        "learn.",
-        parse=_switch,
-        default="off",
+    outcomes: bool = _agent(
+        _SWITCH,
+        "Whether it is stored on the bus where pods are placed and how their containers end, for agents that learn.",
     )
-    annotations: bool = _setting(
-        group="Agents",
-        form="on|off",
-        help="Whether numbers in annotations of nodes become samples of the source `annotations`, for agents and "
-        "policies.",
-        parse=_switch,
-        default="off",
+    annotations: bool = _agent(
+        _SWITCH,
+        "Whether numbers in annotations of nodes become samples of the source `annotations`, for agents and policies.",
     )
-    write_annotations: bool = _setting(
-        group="Agents",
-        form="on|off",
-        help="Whether requests and measured use are written to annotations of nodes, under the names of the original "
+    write_annotations: bool = _agent(
+        _SWITCH,
+        "Whether requests and measured use are written to annotations of nodes, under the names of the original "
         "agents, for extenders of other people. Needs --allocations on.",
-        parse=_switch,
-        default="off",
     )
-    annotation_names: tuple[str, ...] = _setting(
-        group="Agents",
-        form="NAME,...",
-        help="The annotations that are read, without --annotation-prefix: these are the names of the metrics.",
-        parse=_metric_names,
-        default=",".join(ANNOTATIONS),
+    annotation_names: tuple[str, ...] = _agent(
+        _Value("NAME,...", _metric_names, ",".join(ANNOTATIONS)),
+        "The annotations that are read, without --annotation-prefix: these are the names of the metrics.",
     )
-    annotation_prefix: str = _setting(
-        group="Agents",
-        form="PREFIX",
-        help="What comes before each name in the annotations of nodes that are read or written, such as "
-        "`example.com/`.",
-        parse=_annotation_prefix,
-        default="",
-        default_text="none",
+    annotation_prefix: str = _agent(
+        _Value("PREFIX", _annotation_prefix, "", default_text="none"),
+        "What comes before each name in the annotations of nodes that are read or written, such as `example.com/`.",
     )
-    annotation_lifetime: float = _setting(
-        group="Agents",
-        form="DURATION",
-        help="For how long an annotation that nobody changes counts as at most a minute old; from then on it ages. The "
+    annotation_lifetime: float = _agent(
+        _Value("DURATION", _or_zero(_duration(most=86400.0)), "10m"),
+        "For how long an annotation that nobody changes counts as at most a minute old; from then on it ages. The "
         "API server does not tell whether the same value was written again. At most 24h.",
-        parse=_lifetime,
-        default="10m",
     )
     node: str = _setting(
-        group="This machine",
-        form="NAME",
-        help="The name of this machine as a node.",
+        "This machine",
+        _Value("NAME", _subdomain("a node's name: "), own_node_name(), default_text="the host's name"),
+        "The name of this machine as a node.",
         commands=("up",),
-        parse=_node,
-        default=own_node_name(),
-        default_text="the host's name",
     )
-    health_listen: Address = _setting(
-        group="Health and logs",
-        form="HOST:PORT",
-        help="The address of /healthz, /readyz and /metrics; `:PORT` as for --listen. Each worker has its own default "
-        "port.",
+    health_listen: Address = _process(
+        _Value("HOST:PORT", Address.parse, "127.0.0.1:9002"),
+        "The address of /healthz, /readyz and /metrics; `:PORT` as for --listen. Each worker has its own default port.",
         commands=("run all", "run bus", "up"),
-        parse=Address.parse,
-        default="127.0.0.1:9002",
         default_of={"run bus": "127.0.0.1:9006"},
     )
-    wait_for_files: bool = _setting(
-        group="Health and logs",
-        form="on|off",
-        help="Whether the process waits, and logs that it waits, until its files and folders exist, as in "
+    wait_for_files: bool = _process(
+        _SWITCH,
+        "Whether the process waits, and logs that it waits, until its files and folders exist, as in "
         "the Procfile, where another process writes some of them. With `off` a missing file ends it.",
-        parse=_switch,
-        default="off",
         commands=("run all", "up"),
     )
-    log_format: LogFormat = _setting(
-        group="Health and logs",
-        form=_choices(LogFormat),
-        help="The format of log events on standard error; `auto` is `console` on a terminal, else `json`.",
+    log_format: LogFormat = _process(
+        _one_of(LogFormat.AUTO),
+        "The format of log events on standard error; `auto` is `console` on a terminal, else `json`.",
         commands=("demo", "run all", "run bus", "up"),
-        parse=_choice(LogFormat),
-        default=LogFormat.AUTO.value,
     )
-    log_level: LogLevel = _setting(
-        group="Health and logs",
-        form=_choices(LogLevel),
-        help="The lowest severity of log events that are written. At `debug`, extender, gpu and agents have a line "
+    log_level: LogLevel = _process(
+        _one_of(LogLevel.INFO),
+        "The lowest severity of log events that are written. At `debug`, extender, gpu and agents have a line "
         "for each request. Without this flag these three take `LOG_LEVEL`, with the level names of the originals.",
         commands=("demo", "run all", "run bus", "up"),
-        parse=_choice(LogLevel),
-        default=LogLevel.INFO.value,
         default_of={"demo": LogLevel.ERROR.value},
     )
 
