@@ -20,13 +20,31 @@ from workers.context import Context
 from workers.discovery import SHARED_MEMORY, announced, temporary_directory
 from workers.http.listening import check_free
 from workers.names import ALL_WORKERS, ON_EACH_NODE, run_by
-from workers.process.embedded import EmbeddedBus
 from workers.process.errors import StartError, WorkerError
 from workers.process.logs import configure_logging
 from workers.process.signals import stop_signals
 from workers.registry import WORKERS, needed_by
 from workers.runtime import Supervisor, Worker, beside, new_registry
 from workers.settings import EMBEDDED_PORT, Settings, flag, variable
+
+
+class EmbeddedBus:
+    """Watches a running server. The server starts before the workers and ends after them, so `run` never stops it."""
+
+    name = "bus"
+
+    def __init__(self, server: EmbeddedServer) -> None:
+        self._server = server
+
+    def unready(self) -> str | None:
+        """Why clients cannot connect."""
+        return None if self._server.running else "nats-server has ended"
+
+    async def run(self) -> None:
+        """Raises WorkerError when the server ends."""
+        status = await self._server.wait()
+        raise WorkerError(f"nats-server ended by itself (exit status {status})")
+
 
 log = structlog.get_logger("tas")
 

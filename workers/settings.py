@@ -27,11 +27,25 @@ from tas.values.quantity import NANO, QuantityError, parse_quantity
 from workers.http.address import Address
 from workers.http.limits import IDLE_SECONDS, MAX_CONNECTIONS
 from workers.process.log_form import LogFormat, LogLevel
-from workers.process.node_name import own_node_name
 from workers.samples.source_spec import SourceSpec, parse_sources
 
 if TYPE_CHECKING:
     from tas.gpu.claim import Options
+
+import socket
+
+
+def node_name(hostname: str) -> str:
+    """`hostname` as a valid node name: lower case, with `-` for characters that node names cannot have."""
+    labels = (re.sub(r"[^a-z0-9-]+", "-", label).strip("-") for label in hostname.lower().split("."))
+    name = ".".join(label for label in labels if label)[:253].rstrip("-.")
+    return name if is_subdomain(name) else "localhost"
+
+
+def own_node_name() -> str:
+    """The node name of this machine."""
+    return node_name(socket.gethostname())
+
 
 EMBEDDED = "embedded"
 IN_CLUSTER = "in-cluster"

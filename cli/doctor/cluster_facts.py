@@ -2,14 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
 from cli.configure.schedulers import NAMESPACE as KUBE_SYSTEM
 from cli.configure.schedulers import SCHEDULERS, scheduler_states
-from cli.doctor.accounts import accounts, rights_of
 from cli.doctor.cluster_read import ADMINISTRATOR, ClusterRead, Pods, unread
 from cli.doctor.requests import offset_of, requested
 from tas.configuring.control_planes import SchedulerState
@@ -19,7 +19,7 @@ from tas.diagnosis.descheduler import Descheduler, NodeState, is_descheduler
 from tas.diagnosis.finding import Missing
 from tas.diagnosis.owner import Owner, owner_of
 from tas.diagnosis.policies import strategy_fields
-from tas.diagnosis.rights import ORIGINAL, SELF, Reviewed, Right
+from tas.diagnosis.rights import ORIGINAL, SELF, Reviewed, Right, rights_in
 from tas.diagnosis.workloads import DaemonSetTemplate, Expression, Term, Workload
 from tas.enforcing.node_resource import RESOURCE
 from tas.errors import InvalidInputError
@@ -43,7 +43,34 @@ from workers.kubernetes.resources import (
     PlacementPod,
     PlacementSpec,
 )
+from workers.names import ALL_WORKERS
+from workers.registry import WORKERS
 from workers.settings import flag
+
+TOGETHER = ("watch", "labels", "collect")
+"""The workers of `tas run all` of which it always needs the rights."""
+
+
+@cache
+def accounts() -> Mapping[str, tuple[Right, ...]]:
+    """The rights by account, without the metrics of `CUSTOM_METRICS`: each cluster has other ones."""
+    own = [name for name, spec in WORKERS.items() if spec.account]
+    of_all = (name for name in own if WORKERS[name].in_all is not None)
+    return {f"tas-{name}": _rights_of(name) for name in own} | {f"tas-{ALL_WORKERS}": _joined(of_all)}
+
+
+def rights_of(account: str) -> tuple[Right, ...]:
+    """The rights that an account needs."""
+    return accounts().get(account) or _joined(TOGETHER)
+
+
+def _rights_of(worker: str) -> tuple[Right, ...]:
+    return rights_in(WORKERS[worker].account)
+
+
+def _joined(workers: Iterable[str]) -> tuple[Right, ...]:
+    return tuple(dict.fromkeys(right for worker in workers for right in _rights_of(worker)))
+
 
 T = TypeVar("T")
 

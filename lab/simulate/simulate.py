@@ -18,8 +18,7 @@ from lab.simulate.model.recording import parse_recording
 from lab.simulate.model.simulation import Result
 from lab.simulate.model.simulation import simulate as run
 from lab.simulate.model.synthetic import Shape, excess_of_made, synthetic_load
-from lab.simulate.outcome import Outcome
-from lab.simulate.picture import picture
+from lab.simulate.outcome import Outcome, picture
 from tas.errors import InvalidInputError
 from tas.values.nouns import counted
 from workers.process.errors import EXIT_FAILED

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cli.doctor.accounts import rights_of
+from cli.doctor.cluster_facts import rights_of
 from tas.configuring.control_planes import SchedulerState
 from tas.diagnosis.bus import WrongStream
 from tas.diagnosis.checks import CHECKS

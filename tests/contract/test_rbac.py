@@ -9,7 +9,7 @@ import pytest
 import yaml
 from account_of_all import ACCOUNT, FILE, FOLDER, NAMESPACE, PARTS, rendered
 
-from cli.doctor.accounts import accounts
+from cli.doctor.cluster_facts import accounts
 from tas.diagnosis.rights import CUSTOM_METRICS, ORIGINAL, rights_in
 from workers.registry import WORKERS
 

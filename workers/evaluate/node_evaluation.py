@@ -7,6 +7,7 @@ one. `evaluate` decides which nodes are evaluated, and when.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from heapq import nsmallest
@@ -45,10 +46,38 @@ from tas.verdict.pending import Touched
 from tas.verdict.size import VerdictRoom, policy_size
 from tas.verdict.verdict import NodeVerdict, PolicyVerdict
 from tas.verdict.watched import UnmetLabels, watched
-from workers.evaluate.read_index import ReadIndex
 from workers.following.followed_view import FollowedView
+from workers.following.next_call import NextCall
 from workers.following.node_samples import NodeSamplesReads
 from workers.following.records import Records, Stored, Write
+
+REACH_SECONDS = 0.5
+"""How long the view may need. Longer, a read of the node is faster than the watch."""
+
+
+class ReadIndex:
+    """Asks the leader, and waits for the view."""
+
+    def __init__(self, bus: Bus, followed: FollowedView) -> None:
+        self._followed = followed
+        self._last = NextCall(partial(bus.epoch, NODES))
+        self._changed = asyncio.Event()
+        followed.call(self._changed.set)
+
+    async def reached(self) -> bool:
+        """Whether the view now has all that the leader had at some time since this call. Raises BusError."""
+        last = await self._last()
+        nodes = self._followed.watches[NODES.name]
+        if nodes.has_all(last):  # nearly always
+            return True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(REACH_SECONDS):
+                while not nodes.has_all(last):
+                    self._changed.clear()
+                    await self._changed.wait()
+                return True
+        return False
+
 
 log = structlog.get_logger("evaluate")
 

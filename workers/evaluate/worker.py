@@ -9,7 +9,7 @@ one that it knows. So a replica that is behind overwrites nothing newer, and an 
 
 import asyncio
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from math import inf
 
 import structlog
@@ -29,11 +29,41 @@ from workers.evaluate.announcing import Announcing
 from workers.evaluate.compared_sources import ComparedSources
 from workers.evaluate.late_metrics import LateMetrics
 from workers.evaluate.node_evaluation import BEHIND_RETRY_SECONDS, Metrics, NodeEvaluation
-from workers.evaluate.turns import Turns
 from workers.following.followed_view import FollowedView
 from workers.following.records import Records
 from workers.process.logs import ThrottledLog
 from workers.reconcile.work_queue import RequeueError, WorkQueue
+
+MAX_QUEUED = 100
+"""How many nodes may be queued before a pass waits."""
+
+HANDLED = 2
+"""For how many handled nodes a pass waits with each of its own: so at least half of the work is that of changes."""
+
+
+class Turns:
+    """The turns of one pass. `queued` says how many nodes are queued; 0 ends all waiting."""
+
+    def __init__(self, queued: Callable[[], int]) -> None:
+        self._queued = queued
+        self._handled = asyncio.Event()
+
+    def note_handled(self) -> None:
+        """To be called when a node was taken off the queue, or when `queued` becomes 0."""
+        self._handled.set()
+
+    async def wait(self) -> None:
+        """Lets other tasks run, and while many nodes are queued, waits until some have been handled.
+
+        It does not wait for a short queue: under permanent overload the queue never gets short.
+        """
+        await asyncio.sleep(0)
+        for _ in range(HANDLED):
+            if self._queued() <= MAX_QUEUED:
+                return
+            self._handled.clear()
+            await self._handled.wait()
+
 
 log = structlog.get_logger("evaluate")
 

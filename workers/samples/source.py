@@ -17,9 +17,8 @@ from tas.sources.state import LostNodes, PollResult, SourceState, SourceTracker
 from tas.sources.tables import Publish
 from workers.process.errors import WorkerError
 from workers.process.logs import ThrottledLog
-from workers.samples.gathered_publisher import GatheredPublisher
 from workers.samples.metrics import SourceMetrics
-from workers.samples.publisher import SamplePublisher
+from workers.samples.publisher import GatheredPublisher, SamplePublisher
 from workers.samples.source_states import SourceStates
 
 log = structlog.get_logger("samples")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cli.doctor.accounts import TOGETHER, accounts, rights_of
+from cli.doctor.cluster_facts import TOGETHER, accounts, rights_of
 from tas.diagnosis.finding import Missing, Severity
 from tas.diagnosis.rights import (
     CUSTOM_METRICS,

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
-from cli.framework import LEVELS, settings_of_environment
+from cli.options import LEVELS, settings_of_environment
 from tas.agents.builtin import BUILTIN
-from workers.agents.framework_options import VARIABLES, fallbacks_of_environment
+from workers.agents.configured import VARIABLES, fallbacks_of_environment
 
 
 def test_the_port_is_a_setting_of_agents_and_the_level_of_all_that_answer_a_scheduler() -> None:

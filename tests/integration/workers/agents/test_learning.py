@@ -186,7 +186,7 @@ async def fail(bus: Bus, uids: Sequence[str]) -> None:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workers.agents.learner.SAVE_SECONDS", 0.1)
     # On a busy machine a replica would be ready before it knows what is stored.
-    monkeypatch.setattr("workers.agents.learning.WAIT_SECONDS", 120.0)
+    monkeypatch.setattr("workers.agents.worker.WAIT_SECONDS", 120.0)
 
 
 async def test_what_is_learned_outlives_processes_and_the_bus(server: Server, bus: Bus, tmp_path: Path) -> None:

@@ -536,7 +536,7 @@ async def test_sources_whose_leases_are_new_read_once_together_what_they_gave_be
 ) -> None:
     """NODES is large, and a process that starts gets the leases of all its sources."""
     monkeypatch.setattr("tas.sources.state.LOST_SECONDS", 0.1)
-    monkeypatch.setattr("workers.collect.given_before.GATHER_SECONDS", 3.0)  # a busy machine has the third lease late
+    monkeypatch.setattr("workers.collect.worker.GATHER_SECONDS", 3.0)  # a busy machine has the third lease late
     await world.use("load")
     names = ("one", "two", "three")
     for name in names:

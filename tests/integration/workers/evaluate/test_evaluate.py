@@ -595,7 +595,7 @@ async def test_clear_for_counts_from_a_violation_that_ends_during_the_first_eval
 ) -> None:
     """In a large cluster this takes seconds. Until then it is unknown since when the rules of a node are met."""
     monkeypatch.setattr("workers.evaluate.worker.MAX_CONCURRENT", 1)
-    monkeypatch.setattr("workers.evaluate.turns.MAX_QUEUED", 0)
+    monkeypatch.setattr("workers.evaluate.worker.MAX_QUEUED", 0)
     await waiting_for_clear_for(world)
     await world.facts()
     await world.sample(m=2)
@@ -1177,7 +1177,7 @@ async def test_a_verdict_by_reads_of_the_node_has_the_last_revision_of_its_recor
     bus: Bus, world: World, monkeypatch: pytest.MonkeyPatch, last: str
 ) -> None:
     """Else each replica evaluates the node again, and one that lags waits for a verdict of what it has read itself."""
-    monkeypatch.setattr("workers.evaluate.read_index.REACH_SECONDS", 0.0)  # this view follows nothing
+    monkeypatch.setattr("workers.evaluate.node_evaluation.REACH_SECONDS", 0.0)  # this view follows nothing
     if last == "facts":
         await world.sample(m=2)
     await world.facts()

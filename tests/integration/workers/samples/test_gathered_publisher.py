@@ -13,8 +13,7 @@ from tas.sources.tables import Publish
 from tas.values.quantity import NANO, Quantity
 from tests.integration.bus.limits import long_limits
 from tests.integration.servers import answered
-from workers.samples.gathered_publisher import GATHER_SECONDS, GatheredPublisher
-from workers.samples.publisher import SamplePublisher
+from workers.samples.publisher import GATHER_SECONDS, GatheredPublisher, SamplePublisher
 
 __all__ = ["long_limits"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cli.configure.running import files_not_read
+from cli.configure.verify import files_not_read
 
 
 @contextmanager

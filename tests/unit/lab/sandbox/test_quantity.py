@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.sandbox.quantity import BINARY, DECIMAL, canonical
+from lab.sandbox.validation import BINARY, DECIMAL, canonical
 
 numbers = st.decimals(min_value=-(10**6), max_value=10**6, allow_nan=False, allow_infinity=False, places=3)
 suffixes = st.sampled_from([*DECIMAL, *BINARY, "e2", "E-1"])

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from workers.evaluate.turns import HANDLED, MAX_QUEUED, Turns
+from workers.evaluate.worker import HANDLED, MAX_QUEUED, Turns
 
 
 async def run_others() -> None:

@@ -1,7 +1,7 @@
 """What is logged about requests that fail."""
 
 from workers.kubernetes.errors import ForbiddenError, KubernetesError, UnavailableError
-from workers.kubernetes.problem import LASTING_SECONDS, Problem, Report
+from workers.kubernetes.reflector import LASTING_SECONDS, Problem, Report
 
 REFUSED = ForbiddenError("list nodes: refused (403)", code=403)
 DOWN = UnavailableError("list nodes: no connection")

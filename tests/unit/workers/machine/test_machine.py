@@ -8,7 +8,7 @@ from tas.values.names import is_metric_name, is_subdomain
 from tas.values.quantity import NANO
 from tests.unit.tas.generators import characters
 from workers.machine.worker import read_metrics
-from workers.process.node_name import node_name, own_node_name
+from workers.settings import node_name, own_node_name
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,8 @@ from bus.connection import Bus
 from cli.loading import load_settings
 from tests.integration.servers import eventually
 from workers.kubernetes.client import KubernetesClient
-from workers.notify.configured import sinks_file
+from workers.notify.configured import SinksFile, sinks_file
 from workers.notify.sinks.base import SinkMetrics
-from workers.notify.sinks_file import SinksFile
 from workers.process.errors import StartError
 
 

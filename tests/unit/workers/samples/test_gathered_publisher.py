@@ -6,7 +6,7 @@ from bus.records.tables import encode_stored_table
 from tas.sources.result import Sample
 from tas.sources.tables import tables_of
 from tas.values.quantity import NANO, Quantity
-from workers.samples.gathered_publisher import stored_bytes
+from workers.samples.publisher import stored_bytes
 
 NODES = 200
 NOW = 1_800_000_000.0

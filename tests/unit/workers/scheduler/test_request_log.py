@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from tas.extender.decision import Outcome
 from tas.extender.verbs import Answer, within_limits
-from workers.scheduler.request_log import MAX_LINES, with_request_lines
+from workers.scheduler.server import MAX_LINES, with_request_lines
 
 
 @pytest.fixture(autouse=True)
