@@ -162,16 +162,9 @@ class Stage:
     async def pod(self, name: str, *, policy: str, avoids: Mapping[str, str]) -> None:
         """Creates a pod of a policy, with a node affinity that excludes nodes with one of the labels `avoids`."""
         self._narration.step(f"pod {name} is created")
-        limits = {RESOURCE: "1"}  # the scheduler asks the extender only about pods with this resource
-        expressions = [{"key": HOSTNAME, "operator": "In", "values": self._hostnames}]
-        expressions += [{"key": key, "operator": "NotIn", "values": [value]} for key, value in avoids.items()]
-        required = {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
-        spec = {
-            "containers": [{"name": "main", "image": IMAGE, "resources": {"limits": limits}}],
-            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}},
-            "terminationGracePeriodSeconds": 0,
-        }
-        body = {"metadata": {"name": name, "labels": {POD_LABEL: policy}}, "spec": spec}
+        # The scheduler asks the extender only about pods with this resource.
+        body = self._pod_body(name, {"limits": {RESOURCE: "1"}}, avoids)
+        body["metadata"]["labels"] = {POD_LABEL: policy}
         self._avoiding[name] = _Avoiding(body, avoids)
         await self._done(self._create_pod(body))
 
@@ -186,17 +179,21 @@ class Stage:
         """Creates a pod that requests these amounts of a GPU card."""
         wishes = ", ".join(f"{key.partition('/')[2]} {amount}" for key, amount in amounts.items())
         self._narration.step(f"pod {name} is created, which requests {wishes}")
-        resources = {"limits": amounts, "requests": amounts}
-        container = {"name": "main", "image": IMAGE, "resources": resources}
+        body = self._pod_body(name, {"limits": amounts, "requests": amounts}, {})
+        body["spec"]["tolerations"] = [{"key": RUN_LABEL, "operator": "Exists"}]
+        await self._done(self._create_pod(body))
+
+    def _pod_body(self, name: str, resources: Json, avoids: Mapping[str, str]) -> Json:
+        """A pod that fits the demo's nodes, but for those with one of these labels."""
         expressions = [{"key": HOSTNAME, "operator": "In", "values": self._hostnames}]
+        expressions += [{"key": key, "operator": "NotIn", "values": [value]} for key, value in avoids.items()]
         required = {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
         spec = {
-            "containers": [container],
+            "containers": [{"name": "main", "image": IMAGE, "resources": resources}],
             "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}},
-            "tolerations": [{"key": RUN_LABEL, "operator": "Exists"}],
             "terminationGracePeriodSeconds": 0,
         }
-        await self._done(self._create_pod({"metadata": {"name": name}, "spec": spec}))
+        return {"metadata": {"name": name}, "spec": spec}
 
     async def evict(self, name: str, *, what: str = "evicted, as a descheduler does") -> None:
         """Evicts a pod, as a descheduler does for a violated node affinity. `what` is the word for it."""

@@ -16,7 +16,6 @@ class Resource:
     """One kind of object: its names and properties."""
 
     plural: str
-    singular: str
     kind: str
     group: str = ""
     version: str = "v1"
@@ -38,6 +37,11 @@ class Resource:
         return frozenset({*self.further_subresources, *({"status"} if self.has_status else ())})
 
     @property
+    def singular(self) -> str:
+        """The kind as kubectl takes it."""
+        return self.kind.lower()
+
+    @property
     def group_version(self) -> str:
         """Group and version as in `apiVersion`."""
         return f"{self.group}/{self.version}" if self.group else self.version
@@ -53,12 +57,9 @@ class Resource:
         return f"{self.kind}.{self.group}" if self.group else self.kind
 
 
-NAMESPACES = Resource(
-    plural="namespaces", singular="namespace", kind="Namespace", is_namespaced=False, short_names=("ns",)
-)
+NAMESPACES = Resource(plural="namespaces", kind="Namespace", is_namespaced=False, short_names=("ns",))
 NODES = Resource(
     plural="nodes",
-    singular="node",
     kind="Node",
     is_namespaced=False,
     short_names=("no",),
@@ -67,7 +68,6 @@ NODES = Resource(
 )
 PODS = Resource(
     plural="pods",
-    singular="pod",
     kind="Pod",
     short_names=("po",),
     selectable=frozenset({"spec.nodeName", "spec.schedulerName", "status.phase"}),
@@ -77,7 +77,6 @@ PODS = Resource(
 )
 EVENTS = Resource(
     plural="events",
-    singular="event",
     kind="Event",
     short_names=("ev",),
     selectable=frozenset(
@@ -87,24 +86,17 @@ EVENTS = Resource(
 CRDS = Resource(
     group="apiextensions.k8s.io",
     plural="customresourcedefinitions",
-    singular="customresourcedefinition",
     kind="CustomResourceDefinition",
     is_namespaced=False,
     short_names=("crd", "crds"),
     has_generation=True,
 )
 BUDGETS = Resource(
-    group="policy",
-    plural="poddisruptionbudgets",
-    singular="poddisruptionbudget",
-    kind="PodDisruptionBudget",
-    short_names=("pdb",),
-    has_generation=True,
+    group="policy", plural="poddisruptionbudgets", kind="PodDisruptionBudget", short_names=("pdb",), has_generation=True
 )
 DEPLOYMENTS = Resource(
     group="apps",
     plural="deployments",
-    singular="deployment",
     kind="Deployment",
     short_names=("deploy",),
     has_status=True,
@@ -115,7 +107,6 @@ TASPOLICIES = Resource(
     group=TELEMETRY_GROUP,
     version="v1alpha1",
     plural="taspolicies",
-    singular="taspolicy",
     kind="TASPolicy",
     has_status=True,
     has_generation=True,

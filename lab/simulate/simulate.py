@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -25,8 +26,6 @@ from workers.process.errors import EXIT_FAILED
 
 BAR = 20
 """The longest bar of the table, in characters."""
-
-_SHAPES = [each.value for each in Shape]
 
 
 def compare(
@@ -85,85 +84,62 @@ def compare(
     return 0
 
 
+def _option(name: str, kind: object, text: str, default: object = None, **more: Any) -> click.Option:
+    """An option; its default is shown if it has one."""
+    return click.Option([name], type=kind, help=text, default=default, show_default=default is not None, **more)
+
+
+_PATH = click.Path(path_type=Path)
+
 simulate = click.Command(
     "simulate",
     callback=compare,
     help=compare.__doc__,
     params=[
-        click.Option(
-            ["--load"],
+        _option(
+            "--load",
+            click.Choice([each.value for each in Shape]),
+            "How the use of pods changes. Repeatable.",
+            [Shape.MIXED.value],
             multiple=True,
-            type=click.Choice(_SHAPES),
-            default=[Shape.MIXED.value],
-            help="How the use of pods changes. Repeatable.",
-            show_default=True,
         ),
-        click.Option(
-            ["--recording"],
-            type=click.Path(path_type=Path),
+        _option("--recording", _PATH, "A recording in place of a made load.", metavar="FILE"),
+        _option("--seed", click.IntRange(0, 2**31), "The first seed.", 1),
+        _option(
+            "--runs",
+            click.IntRange(1, 1000),
+            "How many seeds: the table has the mean, and for overload the least and the largest.",
+            1,
+        ),
+        _option("--nodes", click.IntRange(1, 1000), "How many nodes a made load has.", 50),
+        _option("--pods", click.IntRange(1, 20_000), "How many pods a made load has.", 1000),
+        _option("--hours", click.FloatRange(0.1, 168.0), "How long a made load is.", 24.0),
+        _option(
+            "--agents",
+            _PATH,
+            "The file of agents, as for tas run agents. Without it: each agent of the product with its defaults.",
             metavar="FILE",
-            help="A recording in place of a made load.",
         ),
-        click.Option(["--seed"], type=click.IntRange(0, 2**31), default=1, show_default=True, help="The first seed."),
-        click.Option(
-            ["--runs"],
-            type=click.IntRange(1, 1000),
-            default=1,
-            show_default=True,
-            help="How many seeds: the table has the mean, and for overload the least and the largest.",
-        ),
-        click.Option(
-            ["--nodes"],
-            type=click.IntRange(1, 1000),
-            default=50,
-            show_default=True,
-            help="How many nodes a made load has.",
-        ),
-        click.Option(
-            ["--pods"],
-            type=click.IntRange(1, 20_000),
-            default=1000,
-            show_default=True,
-            help="How many pods a made load has.",
-        ),
-        click.Option(
-            ["--hours"],
-            type=click.FloatRange(0.1, 168.0),
-            default=24.0,
-            show_default=True,
-            help="How long a made load is.",
-        ),
-        click.Option(
-            ["--agents"],
-            type=click.Path(path_type=Path),
-            metavar="FILE",
-            help="The file of agents, as for tas run agents. Without it: each agent of the product with its defaults.",
-        ),
-        click.Option(
-            ["--policies"],
-            type=click.Path(path_type=Path),
+        _option(
+            "--policies",
+            _PATH,
+            "Manifests of TASPolicy; all pods use each one in turn. Without it: two policies by measured use.",
             metavar="DIR",
-            help="Manifests of TASPolicy; all pods use each one in turn. Without it: two policies by measured use.",
         ),
-        click.Option(
-            ["--weight"],
-            type=click.IntRange(1, 1_000_000),
-            default=1,
-            show_default=True,
-            help="Of policies, and of agents without --agents: the extender's weight in the scheduler's configuration.",
+        _option(
+            "--weight",
+            click.IntRange(1, 1_000_000),
+            "Of policies, and of agents without --agents: the extender's weight in the scheduler's configuration.",
+            1,
         ),
-        click.Option(
-            ["--only"],
-            multiple=True,
+        _option(
+            "--only",
+            str,
+            f"Compare only this: {DEFAULT}, a policy, an agent, or agents beside each other as A+B. Repeatable.",
             metavar="NAME",
-            help=f"Compare only this: {DEFAULT}, a policy, an agent, or agents beside each other as A+B. Repeatable.",
+            multiple=True,
         ),
-        click.Option(
-            ["--svg"],
-            type=click.Path(path_type=Path),
-            metavar="FILE",
-            help="Write a picture of the overload, too.",
-        ),
+        _option("--svg", _PATH, "Write a picture of the overload, too.", metavar="FILE"),
         JSON_OPTION,
     ],
 )
