@@ -4,19 +4,18 @@ import asyncio
 import base64
 import binascii
 import json
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
 
 from lab.sandbox.cluster import Cluster
 from lab.sandbox.discovery import discover, root
-from lab.sandbox.errors import REASONS, Cause, PageNotFoundError, StatusError, invalid, method_not_allowed
-from lab.sandbox.faults import Call, Drop, Faults
+from lab.sandbox.errors import Cause, PageNotFoundError, StatusError, invalid, method_not_allowed
 from lab.sandbox.forms import Form, accepted
-from lab.sandbox.metrics import Metrics, Raw
+from lab.sandbox.metrics import Metrics
 from lab.sandbox.protobuf import decode_object
 from lab.sandbox.resources import CRDS, DEPLOYMENTS, NODES, PODS, RESOURCES, Object, Resource
 from lab.sandbox.selectors import Matches, parse_selectors
@@ -31,9 +30,6 @@ MAX_BODY_BYTES = 3 * 1024 * 1024
 WATCH_SECONDS = 1800
 """How long a watch without `timeoutSeconds` lasts; the API server takes a random time of 1 to 2 times this."""
 
-MAX_CALLS = 100_000
-"""How many of the last requests are kept at least; at most twice as many."""
-
 UNKNOWN_FORM = "the body of the request was in an unknown format - accepted media types include: "
 CONTINUE_EXPIRED = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
@@ -43,18 +39,34 @@ CONTINUE_EXPIRED = (
 )
 
 
-class Api:
-    """Answers requests, and keeps them in `calls`."""
+@dataclass(slots=True, kw_only=True)
+class Call:
+    """One request over HTTP."""
 
-    def __init__(self, cluster: Cluster, metrics: Metrics, faults: Faults, *, bookmark_seconds: float) -> None:
+    verb: str
+    """`get`, `list`, `watch`, `create`, `patch` or `delete`; the HTTP method for paths that are not of a resource."""
+    path: str
+    resource: str = ""
+    """The plural of the resource; empty for discovery."""
+    subresource: str = ""
+    namespace: str = ""
+    name: str = ""
+    user_agent: str = ""
+    status: int = 0
+    """The status of the answer; 0 before the answer, and if the connection was dropped before."""
+    answered: float = 0.0
+    """When the complete answer was ready to be sent, in seconds since 1970; 0 if no complete answer was sent."""
+
+
+class Api:
+    """Answers requests."""
+
+    def __init__(self, cluster: Cluster, metrics: Metrics, *, bookmark_seconds: float) -> None:
         self._cluster = cluster
         self._metrics = metrics
-        self._faults = faults
         self._bookmark_seconds = bookmark_seconds
         self._closing = False
         self._watching: set[asyncio.Transport] = set()
-        self._holding: set[asyncio.Task[web.StreamResponse]] = set()
-        self.calls: list[Call] = []
 
     def application(self) -> web.Application:
         """The application, with one handler for all paths: paths follow from the table of resources."""
@@ -67,55 +79,13 @@ class Api:
         """How many watches are open."""
         return len(self._watching)
 
-    def cut_watches(self) -> None:
-        """Aborts the connection of every watch, as when a server is killed."""
-        for transport in self._watching:
-            transport.abort()
-
     def end_watches(self) -> None:
         """Ends every watch with a complete answer, and each later watch at once: the server stops."""
         self._closing = True
         self._cluster.store.wake()
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        call, resource = _call(request)
-        self.calls.append(call)
-        if len(self.calls) > 2 * MAX_CALLS:  # bounds the memory of a long-running sandbox
-            del self.calls[:MAX_CALLS]
-        fault = self._faults.take(call)
-        if fault is not None:
-            await asyncio.sleep(fault.delay_seconds)
-            if fault.released is not None:
-                return await self._held(fault.released, request, call, resource)
-            if fault.status is not None:
-                call.status = fault.status
-                return _fault_response(fault.status, fault.retry_after)
-            if fault.drop is Drop.BEFORE:
-                return _dropped(request)
-        response = await self._respond(request, call, resource)
-        call.status = response.status
-        if fault is not None and fault.drop is Drop.WITHIN and isinstance(response, web.Response):
-            return await _cut_in_half(request, response)
-        if fault is not None and fault.drop is not None:  # a watch has sent all its events
-            return _dropped(request)
-        call.answered = time.time()
-        return response
-
-    async def _held(
-        self, released: asyncio.Event, request: web.Request, call: Call, resource: Resource | None
-    ) -> web.StreamResponse:
-        """Handles the request later, also if the client has gone: it is only on its way for longer."""
-        await request.read()
-
-        async def handle() -> web.StreamResponse:
-            await released.wait()
-            response = await self._respond(request, call, resource)
-            call.status, call.answered = response.status, time.time()
-            return response
-
-        self._holding.add(handling := asyncio.create_task(handle()))
-        handling.add_done_callback(self._holding.discard)
-        return await asyncio.shield(handling)
+        return await self._respond(request, *call_of(request))
 
     async def _respond(self, request: web.Request, call: Call, resource: Resource | None) -> web.StreamResponse:
         try:
@@ -126,10 +96,10 @@ class Api:
             if call.verb == "watch":
                 return await self._watch(request, call, resource, form)
             if call.verb == "list":
-                return _json(self._list(request.query, call, resource, form))
+                return json_answer(self._list(request.query, call, resource, form))
             return await self._act(request, call, resource, form)
         except StatusError as error:
-            return _json(error.to_object(), error.code)
+            return json_answer(error.to_object(), error.code)
         except PageNotFoundError:
             return web.Response(status=404, text="404 page not found\n")
 
@@ -137,17 +107,15 @@ class Api:
         if path in ("/healthz", "/livez", "/readyz"):
             return web.Response(text="ok")
         metrics = self._metrics.answer(path)
-        if isinstance(metrics, Raw):
-            return web.Response(body=metrics.body, content_type=metrics.content_type)
         if metrics is not None:
-            return _json(metrics)
+            return json_answer(metrics)
         served = [each for each in RESOURCES if self._cluster.serves(each)]
         document = discover(path.rstrip("/"), served, further_groups=self._metrics.groups)
         if document is None:
             if path.startswith("/api/v1/"):
                 raise StatusError(404, "the server could not find the requested resource", details={})
             raise PageNotFoundError
-        return _json(document)
+        return json_answer(document)
 
     async def _act(self, request: web.Request, call: Call, resource: Resource, form: Form) -> web.Response:
         cluster, namespace, name = self._cluster, call.namespace, call.name
@@ -159,17 +127,17 @@ class Api:
                 answer = cluster.get(resource, namespace, name)
             case "create", "":
                 answer = cluster.create(resource, namespace, await _body(request), manager=manager)
-                return _json(self._shown(request, resource, answer, form), 201)
+                return json_answer(self._shown(request, resource, answer, form), 201)
             case "create", "binding":
                 cluster.bind(namespace, name, await _body(request), manager=manager)
-                return _json(done | {"code": 201}, 201)
+                return json_answer(done | {"code": 201}, 201)
             case "create", "eviction":
                 cluster.evict(namespace, name)
-                return _json(done | {"code": 201}, 201)
+                return json_answer(done | {"code": 201}, 201)
             case "get" | "patch", "scale":
                 if call.verb == "patch":
                     cluster.rescale(namespace, name, await _merge(request, resource), manager=manager)
-                return _json(cluster.scale(namespace, name))
+                return json_answer(cluster.scale(namespace, name))
             case "patch", "" | "status" as below:
                 patch = await _merge(request, resource)
                 answer = cluster.patch(resource, namespace, name, patch, manager=manager, status=below == "status")
@@ -180,10 +148,10 @@ class Api:
                 if resource not in (PODS, CRDS):
                     details = {"name": name} | ({"group": resource.group} if resource.group else {})
                     details |= {"kind": resource.plural, "uid": answer["metadata"]["uid"]}
-                    return _json(done | {"details": details})
+                    return json_answer(done | {"details": details})
             case _:
                 raise method_not_allowed()
-        return _json(self._shown(request, resource, answer, form))
+        return json_answer(self._shown(request, resource, answer, form))
 
     def _shown(self, request: web.Request, resource: Resource, stored: Object, form: Form) -> Object:
         if form is Form.TABLE:
@@ -264,7 +232,7 @@ class Api:
         return response
 
 
-def _call(request: web.Request) -> tuple[Call, Resource | None]:
+def call_of(request: web.Request) -> tuple[Call, Resource | None]:
     """The request as a Call, and its resource; None if the path is not that of a resource."""
     call = Call(verb=request.method, path=request.path_qs, user_agent=request.headers.get("User-Agent", ""))
     for resource in RESOURCES:
@@ -358,32 +326,6 @@ def _read_token(token: str) -> tuple[int, str]:
         raise StatusError(400, f"invalid continue token: continue key is not valid: {error}") from error
 
 
-def _json(answer: Object, status: int = 200) -> web.Response:
+def json_answer(answer: Object, status: int = 200) -> web.Response:
+    """The response with an object."""
     return web.Response(body=encode(answer), status=status, content_type="application/json")
-
-
-def _fault_response(status: int, retry_after: int | None) -> web.Response:
-    if status == 404:
-        return web.Response(status=404, text="404 page not found\n")
-    details = {} if retry_after is None else {"retryAfterSeconds": retry_after}
-    error = StatusError(status, f"the sandbox is set up to answer {status} {REASONS.get(status, '')}", details=details)
-    response = _json(error.to_object(), status)
-    if retry_after is not None:
-        response.headers["Retry-After"] = str(retry_after)
-    return response
-
-
-async def _cut_in_half(request: web.Request, response: web.Response) -> web.StreamResponse:
-    body = response.body
-    assert isinstance(body, bytes)
-    half = web.StreamResponse(status=response.status, headers={"Content-Type": response.content_type})
-    half.content_length = len(body)
-    await half.prepare(request)
-    await half.write(body[: len(body) // 2])
-    return _dropped(request)
-
-
-def _dropped(request: web.Request) -> web.Response:
-    if request.transport is not None:
-        request.transport.abort()
-    return web.Response(status=500)  # is never sent

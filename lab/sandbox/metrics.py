@@ -13,14 +13,6 @@ USAGE_VERSION = "v1beta1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Raw:
-    """An answer that a test has set, instead of the answer from the values."""
-
-    body: bytes
-    content_type: str = "application/json"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Value:
     value: str
     timestamp: str | None
@@ -43,7 +35,6 @@ class Metrics:
         self.usage_is_served = True
         self._values: dict[str, dict[str, _Value]] = {}
         self._usage: dict[str, Object] = {}
-        self._raw: dict[str, Raw] = {}
 
     def set(
         self,
@@ -70,13 +61,6 @@ class Metrics:
         """Sets the usage of a node in the metrics API."""
         self._usage[node] = {"cpu": cpu, "memory": memory, "timestamp": timestamp, "window": window}
 
-    def answer_with(self, body: bytes | None, *, to: str, content_type: str = "application/json") -> None:
-        """Answers paths that end with `to` with 200 and `body`; None: with the values again."""
-        if body is None:
-            self._raw.pop(to, None)
-        else:
-            self._raw[to] = Raw(body=body, content_type=content_type)
-
     @property
     def groups(self) -> list[Object]:
         """The API groups for discovery."""
@@ -85,11 +69,8 @@ class Metrics:
             served.append((USAGE, [USAGE_VERSION]))
         return [_group(name, versions) for name, versions in served]
 
-    def answer(self, path: str) -> Object | Raw | None:
+    def answer(self, path: str) -> Object | None:
         """The answer for a path; None for paths of other APIs. Raises StatusError, PageNotFoundError."""
-        for ending, raw in self._raw.items():
-            if path.endswith(ending):
-                return raw
         parts = path.strip("/").split("/")
         if parts[:1] != ["apis"] or len(parts) < 2 or parts[1] not in (CUSTOM, USAGE):
             return None

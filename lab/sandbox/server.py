@@ -1,18 +1,16 @@
-"""Starts and stops a sandbox, and gives tests access to its objects, requests and faults."""
+"""Starts and stops a sandbox, and gives access to its objects."""
 
 import json
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from aiohttp import web
 
 from lab.sandbox.api import Api
 from lab.sandbox.cluster import CRD_NAME, Cluster
 from lab.sandbox.discovery import VERSION
-from lab.sandbox.faults import Call, Faults
 from lab.sandbox.metrics import Metrics
 from lab.sandbox.resources import CRDS, NAMESPACES, NODES, TASPOLICIES, TASPOLICY_COLUMNS, Object
 from lab.sandbox.scheduler import FLUSH_SECONDS, scheduling
@@ -44,12 +42,14 @@ def extender_entry(url: str, **overrides: object) -> dict[str, Any]:
 class Sandbox:
     """A running sandbox."""
 
-    def __init__(self, cluster: Cluster, metrics: Metrics, api: Api, faults: Faults, url: str) -> None:
+    api_type = Api
+    metrics_type = Metrics
+
+    def __init__(self, cluster: Cluster, metrics: Metrics, api: Api, url: str) -> None:
         self.cluster = cluster
-        """The objects. Access without HTTP is not counted in `calls`."""
+        """The objects."""
         self.metrics = metrics
         """The metrics of nodes, as adapters serve them."""
-        self.faults = faults
         self.url = url
         self._api = api
 
@@ -57,22 +57,22 @@ class Sandbox:
     @asynccontextmanager
     async def start(
         cls, *, nodes: Iterable[str] = (), port: int = 0, bookmark_seconds: float = 10.0
-    ) -> AsyncIterator["Sandbox"]:
+    ) -> AsyncIterator[Self]:
         """Serves on loopback while the body runs, with the namespaces default and kube-system, the CRD and Ready nodes.
 
         `bookmark_seconds`: how often a watch with bookmarks gets a bookmark while no object changes.
         """
-        cluster, metrics, faults = Cluster(), Metrics(), Faults()
+        cluster, metrics = Cluster(), cls.metrics_type()
         for namespace in ("default", "kube-system"):
             cluster.create(NAMESPACES, "", {"metadata": {"name": namespace}}, manager=MANAGER)
-        api = Api(cluster, metrics, faults, bookmark_seconds=bookmark_seconds)
+        api = cls.api_type(cluster, metrics, bookmark_seconds=bookmark_seconds)
         # With handler_cancellation, the watch of a disconnected client ends at once, not with the next event.
         runner = web.AppRunner(api.application(), handler_cancellation=True, shutdown_timeout=2.0, access_log=None)
         await runner.setup()
         try:
             await web.TCPSite(runner, LOOPBACK, port).start()
             host, bound = runner.addresses[0][:2]
-            sandbox = cls(cluster, metrics, api, faults, f"http://{host}:{bound}")
+            sandbox = cls(cluster, metrics, api, f"http://{host}:{bound}")
             sandbox.install_crd()
             for name in nodes:
                 sandbox.add_node(name)
@@ -118,32 +118,3 @@ class Sandbox:
         version["additionalPrinterColumns"] = [dict(column) for column in TASPOLICY_COLUMNS]
         spec = {"group": TASPOLICIES.group, "scope": "Namespaced", "names": names, "versions": [version]}
         self.cluster.create(CRDS, "", {"metadata": {"name": CRD_NAME}, "spec": spec}, manager=MANAGER)
-
-    def remove_crd(self) -> None:
-        """Deletes the CRD and all TASPolicies: requests for TASPolicies get a plain 404, and their watches end."""
-        self.cluster.delete(CRDS, "", CRD_NAME)
-
-    def forget_history(self) -> None:
-        """Compacts the history: watches and continued lists from earlier versions get 410 Expired.
-
-        Open watches are not affected; after `cut_watches` their clients watch again.
-        """
-        self.cluster.store.forget()
-
-    @property
-    def watches(self) -> int:
-        """How many watches are open."""
-        return self._api.watches
-
-    def cut_watches(self) -> None:
-        """Drops the connection of every watch."""
-        self._api.cut_watches()
-
-    @property
-    def calls(self) -> list[Call]:
-        """The requests over HTTP so far, at least the last 100,000, oldest first. A watch counts once, at its start."""
-        return self._api.calls
-
-    def count(self, *, since: int = 0, which: Callable[[Call], bool] = lambda _: True) -> Counter[tuple[str, str]]:
-        """How many requests there were for each verb and resource, from index `since` of `calls` on."""
-        return Counter((call.verb, call.resource) for call in self.calls[since:] if which(call))

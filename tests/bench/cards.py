@@ -11,7 +11,6 @@ import orjson
 
 from bus.connection import Bus
 from bus.server import EmbeddedServer
-from lab.sandbox import Sandbox
 from tas.enforcing.pod import PodKey
 from tas.gpu.assigning import assign
 from tas.gpu.assignment import Assignment
@@ -23,6 +22,7 @@ from tests.bench.measure import Timed, interleaved
 from tests.bench.rows import Budget, Of, Results, Row, Size, quantile_rows, row
 from tests.bench.stand import FILTER, PRIORITIZE, Server, Stand, product
 from tests.integration.workers.gpu.gpu import NAMESPACE, Gpus, add_records, complete
+from tests.sandbox import Sandbox
 from tests.unit.tas.gpu import notation
 
 NAME = "cards"

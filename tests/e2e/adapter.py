@@ -11,11 +11,12 @@ from pathlib import Path
 from aiohttp import web
 
 from lab.sandbox.errors import PageNotFoundError, StatusError
-from lab.sandbox.metrics import CUSTOM, USAGE, USAGE_VERSION, Metrics, Raw
+from lab.sandbox.metrics import CUSTOM, USAGE, USAGE_VERSION
 from tests.certificates import Authority
 from tests.integration.servers import eventually
 from tests.kubernetes.admin import Admin, AdminError
 from tests.kubernetes.collect_scenarios import Adapter
+from tests.sandbox import Metrics
 
 NAMESPACE = "default"
 SERVICE = "metrics-adapter"
@@ -138,6 +139,8 @@ class AggregatedAdapter(Adapter):
             self._connections.add(request.transport)
             if self.down:
                 request.transport.abort()
+        if (raw := self.metrics.raw(request.path)) is not None:
+            return web.Response(body=raw.body, content_type=raw.content_type)
         try:
             answer = self.metrics.answer(request.path)
         except StatusError as error:
@@ -146,6 +149,4 @@ class AggregatedAdapter(Adapter):
             answer = None
         if answer is None:
             return web.Response(status=404, text="404 page not found\n")
-        if isinstance(answer, Raw):
-            return web.Response(body=answer.body, content_type=answer.content_type)
         return web.json_response(answer)

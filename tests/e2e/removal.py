@@ -18,7 +18,6 @@ from typing import Any
 import aiohttp
 
 from bus.trying import Tries
-from lab.sandbox.faults import Call
 from tas.values.backoff import Backoff
 from tests.integration.removal.api import ADMIN, LABELS, Api, manifest, replacing
 from tests.integration.removal.judge import Judge
@@ -27,6 +26,7 @@ from tests.integration.removal.observed import NodeState, Request, Written
 from tests.integration.servers import eventually
 from tests.integration.watched import meanwhile
 from tests.kubernetes.admin import MERGE_PATCH, POLICIES, Admin, AdminError
+from tests.sandbox import Call
 from workers.kubernetes.credentials import Credentials
 
 from .cluster import Cluster

@@ -26,8 +26,6 @@ from bus.connection import Bus
 from bus.kinds import EXPECTED_NUMBERS
 from bus.rights.access import Access
 from bus.scrapes import publish_scrapes
-from lab.sandbox import Sandbox
-from lab.sandbox.faults import Call
 from lab.sandbox.resources import NODES, PODS, TASPOLICIES
 from tas.policy.policy import API_VERSION
 from tas.processes.expected import Expected
@@ -50,6 +48,7 @@ from tests.integration.cli.tas import (
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.watched import meanwhile
 from tests.integration.workers.notify.receiver import Receiver, answering, receiving
+from tests.sandbox import Call, Sandbox
 from workers.process.presence import Presence
 
 from .alerts import Scrape, Story, check

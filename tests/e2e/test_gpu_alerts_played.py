@@ -9,13 +9,13 @@ import aiohttp
 import pytest
 
 from bus.connection import Bus
-from lab.sandbox.faults import Call
 from lab.sandbox.resources import NODES, PODS
 from tas.gpu.names import EVICTION_LABEL
 from tests.integration.cli.tas import FREE, HEALTH, Running, Tas, demo_policy, policy_folder
 from tests.integration.servers import Server, eventually
 from tests.integration.workers.gpu.gpu import NAMESPACE, Gpus, gpus
 from tests.integration.workers.inventory.test_inventory import add_node, bind
+from tests.sandbox import Call
 
 from .alerts import check
 from .test_alerts_played import FOREVER, Stage, User

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from cli.crd import crd_manifest
-from lab.sandbox import Sandbox
 from lab.sandbox.resources import NODES, PODS, TASPOLICIES
 from tests.integration.servers import eventually
+from tests.sandbox import Sandbox
 
 from . import binaries
 from .conftest import find_binaries

@@ -21,7 +21,6 @@ from bus.connection import Bus
 from bus.kinds import SOURCE_STATES
 from bus.rights.access import Access
 from cli.queries.query import stored_nodes
-from lab.sandbox import Sandbox
 from lab.sandbox.resources import TASPOLICIES
 from tas.values.quantity import NANO, Quantity
 from tests.e2e.processes import REPOSITORY
@@ -29,6 +28,7 @@ from tests.integration.bus.operated import operated
 from tests.integration.replicas import Replica, replica, tas
 from tests.integration.servers import answered, eventually
 from tests.kubernetes.admin import Admin
+from tests.sandbox import Sandbox
 
 from .cluster import Cluster
 from .test_replicas import Load, Replicas, Turn, nodes, under_load

@@ -22,7 +22,6 @@ import pytest
 from bus.buckets import HOLDS
 from bus.connection import Bus
 from bus.kinds import NODE_HOLDS
-from lab.sandbox.faults import Drop
 from lab.sandbox.resources import PODS, Object
 from tas.enforcing.pod import ENDED, PodKey
 from tas.gpu.adoption import adopt, uses_cards
@@ -36,6 +35,7 @@ from tests.integration.workers.gpu.gpu import NAMESPACE, Gpus, gpus
 from tests.integration.workers.gpu.test_gpu import NODE, SHAPES, judge, of_binding, started_in_order
 from tests.integration.workers.inventory.test_inventory import add_hold, add_node, has, held, pods_of
 from tests.integration.workers.running import put
+from tests.sandbox import Drop
 from tests.unit.tas.gpu import notation
 
 __all__ = ["long_limits"]

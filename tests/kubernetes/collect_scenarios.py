@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from bus.connection import Bus
-from lab.sandbox.metrics import Metrics
 from tests.integration.workers.collecting import World, collecting
+from tests.sandbox import Metrics
 from workers.collect.sources.custom_metrics import CustomMetrics
 from workers.collect.sources.metrics_server import MetricsServer
 from workers.kubernetes.client import KubernetesClient

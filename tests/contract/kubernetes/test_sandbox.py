@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
-from lab.sandbox import Sandbox
+from tests.sandbox import Sandbox
 
 from .client import Client
 from .suite import KubernetesContract, Server

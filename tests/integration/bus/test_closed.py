@@ -47,7 +47,6 @@ from bus.subscription import Subscription
 from bus.verdict_log import logged_verdicts
 from cli.loading import load_settings
 from cli.wiring import Process
-from lab.sandbox import Sandbox
 from lab.sandbox.resources import NODES as SANDBOX_NODES
 from lab.sandbox.resources import TASPOLICIES
 from tas.samples.sample import Scrape
@@ -57,6 +56,7 @@ from tests.e2e.processes import free_ports
 from tests.integration.bus.closed import Closed, closed
 from tests.integration.servers import answered, eventually
 from tests.integration.watched import meanwhile
+from tests.sandbox import Sandbox
 from workers.names import run_by
 from workers.registry import WORKERS, with_commands, workers_of_all
 from workers.roles import ROLES

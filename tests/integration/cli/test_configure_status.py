@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from lab.sandbox import Sandbox
 from lab.sandbox.resources import PODS
 from tas.configuring.static_pod import DIGEST
 from tests.integration.cli.tas import Tas
+from tests.sandbox import Sandbox
 
 LABEL = "node-role.kubernetes.io/control-plane"
 

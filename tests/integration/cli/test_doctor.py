@@ -7,7 +7,6 @@ from typing import Any
 
 from bus.connection import Bus
 from cli.doctor.bus_facts import Stored, read_bus
-from lab.sandbox import Sandbox
 from lab.sandbox.resources import PODS, TASPOLICIES
 from lab.sandbox.server import extender_entry
 from tas.policy.policy import API_VERSION, KIND
@@ -15,6 +14,7 @@ from tas.samples.sample import newest
 from tests.integration.cli.tas import FREE, Done, Tas
 from tests.integration.servers import Server, eventually
 from tests.integration.tables import put_tables
+from tests.sandbox import Sandbox
 
 SKIPPED = "bus.sync,clocks.nodes,policies.crd,rights,scheduler.alike,workloads.daemonset"
 """The simulated cluster has no accounts, leases of nodes, schemas, DaemonSets, and no kube-scheduler that is a pod."""

@@ -10,10 +10,10 @@ import aiohttp
 
 from bus.buckets import SAMPLES
 from bus.connection import Bus
-from lab.sandbox import Sandbox
 from tests.integration.cli.tas import FREE, Tas, filter_request
 from tests.integration.servers import answered, eventually
 from tests.kubernetes.admin import Admin
+from tests.sandbox import Sandbox
 from tests.sources import writing
 from tests.sources.answers import Answer, simulated_prometheus
 

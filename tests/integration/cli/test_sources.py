@@ -14,7 +14,6 @@ from bus.kinds import NODE_SAMPLES
 from bus.records.nodes import StoredSamples
 from bus.records.sources import encode_source_state
 from cli.queries.query import stored_sources
-from lab.sandbox import Sandbox
 from tas.samples.sample import Scrape
 from tas.sources.result import RefusalReason, SuspectReason
 from tas.sources.state import Health, RefusedValues, SourceMetric, SourceState
@@ -24,6 +23,7 @@ from tests.integration.servers import Server, eventually
 from tests.integration.workers.collecting import World
 from tests.kubernetes.admin import Admin
 from tests.kubernetes.watch_scenarios import strategies
+from tests.sandbox import Sandbox
 
 ROOT = Path(__file__).parents[3]
 

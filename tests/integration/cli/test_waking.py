@@ -13,13 +13,14 @@ from bus.connection import Bus
 from bus.kinds import NODE_VERDICTS
 from bus.records.verdicts import decode_verdict
 from bus.subjects import samples_subject
-from lab.sandbox import Sandbox, extender_entry
+from lab.sandbox import extender_entry
 from lab.sandbox.resources import PODS, TASPOLICIES
 from tas.policy.policy import PolicyKey, StrategyType
 from tas.policy.rules import State
 from tests.integration.cli.tas import Tas
 from tests.integration.servers import Server, eventually
 from tests.integration.workers.running import samples_on
+from tests.sandbox import Sandbox
 
 NODES = ("one.example.com", "two.example.com")
 SPEC = {

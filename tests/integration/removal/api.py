@@ -7,12 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from lab.sandbox import Sandbox
-from lab.sandbox.faults import Call, Drop, Which
 from lab.sandbox.resources import NODES, TASPOLICIES
 from tests.integration.removal.judge import Judge
 from tests.integration.removal.model import Key, Spec
 from tests.integration.removal.observed import NodeState, Request, Written
+from tests.sandbox import Call, Drop, Sandbox, Which
 
 ADMIN = "admin"
 LABELS = "tas-on-nats/labels-"

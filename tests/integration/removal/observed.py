@@ -15,12 +15,12 @@ from bus.buckets import NODES, POLICIES, SYNCED, Bucket
 from bus.connection import Bus, Epoch, RawEntry
 from bus.errors import BusError
 from bus.watch import Watch, WatchStatus
-from lab.sandbox.faults import Call
 from tests.integration.bus.followers import raw_watch
 from tests.integration.published import SECOND, microseconds_of
 from tests.integration.removal.cases import Case
 from tests.integration.removal.model import Key, Samples, Spec
 from tests.integration.removal.spans import Span, outside, union
+from tests.sandbox import Call
 
 COMPARE_SECONDS = 0.2
 """After so long the log is compared with the bus."""

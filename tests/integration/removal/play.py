@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bus.connection import Bus
-from lab.sandbox import Sandbox
 from tas.enforcing.brake import BrakeSettings
 from tests.integration.lateness import Lateness
 from tests.integration.removal.api import Api, SandboxApi
@@ -26,6 +25,7 @@ from tests.integration.removal.workers import KINDS, STALE_AFTER, One, Process, 
 from tests.integration.replicas import Replica, replica, tas
 from tests.integration.servers import Server, eventually
 from tests.integration.watched import meanwhile
+from tests.sandbox import Sandbox
 
 HISTORY_SECONDS = 6.0
 PROCESS_HISTORY_SECONDS = 14.0

@@ -4,12 +4,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from lab.sandbox import Sandbox
 from lab.sandbox.resources import NODES
 from tas.enforcing.managers import FIELD_MANAGER
 from tests.integration.removal.api import SandboxApi
 from tests.integration.removal.judge import Judge
 from tests.integration.removal.observed import Observed
+from tests.sandbox import Sandbox
 
 NODE, LABEL = "n", "red"
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from lab.sandbox.faults import Call
 from tests.integration.removal.brake import LimitJudge
 from tests.integration.removal.cases import Case
 from tests.integration.removal.observed import Observed, Request, Written
+from tests.sandbox import Call
 
 CREATED, FIRST, SENT = 10.0, 20.0, 100.0
 """Seconds: the policies are created, the first node gets the label, the second node gets the label."""

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from lab.sandbox.faults import Call
 from tests.integration.removal.cases import Case
 from tests.integration.removal.judge import Judge
 from tests.integration.removal.model import PREFIX, SOURCES, Sample
 from tests.integration.removal.observed import Observed, Request, Written
+from tests.sandbox import Call
 
 NODE, POLICY = ("", "n"), ("default", "red")
 LABEL = f"{PREFIX}red/level"

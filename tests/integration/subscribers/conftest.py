@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from lab.sandbox import Sandbox
 from tests.installed import EXAMPLES
 from tests.integration.bus.limits import long_limits
+from tests.sandbox import Sandbox
 
 __all__ = ["long_limits"]
 

@@ -8,11 +8,11 @@ import pytest
 from bus.buckets import PAUSED
 from bus.connection import Bus
 from bus.kinds import BREAKER_RECORDS, PAUSE_RECORDS
-from lab.sandbox import Sandbox
 from lab.sandbox.resources import BUDGETS, NODES, PODS
 from tas.events.data import LabelApplied, LabelRemoved
 from tas.verdict.brake import ALL, Breaker, Pause, Trip
 from tests.integration.servers import eventually
+from tests.sandbox import Sandbox
 
 from .running import publish, running, store
 

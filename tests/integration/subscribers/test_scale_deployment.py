@@ -6,13 +6,13 @@ import pytest
 
 from bus.connection import Bus
 from bus.kinds import NODE_VERDICTS
-from lab.sandbox import Sandbox
 from lab.sandbox.resources import DEPLOYMENTS, NODES, Object
 from tas.events.data import ViolationStarted
 from tas.policy.policy import PolicyKey, StrategyType
 from tas.policy.rules import State
 from tas.verdict.verdict import NodeVerdict, PolicyVerdict, StrategyVerdict
 from tests.integration.servers import eventually
+from tests.sandbox import Sandbox
 
 from .running import publish, running, store
 

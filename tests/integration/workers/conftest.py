@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from lab.sandbox import Sandbox
 from tests.integration.bus.limits import long_limits
+from tests.sandbox import Sandbox
 
 __all__ = ["long_limits"]
 

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from lab.demo.stories import STORIES
-from lab.sandbox import Sandbox, extender_entry
+from lab.sandbox import extender_entry
 from lab.sandbox.resources import NAMESPACES, NODES, PODS, TASPOLICIES
 from tests.integration.cli.tas import FREE, Done, Running, Tas
 from tests.integration.lab.demo.test_demo import missing_steps
 from tests.integration.servers import Server, eventually
+from tests.sandbox import Sandbox
 
 NAMES = ("one.example.com", "two.example.com", "three.example.com", "four.example.com")
 OUTPUT_OF_STORY = {

@@ -19,12 +19,12 @@ from structlog.testing import capture_logs
 
 from bus.connection import Bus
 from bus.errors import RefusedError
-from lab.sandbox import Sandbox
 from lab.sandbox.resources import TASPOLICIES
 from lab.up.applied import AppliedPolicies
 from tests.e2e.processes import free_ports
 from tests.integration.cli.tas import COMMAND, Command, Tas, demo_policy, policy_folder, replace_file
 from tests.integration.servers import eventually
+from tests.sandbox import Sandbox
 
 DOCS = Path(__file__).parents[4] / "docs"
 

@@ -21,7 +21,6 @@ from bus.connection import Bus
 from bus.kinds import LEARNED_STATES
 from bus.outcomes import publish_outcomes
 from bus.records.agents import LearnedState
-from lab.sandbox import Sandbox
 from lab.sandbox.resources import PODS
 from tas.agent import Needs, Outcome, Placed, Result
 from tas.agents.builtin import BUILTIN
@@ -31,6 +30,7 @@ from tas.agents.rewards import SNAPSHOT_VERSION, Rewards
 from tests.e2e.processes import free_ports
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.running import epoch_on, running
+from tests.sandbox import Sandbox
 from workers.agents.agents_file import GROUP, AgentsFile
 from workers.agents.configured import hooks_of
 from workers.agents.worker import AgentsWorker

@@ -11,10 +11,10 @@ import pytest
 
 from bus.connection import Bus
 from bus.kinds import LEASE_RECORDS
-from lab.sandbox import Sandbox
 from tests.integration.replicas import Replica, replica, tas
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.collecting import World, polled
+from tests.sandbox import Sandbox
 
 SOURCE = "custom-metrics"
 

@@ -9,11 +9,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from bus.connection import Bus
-from lab.sandbox import Sandbox
-from lab.sandbox.faults import Call, Drop
 from tests.integration.servers import eventually
 from tests.integration.workers.collecting import World, collecting, polled
 from tests.kubernetes.collect_scenarios import Adapter, CollectScenarios, metrics_world
+from tests.sandbox import Call, Drop, Sandbox
 from workers.collect.sources.base import Turns
 from workers.collect.sources.custom_metrics import MAX_ANSWER_BYTES, CustomMetrics
 from workers.collect.sources.metrics_server import MetricsServer

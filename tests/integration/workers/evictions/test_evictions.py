@@ -18,8 +18,6 @@ from prometheus_client import CollectorRegistry
 from bus.connection import Bus
 from bus.kinds import NODE_HOLDS, NODE_INVENTORY
 from bus.records.devices import NodeHold, NodeInventory
-from lab.sandbox import Sandbox
-from lab.sandbox.faults import Call, Drop, Which
 from lab.sandbox.resources import NODES, PODS
 from tas.enforcing.pod import PodKey
 from tas.gpu.names import EVICTION_LABEL, EVICTION_VALUE
@@ -27,6 +25,7 @@ from tas.values.backoff import Backoff
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.gpu.gpu import complete
 from tests.integration.workers.running import running
+from tests.sandbox import Call, Drop, Sandbox, Which
 from tests.unit.tas.gpu import notation
 from workers.evictions.worker import PATCHES, Evictions
 from workers.kubernetes.client import KubernetesClient

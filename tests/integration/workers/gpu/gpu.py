@@ -14,7 +14,6 @@ from bus.buckets import HOLDS
 from bus.connection import Bus
 from bus.kinds import NODE_HOLDS, NODE_INVENTORY
 from bus.records.devices import NodeHold, NodeInventory
-from lab.sandbox import Sandbox
 from lab.sandbox.resources import PODS, Object
 from tas.extension import NodeView, Pod
 from tas.gpu.claim import Options
@@ -22,6 +21,7 @@ from tas.gpu.hold import Hold
 from tests.e2e.processes import free_ports
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.running import running
+from tests.sandbox import Sandbox
 from tests.unit.tas.gpu import notation
 from workers.following.synced import write_synced
 from workers.gpu.worker import GpuExtender

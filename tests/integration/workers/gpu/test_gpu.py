@@ -22,7 +22,6 @@ from bus.buckets import HOLDS, NODES, POLICIES, SYNCED
 from bus.connection import Bus
 from bus.kinds import NODE_ALLOCATION, NODE_HOLDS, synced_of
 from bus.records.synced import Synced
-from lab.sandbox.faults import Call, Drop, Faults
 from lab.sandbox.resources import PODS, Object
 from tas.allocation.node import NodeAllocation
 from tas.extender.decision import Binding
@@ -36,6 +35,7 @@ from tests.integration.bus.limits import long_limits
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.gpu.gpu import NAMESPACE, Extender, Gpus, gpus
 from tests.integration.workers.running import running
+from tests.sandbox import Call, Drop, Faults
 from tests.unit.tas.gpu.device_plugin import DevicePlugin, Pending
 from workers.extender.worker import ExtenderWorker
 from workers.following.followed_allocations import FollowedAllocations

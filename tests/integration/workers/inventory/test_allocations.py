@@ -13,7 +13,6 @@ from structlog.testing import capture_logs
 from bus.buckets import HOLDS, NODES
 from bus.connection import Bus
 from bus.kinds import NODE_ALLOCATION
-from lab.sandbox import Sandbox
 from lab.sandbox.resources import NODES as NODE_OBJECTS
 from lab.sandbox.resources import PODS, Object
 from tas.allocation.node import NodeAllocation
@@ -22,6 +21,7 @@ from tas.extension import NodeView
 from tas.view.view import View
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.running import entry_on, running
+from tests.sandbox import Sandbox
 from workers.following.followed_allocations import FollowedAllocations
 from workers.inventory import pods_on_nodes
 from workers.inventory.worker import Inventory

@@ -8,11 +8,11 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from bus.connection import Bus
-from lab.sandbox import Sandbox
 from lab.sandbox.resources import NODES
 from tests.integration.servers import eventually
 from tests.integration.workers.collecting import World, polled
 from tests.integration.workers.running import running
+from tests.sandbox import Sandbox
 from workers.inventory.annotation_samples import Annotations
 from workers.inventory.worker import Inventory
 from workers.kubernetes.client import KubernetesClient

@@ -11,7 +11,6 @@ from bus.connection import Bus
 from bus.kinds import NODE_SAMPLES
 from bus.records.nodes import StoredSamples
 from bus.scrapes import publish_scrape
-from lab.sandbox import Sandbox
 from lab.sandbox.resources import NODES, PODS
 from tas.allocation.node_annotations import WRITTEN
 from tas.enforcing.managers import ANNOTATIONS_MANAGER
@@ -20,6 +19,7 @@ from tas.values.quantity import parse_quantity
 from tests.integration.servers import answered, eventually
 from tests.integration.tables import put_tables
 from tests.integration.workers.running import running
+from tests.sandbox import Sandbox
 from workers.inventory.annotation_writer import AnnotationWriter
 from workers.inventory.worker import Inventory
 from workers.kubernetes.client import KubernetesClient

@@ -15,7 +15,6 @@ from bus.buckets import HOLDS, SYNCED
 from bus.connection import Bus
 from bus.kinds import NODE_HOLDS, NODE_INVENTORY, synced_of
 from bus.records.devices import NodeHold
-from lab.sandbox.faults import Call
 from lab.sandbox.resources import NODES, PODS, Object
 from tas.enforcing.pod import PodKey
 from tas.enforcing.waking import ANNOTATION
@@ -27,6 +26,7 @@ from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.gpu.gpu import NAMESPACE, Gpus, gpus
 from tests.integration.workers.halting_inventory import InterruptedBus
 from tests.integration.workers.running import put, running
+from tests.sandbox import Call
 from tests.unit.tas.gpu import notation
 from workers.inventory.card_holds import RETRY_SECONDS
 from workers.inventory.worker import Inventory

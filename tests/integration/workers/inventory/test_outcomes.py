@@ -13,11 +13,11 @@ from prometheus_client import CollectorRegistry
 from bus.buckets import OUTCOMES
 from bus.connection import Bus
 from bus.outcomes import OutcomeReader, publish_outcomes
-from lab.sandbox import Sandbox
 from lab.sandbox.resources import PODS
 from tas.outcomes.outcome import Outcome, Placed, Result
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.running import epoch_on, running
+from tests.sandbox import Sandbox
 from workers.inventory.worker import Inventory
 from workers.kubernetes.client import KubernetesClient
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from lab.sandbox import Sandbox
 from tests.integration.bus.limits import long_limits
 from tests.kubernetes.admin import Admin
 from tests.kubernetes.fixtures import admin, client, node
+from tests.sandbox import Sandbox
 
 __all__ = ["admin", "client", "long_limits", "node"]
 

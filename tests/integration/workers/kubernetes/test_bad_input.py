@@ -5,13 +5,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from lab.sandbox import Sandbox
-from lab.sandbox.faults import Call
 from tas.verdict.size import NODE_BYTES
 from tests.integration.servers import eventually
 from tests.kubernetes.bad_input_scenarios import TRUE, BadInputScenarios, fields_of
 from tests.kubernetes.enforcement import VIOLATING, Enforced, Refusing, enforced, quick_refusals
 from tests.kubernetes.world import deschedule, rule
+from tests.sandbox import Call, Sandbox
 
 __all__ = ["enforced", "quick_refusals"]
 

@@ -18,11 +18,11 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from lab.sandbox import Sandbox
 from tests.certificates import Authority
 from tests.integration.servers import eventually
 from tests.kubernetes.admin import Admin
 from tests.kubernetes.client_scenarios import followed
+from tests.sandbox import Sandbox
 from workers.http.protocol import MAX_INFORMATIONAL
 from workers.kubernetes.client import WRITE_SECONDS, ChangeType, KubernetesClient
 from workers.kubernetes.credentials import Credentials

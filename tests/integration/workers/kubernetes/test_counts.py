@@ -14,12 +14,12 @@ from bus.buckets import ALL, Bucket
 from bus.connection import Bus
 from cli.loading import load_settings
 from cli.wiring import Process
-from lab.sandbox import Sandbox
 from tas.view.view import View
 from tests.integration.cli.tas import FREE, Running, Tas
 from tests.integration.servers import Server, answered, eventually
 from tests.kubernetes.admin import Admin
 from tests.kubernetes.watch_scenarios import strategies
+from tests.sandbox import Sandbox
 from workers.registry import workers_of_all
 
 pytestmark = pytest.mark.usefixtures("long_limits")

@@ -7,12 +7,12 @@ import aiohttp
 import pytest
 
 from bus.connection import Bus
-from lab.sandbox import Sandbox
 from tests.integration.cli.tas import FREE, HEALTH, Running, Tas, filter_request
 from tests.integration.servers import Server, eventually
 from tests.integration.workers.running import policies_on
 from tests.kubernetes.admin import Admin
 from tests.kubernetes.watch_scenarios import strategies
+from tests.sandbox import Sandbox
 
 
 async def workers_of(running: Running) -> dict[str, str | None]:

@@ -9,12 +9,11 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from lab.sandbox import Sandbox
-from lab.sandbox.faults import Call
 from tas.values.backoff import Backoff
 from tests.integration.servers import eventually
 from tests.integration.workers.kubernetes.test_client_faults import NODE, event, served
 from tests.kubernetes.admin import Admin
+from tests.sandbox import Call, Sandbox
 from workers.kubernetes.client import Change, ChangeType, KubernetesClient, Listing
 from workers.kubernetes.reflector import Reflector
 from workers.kubernetes.resources import LABELLED_NODES, NODES, LabelledNode, Object

@@ -16,7 +16,6 @@ from bus.connection import Bus
 from bus.errors import BusError
 from bus.kinds import BREAKER_RECORDS, NODE_TABLES, NODE_VERDICTS, OUTSTANDING
 from cli.brake import TRIES, _reset
-from lab.sandbox import Sandbox
 from lab.sandbox.resources import NODES
 from tas.enforcing.brake import BrakeSettings
 from tas.enforcing.label_rate import Rate
@@ -28,6 +27,7 @@ from tests.integration.workers.running import running
 from tests.kubernetes.label_fixtures import labels_running, world
 from tests.kubernetes.label_scenarios import VIOLATING, has
 from tests.kubernetes.world import STALE_SECONDS, World, deschedule
+from tests.sandbox import Sandbox
 from workers.evaluate.worker import Evaluate
 from workers.following.followed_view import FollowedView
 from workers.following.records import Records

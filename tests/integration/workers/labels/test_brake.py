@@ -15,7 +15,6 @@ from bus.connection import Bus
 from bus.feed import Feed
 from bus.kinds import BREAKER_RECORDS, PAUSE_RECORDS, synced_of
 from cli.brake import TRIES, _pause, _reset, _resume
-from lab.sandbox import Sandbox
 from lab.sandbox.resources import NODES
 from tas.enforcing.brake import BrakeSettings
 from tas.enforcing.limits import DefaultLimit
@@ -25,6 +24,7 @@ from tests.kubernetes.admin import Admin
 from tests.kubernetes.label_fixtures import Running, labels, labels_running, world
 from tests.kubernetes.label_scenarios import VIOLATING, has
 from tests.kubernetes.world import World, deschedule
+from tests.sandbox import Sandbox
 
 __all__ = ["labels", "world"]
 

@@ -18,8 +18,6 @@ from bus.kinds import NODE_VERDICTS
 from bus.records.codec import encode
 from bus.records.synced import Synced
 from bus.subjects import policy_key
-from lab.sandbox import Sandbox
-from lab.sandbox.faults import Call, Drop, Which
 from lab.sandbox.resources import NODES
 from tas.enforcing.brake import BrakeSettings
 from tas.policy.policy import PolicyKey
@@ -32,6 +30,7 @@ from tests.kubernetes.fixtures import admin, client
 from tests.kubernetes.label_fixtures import Running, labels, labels_running, world
 from tests.kubernetes.label_scenarios import VIOLATING, LabelScenarios, desired_by, has, received, settled
 from tests.kubernetes.world import World, deschedule
+from tests.sandbox import Call, Drop, Sandbox, Which
 from workers.kubernetes.client import WRITE_SECONDS, KubernetesClient
 from workers.kubernetes.resources import POLICIES as POLICY_OBJECTS
 from workers.kubernetes.resources import Resource

@@ -11,8 +11,6 @@ import pytest
 from bus.buckets import BREAKERS, PAUSED, SYNCED
 from bus.feed import Feed
 from bus.kinds import BREAKER_RECORDS, LEASE_RECORDS, PAUSE_RECORDS, REFUSED_MARKS
-from lab.sandbox import Sandbox
-from lab.sandbox.faults import Call, Which
 from lab.sandbox.resources import NODES
 from tas.enforcing.marks import RULES_VIOLATED
 from tas.verdict.brake import ALL, Breaker, Pause, Trip
@@ -36,6 +34,7 @@ from tests.kubernetes.mark_scenarios import (
     taints,
 )
 from tests.kubernetes.world import World, deschedule
+from tests.sandbox import Call, Sandbox, Which
 
 __all__ = ["marks", "world"]
 

@@ -3,11 +3,10 @@
 import pytest
 from prometheus_client import CollectorRegistry
 
-from lab.sandbox import Sandbox
-from lab.sandbox.faults import Call
 from tests.kubernetes.label_fixtures import world
 from tests.kubernetes.resource_scenarios import ResourceScenarios, resources, wait_for_resource
 from tests.kubernetes.world import World
+from tests.sandbox import Call, Sandbox
 
 __all__ = ["resources", "world"]
 

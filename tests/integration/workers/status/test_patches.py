@@ -9,10 +9,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from lab.sandbox import Sandbox
 from tas.policy.policy import PolicyKey
 from tests.kubernetes.label_fixtures import world
 from tests.kubernetes.world import World, deschedule
+from tests.sandbox import Sandbox
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import KubernetesError
 from workers.kubernetes.resources import POLICIES, PolicyObject

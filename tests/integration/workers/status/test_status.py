@@ -13,7 +13,6 @@ from structlog.testing import capture_logs
 from bus.connection import Bus
 from bus.errors import UnavailableError
 from bus.lease import Lease
-from lab.sandbox import Sandbox
 from tas.policy.policy import PolicyKey
 from tas.processes.process import NotReady
 from tas.verdict.status import says_bus_unreachable
@@ -24,6 +23,7 @@ from tests.integration.workers.running import running
 from tests.kubernetes.label_fixtures import world
 from tests.kubernetes.status_scenarios import Checking, StatusScenarios, status, status_running, wait_for_status
 from tests.kubernetes.world import STALE_SECONDS, World, deschedule, rule
+from tests.sandbox import Sandbox
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import KubernetesError
 from workers.kubernetes.reflectors import Reflectors

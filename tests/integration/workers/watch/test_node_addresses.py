@@ -10,12 +10,11 @@ from prometheus_client import CollectorRegistry
 from bus.connection import Bus
 from bus.kinds import NODE_FACTS
 from bus.records.nodes import NodeFacts
-from lab.sandbox import Sandbox
-from lab.sandbox.faults import Call
 from tests.integration.servers import answered, eventually
 from tests.integration.workers.running import running
 from tests.kubernetes.admin import Admin
 from tests.kubernetes.watch_scenarios import Watched
+from tests.sandbox import Call, Sandbox
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.reflectors import Reflectors
 from workers.watch.worker import WatchWorker

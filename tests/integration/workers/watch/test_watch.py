@@ -22,8 +22,6 @@ from bus.kinds import NODE_FACTS, NODE_SAMPLES, NODE_TABLES, POLICY_RECORDS
 from bus.records.pods import decode_pod
 from bus.records.policies import decode_policy
 from bus.subjects import parse_policy_key, pod_key, policy_key
-from lab.sandbox import Sandbox
-from lab.sandbox.faults import Call
 from tas.enforcing.pod import PodKey
 from tas.policy.policy import PolicyKey, StrategyType
 from tests.integration.bus.followers import raw_watch
@@ -33,6 +31,7 @@ from tests.integration.workers.materialize.test_stored_tables import publish
 from tests.integration.workers.running import put, running, synced_on
 from tests.kubernetes.admin import Admin, AdminError
 from tests.kubernetes.watch_scenarios import Watched, WatchScenarios, strategies, watched, watching
+from tests.sandbox import Call, Sandbox
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.reflectors import Reflectors
 from workers.materialize.worker import Materialize

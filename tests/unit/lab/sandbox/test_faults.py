@@ -8,10 +8,9 @@ from contextlib import suppress
 import aiohttp
 import pytest
 
-from lab.sandbox import Sandbox
-from lab.sandbox.faults import Call, Drop
 from lab.sandbox.resources import NODES
 from tests.contract.kubernetes.client import Client, until
+from tests.sandbox import Call, Drop, Sandbox
 
 PATH = "/api/v1/nodes/node-1"
 LABEL = {"metadata": {"labels": {"a": "b"}}}

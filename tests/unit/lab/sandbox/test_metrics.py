@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
-from lab.sandbox import Sandbox
 from tests.contract.kubernetes.client import Client
+from tests.sandbox import Sandbox
 
 CUSTOM = "/apis/custom.metrics.k8s.io"
 USAGE = "/apis/metrics.k8s.io/v1beta1"

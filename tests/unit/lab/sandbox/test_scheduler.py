@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from lab.sandbox import Sandbox, extender_entry
+from lab.sandbox import extender_entry
 from lab.sandbox.fitting import misfit
 from lab.sandbox.resources import EVENTS, NODES, PODS, Object
 from tests.contract.kubernetes.client import until
+from tests.sandbox import Sandbox
 
 from .extenders import FakeExtender, Reply, extender, passing, scoring
 

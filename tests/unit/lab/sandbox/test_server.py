@@ -7,9 +7,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from lab.sandbox import Sandbox
 from lab.sandbox.resources import CRDS, NAMESPACES, NODES, PODS, TASPOLICIES
 from tests.contract.kubernetes.client import Client
+from tests.sandbox import Sandbox
 
 
 async def test_a_new_sandbox_has_the_requested_nodes() -> None:

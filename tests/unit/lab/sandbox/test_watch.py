@@ -1,7 +1,7 @@
 import aiohttp
 
-from lab.sandbox import Sandbox
 from tests.contract.kubernetes.client import Client
+from tests.sandbox import Sandbox
 
 NODES = "/api/v1/nodes"
 

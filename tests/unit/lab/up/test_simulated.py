@@ -3,11 +3,11 @@
 import pytest
 
 from lab.sandbox.resources import PODS, TASPOLICIES
-from lab.sandbox.server import Sandbox
 from lab.up.simulated import SOURCE, SimulatedPods, unclaimed
 from tas.policy.policy import POD_LABEL
 from tas.samples.sample import Scrape
 from tas.values.quantity import Quantity, parse_quantity
+from tests.sandbox import Sandbox
 
 HEALTHY, UNHEALTHY, CPU = map(parse_quantity, ("0", "2", "40"))
 OURS = {"health_metric": HEALTHY, "cpu_percent": CPU}
