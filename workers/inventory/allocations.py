@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from math import inf
+from typing import NamedTuple
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -42,15 +43,12 @@ NODES_AT_ONCE = 100
 """How many nodes are compared without a pause: to compare all of a large cluster takes half a second."""
 
 
-class _Node:
+class _Node(NamedTuple):
     """The amounts of a node."""
 
-    __slots__ = ("allocatable", "capacity", "uid")
-
-    def __init__(self, uid: str, capacity: dict[str, int], allocatable: dict[str, int]) -> None:
-        self.uid = uid
-        self.capacity = capacity
-        self.allocatable = allocatable
+    uid: str
+    capacity: dict[str, int]
+    allocatable: dict[str, int]
 
 
 class Allocations:
@@ -122,12 +120,8 @@ class Allocations:
         if change.type is ChangeType.DELETED:
             self._nodes.pop(name, None)
         else:
-            node, known = self._read_node(change.object), self._nodes.get(name)
-            if known is not None and (known.uid, known.capacity, known.allocatable) == (
-                node.uid,
-                node.capacity,
-                node.allocatable,
-            ):
+            node = self._read_node(change.object)
+            if self._nodes.get(name) == node:
                 return  # the status of a node changes all the time
             self._nodes[name] = node
         self._touch(name)

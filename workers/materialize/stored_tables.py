@@ -38,6 +38,7 @@ from tas.samples.table import (
     without_nodes,
 )
 from tas.values.nouns import counted
+from workers.materialize.known import Known
 from workers.process.logs import ThrottledLog
 
 log = structlog.get_logger("materialize")
@@ -64,42 +65,10 @@ Refuse = Callable[[str, InvalidInputError, int], None]
 """Called with the field or reason, the error and the number of refused values."""
 
 
-class _Stored:
-    """A table in NODES at `revision` (0: never written), decoded when first needed."""
+class _Stored(Known[Table]):
+    """A table in NODES."""
 
-    __slots__ = ("_entry", "_table", "_unseen", "revision")
-
-    def __init__(
-        self, revision: int, *, entry: Entry[TableKey, Table] | None = None, table: Table | None = None
-    ) -> None:
-        self.revision = revision
-        self._entry = entry
-        self._table = table
-        self._unseen: Mapping[str, int] = {}
-
-    @property
-    def table(self) -> Table | None:
-        """The table; None if there is none, or if the stored record is invalid: the next write replaces it."""
-        if self._entry is not None:
-            self._table, self._entry = self._entry.readable(), None
-        return self._table
-
-    @property
-    def is_present(self) -> bool:
-        """Whether there is something to delete."""
-        return self._table is not None or (self._entry is not None and self._entry.present)
-
-    def is_same_undecoded(self, revision: int) -> bool:
-        """Whether this revision came by the watch, which is often faster than the answer to its write."""
-        return self.revision == revision and self._entry is not None
-
-    def follow(self, before: "_Stored") -> None:
-        """Keeps what the last version before said about values that were left out."""
-        self._unseen = before._last_unseen
-
-    @property
-    def _last_unseen(self) -> Mapping[str, int]:
-        return self._table.unseen if self._table is not None and self._table.left_out else self._unseen
+    __slots__ = ()
 
     def unsaid(self, left_out: Mapping[str, int], incoming: Table) -> frozenset[str]:
         """The metrics of values that no version has had, and of which none is known that says so.
@@ -108,11 +77,10 @@ class _Stored:
         version has replaced.
         """
         metrics = dict(left_out)
-        if self.table is not None:
-            for metric, sequence in replaced_columns(self.table, incoming).items():
+        if self.record is not None:
+            for metric, sequence in replaced_columns(self.record, incoming).items():
                 metrics[metric] = max(sequence, metrics.get(metric, 0))
-        unseen = self._last_unseen
-        return frozenset(metric for metric, sequence in metrics.items() if sequence >= unseen.get(metric, 0))
+        return frozenset(self._unsaid(metrics))
 
 
 class StoredTables:
@@ -169,8 +137,8 @@ class StoredTables:
     def nodes(self) -> Iterator[str]:
         """The nodes with a row, those of several tables more than once."""
         for stored in self._stored.values():
-            if stored.table is not None:
-                yield from stored.table.rows
+            if stored.record is not None:
+                yield from stored.record.rows
 
     @property
     def remembers(self) -> bool:
@@ -184,7 +152,7 @@ class StoredTables:
         """
         written = 0
         for key, stored in tuple(self._remembered.items()):
-            table = stored.table
+            table = stored.record
             if table is not None:
                 table = without_earlier(table, {node: own_since(node) for node in table.nodes})
             try:
@@ -289,7 +257,7 @@ class StoredTables:
     def _with_room(self, key: TableKey, table: Table, refuse: Refuse) -> Table:
         if self._is_cluster():
             return table
-        if (stored := self._known(key).table) is not None:
+        if (stored := self._known(key).record) is not None:
             self._new_nodes.note(stored.rows)
         now = time.monotonic()
         beyond = {node for node in table.nodes if not self._new_nodes.admit(key.source, node, now)}
@@ -319,7 +287,7 @@ class StoredTables:
         while True:
             if (table := self._next(stored, incoming, left_out, skips=skips)) is None:
                 return
-            if stored.table is None and (error := self._too_many_sources(key)) is not None:
+            if stored.record is None and (error := self._too_many_sources(key)) is not None:
                 refuse("capacity", error, len(incoming.nodes))
                 return
             try:
@@ -341,10 +309,10 @@ class StoredTables:
 
     def _next(self, stored: _Stored, incoming: Table, left_out: Mapping[str, int], *, skips: bool) -> Table | None:
         """The next version, as of `_update`; None if it is not needed."""
-        merged = incoming if stored.table is None else merge_tables(stored.table, incoming)
+        merged = incoming if stored.record is None else merge_tables(stored.record, incoming)
         merged = without_nodes(merged, self._unknown(merged))
         unsaid = frozenset(incoming.columns) if skips else stored.unsaid(left_out, incoming)
-        if not merged.nodes or (merged is stored.table and (skips or not unsaid)):
+        if not merged.nodes or (merged is stored.record and (skips or not unsaid)):
             return None
         return replace(merged, left_out=unsaid)
 
@@ -357,7 +325,7 @@ class StoredTables:
 
     def _newer(self, incoming: Table | None, key: TableKey) -> tuple[Table | None, Table | None]:
         """The tables that may have newer values than another message of this key."""
-        return incoming, self._known(key).table
+        return incoming, self._known(key).record
 
     def _known(self, key: TableKey) -> _Stored:
         return self._stored.get(key) or _Stored(0)
@@ -395,7 +363,7 @@ class StoredTables:
         else:
             revision = await NODE_TABLES.put(self._bus, key, table, revision=stored.revision, read_at=read_at)
         self._metrics.writes.inc()
-        self._remember(key, _Stored(revision, table=table), epoch)
+        self._remember(key, _Stored(revision, record=table), epoch)
 
     async def _read(self, key: TableKey) -> _Stored:
         epoch = self._epoch
@@ -406,12 +374,7 @@ class StoredTables:
 
     def _remember(self, key: TableKey, stored: _Stored, epoch: Epoch | None) -> None:
         """Keeps `stored` in memory, unless the bucket has a new epoch or a newer revision is known."""
-        current = self._stored.get(key)
-        if epoch is not self._epoch:
-            return
-        if current is None or current.revision < stored.revision or current.is_same_undecoded(stored.revision):
-            if current is not None and stored.is_present:
-                stored.follow(current)
+        if epoch is self._epoch and stored.follows(self._stored.get(key)):
             self._stored[key] = stored
 
     async def _remove_rows_of_deleted_nodes(self) -> None:
@@ -423,7 +386,7 @@ class StoredTables:
             if not self._is_cluster():
                 continue
             for key in tuple(self._stored):
-                table = self._known(key).table
+                table = self._known(key).record
                 gone = () if table is None else self._unknown(table)
                 try:
                     if gone:
@@ -438,10 +401,10 @@ class StoredTables:
         stored = await self._read(key)
         facts = await asyncio.gather(*(NODE_FACTS.get(self._bus, node) for node in nodes))
         deleted = {entry.key for entry in facts if not entry.present}
-        if stored.table is None or not deleted:
+        if stored.record is None or not deleted:
             return
-        left = without_nodes(stored.table, deleted)
-        if left is not stored.table:
+        left = without_nodes(stored.record, deleted)
+        if left is not stored.record:
             await self._write(key, stored, left if left.nodes else None, read_at)
             log.info("table_rows_removed", table=_name(key), nodes=len(deleted), first=min(deleted))
 
@@ -453,7 +416,7 @@ class StoredTables:
         while True:
             await asyncio.sleep(CHECK_SECONDS)
             for key in tuple(self._stored):
-                if self._counts_no_more(self._known(key).table):
+                if self._counts_no_more(self._known(key).record):
                     try:
                         await self._remove(key)
                     except BusError as error:
@@ -462,7 +425,7 @@ class StoredTables:
     async def _remove(self, key: TableKey) -> None:
         read_at = time.monotonic()
         stored = await self._read(key)
-        if self._counts_no_more(stored.table):
+        if self._counts_no_more(stored.record):
             await self._write(key, stored, None, read_at)
             log.info("table_removed", table=_name(key))
 

@@ -12,6 +12,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 
@@ -38,6 +39,7 @@ from tas.samples.sample import MAX_SAMPLE_AGE, NodeSamples, Scrape, merge, repla
 from tas.samples.table import Table
 from tas.samples.unknown_node import is_unknown_node
 from workers.following.synced import SyncedWatch
+from workers.materialize.known import Known
 from workers.materialize.stored_tables import StoredTables
 from workers.process.logs import ThrottledLog
 
@@ -74,8 +76,6 @@ _REASONS = {
 }
 
 
-_NOTHING = StoredSamples()
-
 _Refusal = tuple[str, InvalidInputError]
 """A refused message or metric, with its reason for the metric label."""
 
@@ -85,43 +85,15 @@ def refusal_reason(error: InvalidInputError) -> str:
     return "value" if error.field.startswith("metrics.") else _REASONS.get(error.field, "other")
 
 
-class _KnownSamples:
-    """A node's samples in NODES at `revision` (0: never written), decoded when first needed."""
+class _KnownSamples(Known[StoredSamples]):
+    """A node's samples in NODES."""
 
-    __slots__ = ("_entry", "_stored", "_unseen", "revision")
-
-    def __init__(
-        self, revision: int, *, entry: Entry[str, StoredSamples] | None = None, stored: StoredSamples = _NOTHING
-    ) -> None:
-        self.revision = revision
-        self._entry = entry
-        self._stored = stored
-        self._unseen: Mapping[tuple[str, str], int] = {}
+    __slots__ = ()
 
     @property
     def samples(self) -> NodeSamples:
-        """The samples; also empty if the stored record is invalid: the next write replaces it."""
-        if self._entry is not None:
-            self._stored = self._entry.readable() or _NOTHING
-            self._entry = None
-        return self._stored.samples
-
-    @property
-    def has_samples(self) -> bool:
-        """Whether there is something to delete."""
-        return bool(self._stored.samples) or (self._entry is not None and self._entry.present)
-
-    def is_same_undecoded(self, revision: int) -> bool:
-        """Whether this revision came by the watch, which is often faster than the answer to its write."""
-        return self.revision == revision and self._entry is not None
-
-    def follow(self, before: "_KnownSamples") -> None:
-        """Keeps what the last version before said about values that were left out."""
-        self._unseen = before._last_unseen
-
-    @property
-    def _last_unseen(self) -> Mapping[tuple[str, str], int]:
-        return self._stored.unseen if self._stored.left_out else self._unseen
+        """The samples; none if the stored record is invalid."""
+        return () if self.record is None else self.record.samples
 
     def unsaid(self, left_out: Mapping[tuple[str, str], int], incoming: Iterable[Scrape]) -> frozenset[str]:
         """The metrics of values that no version has had, and of which none is known that says so.
@@ -132,21 +104,18 @@ class _KnownSamples:
         for scrape in incoming:
             for metric in replaced_metrics(self.samples, scrape):
                 series[scrape.source, metric] = max(scrape.sequence, series.get((scrape.source, metric), 0))
-        unseen = self._last_unseen
-        return frozenset(each[1] for each, sequence in series.items() if sequence >= unseen.get(each, 0))
+        return frozenset(metric for _, metric in self._unsaid(series))
 
 
+@dataclass(slots=True, eq=False)
 class _Incoming:
     """What messages have brought of one node, and the source and metric of values that were left out.
 
     `left_out` has the sequence of the last message of which the value of a source and metric was left out.
     """
 
-    __slots__ = ("left_out", "scrapes")
-
-    def __init__(self) -> None:
-        self.scrapes: list[Scrape] = []
-        self.left_out: dict[tuple[str, str], int] = {}
+    scrapes: list[Scrape] = field(default_factory=list)
+    left_out: dict[tuple[str, str], int] = field(default_factory=dict)
 
 
 class Materialize:
@@ -193,7 +162,7 @@ class Materialize:
         self._consumer = SharedConsumer(bus, SAMPLES, SAMPLES_CONSUMER, self.handle)
         self._overtaking = Overtaking(bus, SAMPLES, self._handle_early, held=HeldMessages)
         self._metrics = _Metrics(registry)
-        self._metrics.nodes.set_function(lambda: float(sum(stored.has_samples for stored in self._nodes.values())))
+        self._metrics.nodes.set_function(lambda: float(sum(stored.is_present for stored in self._nodes.values())))
 
     def unready(self) -> str | None:
         """Why the worker does not write yet."""
@@ -317,7 +286,7 @@ class Materialize:
         epoch = self._epoch
         revision = await NODE_SAMPLES.put(self._bus, node, stored, revision=known.revision, read_at=read_at)
         self._metrics.writes.inc()
-        written = _KnownSamples(revision, stored=stored)
+        written = _KnownSamples(revision, record=stored)
         self._remember(node, written, epoch)
         return written
 
@@ -334,12 +303,7 @@ class Materialize:
 
     def _remember(self, node: str, stored: _KnownSamples, epoch: Epoch | None) -> None:
         """Keeps `stored` in memory, unless the bucket has a new epoch or a newer revision is known."""
-        current = self._nodes.get(node)
-        if epoch is not self._epoch:
-            return
-        if current is None or current.revision < stored.revision or current.is_same_undecoded(stored.revision):
-            if current is not None and stored.has_samples:
-                stored.follow(current)
+        if epoch is self._epoch and stored.follows(self._nodes.get(node)):
             self._nodes[node] = stored
 
     @property
@@ -359,14 +323,14 @@ class Materialize:
         return () if stored is None else stored.samples
 
     def _nodes_with_samples(self) -> Iterator[str]:
-        yield from (node for node, stored in self._nodes.items() if stored.has_samples)
+        yield from (node for node, stored in self._nodes.items() if stored.is_present)
         yield from self._tables.nodes()
 
     def _start_epoch(self, epoch: Epoch) -> None:
         self._epoch = epoch
         self._tables.start_epoch(epoch)
         self._new_nodes.start_epoch()
-        self._remembered |= {node: stored for node, stored in self._nodes.items() if stored.has_samples}
+        self._remembered |= {node: stored for node, stored in self._nodes.items() if stored.is_present}
         self._remembers.clear()
         self._nodes.clear()
         self._facts.clear()
@@ -474,12 +438,12 @@ class Materialize:
 
     def _has_samples(self, node: str) -> bool:
         stored = self._nodes.get(node)
-        return stored is not None and stored.has_samples
+        return stored is not None and stored.is_present
 
     async def _delete_samples(self, node: str) -> None:
         read_at = time.monotonic()
         stored = await self._read(node)
-        if not stored.has_samples or not await self._is_deleted(node):
+        if not stored.is_present or not await self._is_deleted(node):
             return
         epoch = self._epoch
         revision = await NODE_SAMPLES.delete(self._bus, node, revision=stored.revision, read_at=read_at)

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
+from typing import NamedTuple
 
 from tas.errors import InvalidInputError
 from tas.sources.custom_metrics import GROUP, decode_group, decode_metric_values
@@ -145,14 +146,13 @@ class CustomMetrics:
         return self._version
 
 
-class _Failure:
+class _Failure(NamedTuple):
     """Why a metric is missing; `slow` if its request timed out, `without_turn` if it was not requested."""
 
-    def __init__(self, metric: str, reason: str, *, slow: bool = False, without_turn: bool = False) -> None:
-        self.metric = metric
-        self.reason = reason
-        self.slow = slow
-        self.without_turn = without_turn
+    metric: str
+    reason: str
+    slow: bool = False
+    without_turn: bool = False
 
 
 class _Skipped:

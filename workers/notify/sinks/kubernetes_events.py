@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import structlog
 
@@ -49,15 +50,13 @@ SERIES_SECONDS = 30.0
 FIELD_MANAGER = "tas-notify"
 
 
+@dataclass(slots=True, eq=False)
 class _Work:
     """A write, with the occurrence that it is about and the sequences of the events behind it."""
 
-    def __init__(
-        self, write: CreateEvent | PatchSeries, what: Occurrence | None, sequences: tuple[int, ...] = ()
-    ) -> None:
-        self.write = write
-        self.what = what
-        self.sequences = sequences
+    write: CreateEvent | PatchSeries
+    what: Occurrence | None
+    sequences: tuple[int, ...] = ()
 
 
 class KubernetesEventsSink:
