@@ -6,11 +6,9 @@ from pathlib import Path
 import click
 
 from bus.connection import Bus
-from cli.doctor.bus_facts import BusRead, no_bus, read_bus
+from cli.doctor.bus_facts import BusRead, ask_read
 from cli.groups import importing
 from cli.options import settings_command
-from cli.queries.query import ask
-from workers.discovery import is_simulated, running_bus
 from workers.settings import Settings
 
 
@@ -44,16 +42,10 @@ def support(settings: Settings, *, output: Path | None, logs: tuple[Path, ...]) 
     """
     path = output or Path(time.strftime("tas-support-%Y%m%d-%H%M%S.tar.gz", time.gmtime()))
 
-    async def known(bus: Bus, url: str) -> int:
-        return await written(await read_bus(bus, embedded=url == running_bus()), bus, simulated=is_simulated(url))
-
-    async def unknown(reason: str) -> int:
-        return await written(no_bus(reason), None)
-
-    async def written(read: BusRead, bus: Bus | None, *, simulated: bool = False) -> int:
+    async def written(read: BusRead, bus: Bus | None, *, simulated: bool) -> int:
         with importing():  # here: what asks the extender is half of what the command loads
             from cli.support_archive import write_archive
 
         return await write_archive(settings, read, bus, path, logs, simulated=simulated)
 
-    return ask(settings, known, without_bus=unknown)
+    return ask_read(settings, written)

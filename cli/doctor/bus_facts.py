@@ -5,7 +5,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -13,10 +13,10 @@ from bus.buckets import BREAKERS, LEASES, NODES, PAUSED, POLICIES, REFUSALS, SOU
 from bus.connection import Bus
 from bus.errors import BusError
 from bus.inspection import inspect
-from bus.kinds import BREAKER_RECORDS, PAUSE_RECORDS, POLICY_RECORDS, REFUSED_LABELS, REFUSED_MARKS, synced_of
+from bus.kinds import PAUSE_RECORDS, POLICY_RECORDS, REFUSED_LABELS, REFUSED_MARKS, synced_of
 from bus.trying import Tries, is_late
 from cli.doctor.probes import probed
-from cli.queries.query import readable, stored_nodes, stored_sources
+from cli.queries.query import ask, readable, stored_breakers, stored_nodes, stored_sources
 from tas.diagnosis.bus import BusFacts
 from tas.diagnosis.clocks import Offset, time_there
 from tas.diagnosis.finding import Missing, some
@@ -28,10 +28,11 @@ from tas.processes.process import NotReady, late_metrics, not_ready, refused_sam
 from tas.samples.sample import NodeSamples
 from tas.sources.state import SourceState
 from tas.values.backoff import Backoff
-from tas.verdict.brake import UNREADABLE_BREAKER, UNREADABLE_PAUSE, Breaker, Pause
+from tas.verdict.brake import UNREADABLE_PAUSE, Breaker, Pause
 from tas.verdict.refused import RefusedLabel
+from workers.discovery import is_simulated, running_bus
 from workers.following.processes import StoredProcesses, stored_processes
-from workers.settings import flag
+from workers.settings import Settings, flag
 
 TRIES = Tries(is_late, wait=Backoff(first=0.1, longest=0.1))
 """Within the time of a probe."""
@@ -86,6 +87,22 @@ def no_bus(reason: str) -> BusRead:
     mend = f"start one, or give its address with {flag('bus')} nats://HOST:4222, with a password if it needs one"
     none = Missing("the bus does not answer")
     return BusRead(Missing(reason, mend, "tas run all --bus embedded --kubeconfig FILE"), none, none, none)
+
+
+class _Then(Protocol):
+    async def __call__(self, read: BusRead, bus: Bus | None, /, *, simulated: bool) -> int: ...
+
+
+def ask_read(settings: Settings, then: _Then) -> int:
+    """As `ask`, with what was read of the bus, also if it does not answer. `simulated`: it is that of `tas up`."""
+
+    async def known(bus: Bus, url: str) -> int:
+        return await then(await read_bus(bus, embedded=url == running_bus()), bus, simulated=is_simulated(url))
+
+    async def unknown(reason: str) -> int:
+        return await then(no_bus(reason), None, simulated=False)
+
+    return ask(settings, known, without_bus=unknown)
 
 
 async def read_bus(bus: Bus, *, embedded: bool) -> BusRead:
@@ -206,11 +223,6 @@ async def _stored(bus: Bus) -> Stored:
     nodes = await stored_nodes(bus)
     synced = (await synced_of(NODES).get(bus, SYNCED)).readable()
     sources = await stored_sources(bus)
-    breakers = {
-        entry.key: breaker
-        for entry in await BREAKER_RECORDS.entries(bus)
-        if (breaker := entry.read_or(UNREADABLE_BREAKER)) is not None
-    }
     refused: dict[str, list[RefusedLabel]] = {}
     for kind in (REFUSED_LABELS, REFUSED_MARKS):
         for name, each in (await readable(bus, kind)).items():
@@ -223,7 +235,7 @@ async def _stored(bus: Bus) -> Stored:
         held=sources.held,
         cluster=None if synced is None else synced.cluster,
         at=at,
-        breakers=breakers,
+        breakers=await stored_breakers(bus),
         pause=(await PAUSE_RECORDS.get(bus, PAUSED)).read_or(UNREADABLE_PAUSE),
         leases=sources.leases,
         refused=refused,

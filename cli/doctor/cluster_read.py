@@ -1,7 +1,7 @@
 """What `tas doctor` knows of the API server: what `cli.doctor.cluster_facts` has read, or why it has not."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tas.configuring.control_planes import SchedulerState
 from tas.diagnosis.clocks import Offset
@@ -57,20 +57,5 @@ class ClusterRead(NamedTuple):
 
 def unread(server: Missing, other: Missing, *, is_asked: bool, address: str = "") -> ClusterRead:
     """The facts of an API server that does not answer; `other` is why all the rest is not known."""
-    return ClusterRead(
-        is_asked=is_asked,
-        address=address,
-        server=server,
-        minor=None,
-        clock=other,
-        nodes=other,
-        node_clocks=other,
-        pods=other,
-        daemon_sets=other,
-        environment=other,
-        control_planes=other,
-        policies=other,
-        strategy_fields=other,
-        offered=other,
-        rights=other,
-    )
+    known: dict[str, Any] = {"is_asked": is_asked, "address": address, "server": server, "minor": None}
+    return ClusterRead(**dict.fromkeys(ClusterRead._fields, other) | known)

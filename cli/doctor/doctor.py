@@ -1,24 +1,24 @@
 """`tas doctor`: why an installation does not work."""
 
 import re
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
 
 from bus.connection import Bus
 from cli.as_json import JSON_OPTION, print_json
-from cli.doctor.bus_facts import BusRead, no_bus, read_bus
+from cli.doctor.bus_facts import BusRead, ask_read
 from cli.doctor.options import MANIFEST, Options
 from cli.doctor.output import print_findings
 from cli.groups import importing
 from cli.options import settings_command
-from cli.queries.query import ask
 from tas.diagnosis.checks import CHECKS
 from tas.diagnosis.finding import exit_code
 from tas.diagnosis.rights import NAMESPACE
 from tas.errors import shortened, without_password
-from workers.discovery import is_simulated, running_bus
 from workers.settings import Settings
 
 
@@ -91,17 +91,7 @@ def _checks(_context: click.Context, _parameter: click.Parameter, values: tuple[
         JSON_OPTION,
     ],
 )
-def doctor(
-    settings: Settings,
-    *,
-    scheduler_config: Path | None,
-    manifest: Path,
-    monitors: tuple[str, ...],
-    account_namespace: str,
-    skipped: tuple[str, ...],
-    with_ok: bool,
-    as_json: bool,
-) -> int:
+def doctor(settings: Settings, **options: Any) -> int:
     """Check an installation, and say how to mend what is wrong.
 
     Nothing is changed. Checks the bus, policies, metrics, workloads, the scheduler, the extender, certificates,
@@ -110,37 +100,13 @@ def doctor(
     Exit codes: 0 nothing above a hint; 1 a warning, an error, or a check that could not be made; 2 doctor could not
     run.
     """
-    chosen = Options(
-        scheduler_config=scheduler_config,
-        manifest=manifest,
-        monitors=monitors,
-        account_namespace=account_namespace,
-        skipped=skipped,
-        with_ok=with_ok,
-        as_json=as_json,
-    )
     try:
-        return ask(
-            settings,
-            lambda bus, url: _examined(settings, chosen, bus, url),
-            without_bus=lambda reason: _examined_without_bus(settings, chosen, reason),
-        )
+        return ask_read(settings, partial(_shown, settings, Options(**options)))
     except click.ClickException as error:
         raise CannotRunError(error.format_message()) from error
 
 
-async def _examined(settings: Settings, options: Options, bus: Bus, url: str) -> int:
-    read = await read_bus(bus, embedded=url == running_bus())
-    return await _shown(settings, options, read, bus, simulated=is_simulated(url))
-
-
-async def _examined_without_bus(settings: Settings, options: Options, reason: str) -> int:
-    return await _shown(settings, options, no_bus(reason), None)
-
-
-async def _shown(
-    settings: Settings, options: Options, read: BusRead, bus: Bus | None, *, simulated: bool = False
-) -> int:
+async def _shown(settings: Settings, options: Options, read: BusRead, bus: Bus | None, *, simulated: bool) -> int:
     with importing():  # here: what asks the extender is half of what the command loads
         from cli.doctor.examination import examined
 

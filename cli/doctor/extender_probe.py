@@ -22,7 +22,7 @@ from tas.diagnosis.service import NoService, ServiceName, from_elsewhere, servic
 from tas.diagnosis.url import Url
 from tas.extender.verbs import Answer
 from workers.http.address import Address
-from workers.http.body import MAX_OWN_BYTES, body_start, failed_request, whole_body
+from workers.http.body import body_start, failed_request, read_json
 
 HEALTH_MEND = "give --extender-health HOST:PORT, the --health-listen of the extender"
 PROXY_HEADERS = ("Via", "X-Cache", "X-Forwarded-For")
@@ -283,7 +283,9 @@ def _end(certificate: bytes, *, is_pem: bool) -> float:
 
 
 async def _unready(health: str) -> Mapping[str, str]:
-    readiness = await _json(f"{health}/readyz", dict[str, Any])
+    readiness: dict[str, Any] = await read_json(
+        f"{health}/readyz", dict[str, Any], seconds=REQUEST_SECONDS, any_status=True
+    )
     workers = readiness.get("workers")
     if not isinstance(workers, dict) or "extender" not in workers:
         return {"extender": f"no extender reports its health at {health}"}
@@ -291,14 +293,9 @@ async def _unready(health: str) -> Mapping[str, str]:
 
 
 async def _answers(health: str) -> list[Asked]:
+    answers: list[Answer] = await read_json(f"{health}/answers", list[Answer], seconds=REQUEST_SECONDS, any_status=True)
     return [
         Asked(time=each.time, status=each.status, error=each.error, namespace=each.namespace, pod=each.pod)
-        for each in await _json(f"{health}/answers", list[Answer])
+        for each in answers
         if each.verb == "filter"
     ]
-
-
-async def _json(url: str, kind: Any) -> Any:
-    timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
-    async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as response:
-        return msgspec.json.decode(await whole_body(response, max_bytes=MAX_OWN_BYTES), type=kind)

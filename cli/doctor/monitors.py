@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-import aiohttp
 import msgspec
 
 from bus.servers import Varz
@@ -16,7 +15,7 @@ from tas.diagnosis.bus import MONITOR_MEND, BusFacts, oldest, version_of
 from tas.diagnosis.finding import Missing
 from tas.errors import without_password
 from tas.values.nouns import counted
-from workers.http.body import whole_body
+from workers.http.body import read_json
 
 MONITOR_PORT = 8222
 MAX_MONITOR_BYTES = 1 << 20
@@ -64,7 +63,8 @@ async def _monitors(facts: BusFacts, monitors: Sequence[str]) -> _Monitored:
 async def _monitored(url: str, facts: BusFacts, *, is_guess: bool) -> Varz | Missing:
     """What a monitoring port says. A port that was not given may be that of a server of somebody else."""
     shown = without_password(url)
-    answer = await requested(_varz(url))
+    varz = read_json(f"{url.rstrip('/')}/varz", Varz, seconds=REQUEST_SECONDS, max_bytes=MAX_MONITOR_BYTES)
+    answer: Varz | Missing = await requested(varz)
     if isinstance(answer, Missing):
         reason = f"the monitoring port does not answer at {shown}: {without_password(answer.reason)}"
         return Missing(reason, MONITOR_MEND)
@@ -74,12 +74,3 @@ async def _monitored(url: str, facts: BusFacts, *, is_guess: bool) -> Varz | Mis
     if answer.jetstream.config is None:
         return Missing(f"{shown}/varz has no configuration of JetStream", MONITOR_MEND)
     return answer
-
-
-async def _varz(url: str) -> Varz:
-    timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
-    async with (
-        aiohttp.ClientSession(timeout=timeout) as session,
-        session.get(f"{url.rstrip('/')}/varz", raise_for_status=True) as response,
-    ):
-        return msgspec.json.decode(await whole_body(response, max_bytes=MAX_MONITOR_BYTES), type=Varz)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import aiohttp
 import click
@@ -11,7 +11,6 @@ import msgspec
 from bus.connection import Bus
 from bus.kinds import POD_RECORDS
 from bus.record_kind import Unreadable
-from bus.records.codec import UNREADABLE
 from cli.as_json import JSON_OPTION, print_json
 from cli.options import settings_command
 from cli.output import echo
@@ -30,19 +29,14 @@ from tas.gpu.explanation import explain_claim, explain_held
 from tas.policy.policy import POD_LABEL
 from tas.values.names import is_label_value
 from workers.http.address import Address
-from workers.http.body import MAX_OWN_BYTES, TooLargeError, failed_request, whole_body
+from workers.http.body import READ_ERRORS, failed_request, read_json
 from workers.settings import Settings, flag, variable
 
 if TYPE_CHECKING:
     from cli.queries.pod_manifest import DescribedPod
 
-T = TypeVar("T")
-
 ANSWERS_SECONDS = 3.0
 """How long the extender may take to return its last answers."""
-
-EXTENDER_ERRORS = (aiohttp.ClientError, TimeoutError, TooLargeError, *UNREADABLE)
-"""The errors of a request to the extender's health port."""
 
 
 @settings_command(
@@ -158,8 +152,13 @@ async def _explain_pod_by_extender(
         )
     try:
         query = {"pod": str(key), "policy": policy}
-        found = await _of_extender(settings.extender_health.near, "/debug/explain", PodExplanation, **query)
-    except EXTENDER_ERRORS as error:
+        found: PodExplanation = await read_json(
+            f"http://{settings.extender_health.near}/debug/explain",
+            PodExplanation,
+            seconds=ANSWERS_SECONDS,
+            query=query,
+        )
+    except READ_ERRORS as error:
         raise click.ClickException(f"{problem}. The extender: {error or type(error).__name__}") from error
     echo(f"{problem}. The extender at {settings.extender_health} answers; this is from its view", err=True)
     if as_json:
@@ -196,8 +195,8 @@ def _answered_policy(key: PodKey, answered: Sequence[Answer]) -> str | None:
 async def _answered(key: PodKey, health: Address) -> list[Answer] | None:
     """The extender's last answers about the pod, newest first; None, with a message, if it does not answer."""
     try:
-        answers = await _of_extender(health, "/answers", list[Answer])
-    except EXTENDER_ERRORS as error:
+        answers: list[Answer] = await read_json(f"http://{health}/answers", list[Answer], seconds=ANSWERS_SECONDS)
+    except READ_ERRORS as error:
         setting = f"{flag('extender_health')}, {variable('extender_health')}"
         # Something else listens there, such as the port that the scheduler calls.
         is_other = isinstance(error, (aiohttp.ClientResponseError, msgspec.MsgspecError))
@@ -205,13 +204,3 @@ async def _answered(key: PodKey, health: Address) -> list[Answer] | None:
         echo(f"no last answers: {health} ({setting}): {failed_request(error)}{hint}", err=True)
         return None
     return [each for each in reversed(answers) if (each.namespace, each.pod) == (key.namespace, key.name)]
-
-
-async def _of_extender(health: Address, path: str, kind: type[T], **query: str) -> T:
-    """What the extender returns at a path of its health port. Raises one of `EXTENDER_ERRORS`."""
-    timeout = aiohttp.ClientTimeout(total=ANSWERS_SECONDS)
-    async with (
-        aiohttp.ClientSession(timeout=timeout) as session,
-        session.get(f"http://{health}{path}", params=query, raise_for_status=True) as response,
-    ):
-        return msgspec.json.decode(await whole_body(response, max_bytes=MAX_OWN_BYTES), type=kind)

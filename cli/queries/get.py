@@ -12,7 +12,6 @@ from bus.buckets import PAUSED, POLICIES, SYNCED
 from bus.connection import Bus
 from bus.errors import BusError
 from bus.kinds import (
-    BREAKER_RECORDS,
     NODE_FACTS,
     NODE_VERDICTS,
     PAUSE_RECORDS,
@@ -32,6 +31,7 @@ from cli.queries.query import (
     age_text,
     ask,
     readable,
+    stored_breakers,
     stored_nodes,
     stored_sources,
     value_text,
@@ -46,7 +46,7 @@ from tas.samples.sample import NodeSamples
 from tas.sources.state import RefusedValues, SourceState, health, tolerances_of
 from tas.values.nouns import counted
 from tas.values.quantity import format_quantity
-from tas.verdict.brake import UNREADABLE_BREAKER, UNREADABLE_PAUSE, Freeze, freeze_of
+from tas.verdict.brake import UNREADABLE_PAUSE, Freeze, freeze_of
 from tas.verdict.ownership import LABEL_STRATEGIES, Claim, claim_of, owner_of
 from tas.verdict.refused import RefusedLabel, refused_problems
 from tas.verdict.status import UNSET_SECONDS, any_source_limits, unset_labels, waiting_problem
@@ -192,11 +192,7 @@ def _sample_rows(samples: NodeSamples, now: float) -> list[dict[str, Any]]:
 
 async def _policies(bus: Bus, *, as_json: bool) -> int:
     records = [record for _, record in sorted((await readable(bus, POLICY_RECORDS)).items())]
-    breakers = {
-        entry.key: breaker
-        for entry in await BREAKER_RECORDS.entries(bus)
-        if (breaker := entry.read_or(UNREADABLE_BREAKER)) is not None
-    }
+    breakers = await stored_breakers(bus)
     pause = (await PAUSE_RECORDS.get(bus, PAUSED)).read_or(UNREADABLE_PAUSE)
     freezes = {
         record.policy.key: freeze

@@ -8,20 +8,19 @@ import click
 import msgspec
 
 from bus.connection import Bus
-from bus.kinds import BREAKER_RECORDS, POD_RECORDS, POLICY_RECORDS
+from bus.kinds import POD_RECORDS, POLICY_RECORDS
 from cli.as_json import print_json
 from cli.options import settings_command
 from cli.output import echo
 from cli.policy import content
 from cli.policy_lint import Severity, lint
 from cli.queries.explain import view_of
-from cli.queries.query import ask, readable
+from cli.queries.query import ask, readable, stored_breakers
 from tas.errors import InvalidInputError
 from tas.explain.impact import Impact, ImpactFacts, PodOfPolicy, impacts_of
 from tas.policy.manifest import is_another_kind, parse_manifest
 from tas.policy.policy import Policy, PolicyKey
 from tas.values.nouns import counted
-from tas.verdict.brake import UNREADABLE_BREAKER
 from workers.process.manifests import ManifestError, objects, read_yaml_lines
 from workers.settings import Settings
 
@@ -90,11 +89,6 @@ def _policies_in(file: str) -> Mapping[PolicyKey, Policy]:
 
 async def _impact(bus: Bus, settings: Settings, policies: Mapping[PolicyKey, Policy], output: str) -> int:
     now = time.time()
-    breakers = {
-        entry.key: breaker
-        for entry in await BREAKER_RECORDS.entries(bus)
-        if (breaker := entry.read_or(UNREADABLE_BREAKER)) is not None
-    }
     known = ImpactFacts(
         view=await view_of(bus, settings.stale_after, now),
         policies=[record.policy for record in (await readable(bus, POLICY_RECORDS)).values()],
@@ -102,7 +96,7 @@ async def _impact(bus: Bus, settings: Settings, policies: Mapping[PolicyKey, Pol
             PodOfPolicy(key, PolicyKey(key.namespace, pod.policy), pod.node)
             for key, pod in (await readable(bus, POD_RECORDS)).items()
         ],
-        breakers=breakers,
+        breakers=await stored_breakers(bus),
         limit=settings.breaker,
         limit_over_all=settings.breaker_all,
     )

@@ -19,7 +19,7 @@ from bus.errors import (
     NoMajorityError,
     UnavailableError,
 )
-from bus.kinds import LEASE_RECORDS, NODE_FACTS, NODE_SAMPLES, NODE_TABLES, SOURCE_STATES
+from bus.kinds import BREAKER_RECORDS, LEASE_RECORDS, NODE_FACTS, NODE_SAMPLES, NODE_TABLES, SOURCE_STATES
 from bus.record_kind import Entry, RecordKind, read_entries
 from bus.records.nodes import NodeFacts, StoredSamples
 from bus.rights.access import Access, is_refused
@@ -30,6 +30,7 @@ from tas.samples.sample import NodeSamples
 from tas.samples.table import Table, TableKey, samples_of_nodes
 from tas.sources.state import SourceState
 from tas.values.quantity import parse_quantity, short_text
+from tas.verdict.brake import UNREADABLE_BREAKER, Breaker
 from workers.discovery import bus_access, bus_url
 from workers.process.errors import WorkerError
 from workers.process.log_form import LogFormat, LogLevel
@@ -241,6 +242,12 @@ async def readable(bus: Bus, kind: RecordKind[K, V]) -> dict[K, V]:
 
 def _records(entries: Iterable[Entry[K, V]]) -> dict[K, V]:
     return {entry.key: record for entry in entries if (record := entry.readable()) is not None}
+
+
+async def stored_breakers(bus: Bus) -> dict[str, Breaker]:
+    """All breakers by name; one that cannot be read counts as tripped. Raises UnavailableError."""
+    entries = await BREAKER_RECORDS.entries(bus)
+    return {entry.key: found for entry in entries if (found := entry.read_or(UNREADABLE_BREAKER)) is not None}
 
 
 class StoredNodes(NamedTuple):

@@ -39,6 +39,7 @@ from workers.process.errors import WorkerError
 from workers.process.logs import logging_to
 
 REDRAW_INTERVAL_SECONDS = 0.25
+ANSWERS_SECONDS = 1.0
 SHOWN_ANSWERS = 8
 SHOWN_EVENTS = 6
 KEPT_EVENTS = 50
@@ -366,13 +367,15 @@ class LiveView:
 
     async def _read_answers(self) -> None:
         # Here: the client for HTTP is much to load, and the first view is drawn before.
-        from cli.top.answers import answers_at
+        from workers.http.body import READ_ERRORS, failed_request, read_json
 
-        async for found in answers_at(self._answers_url):
-            if isinstance(found, str):
-                self._answers_error = found
-            else:
-                self._answers, self._answers_error = found, None
+        while True:
+            try:
+                self._answers = await read_json(self._answers_url, list[dict[str, Any]], seconds=ANSWERS_SECONDS)
+                self._answers_error = None
+            except READ_ERRORS as error:
+                self._answers_error = f"{self._answers_url}: {failed_request(error)}"
+            await asyncio.sleep(ANSWERS_SECONDS)
 
 
 class _Lines(io.StringIO):

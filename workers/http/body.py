@@ -5,9 +5,13 @@ Bodies are read up to a limit that also holds after decompression. `workers.http
 
 import os
 import ssl
+from collections.abc import Mapping
+from typing import Any
 
 import aiohttp
+import msgspec
 
+from bus.records.codec import UNREADABLE
 from workers.http.protocol import MAX_HEAD_BYTES, BoundedProtocol
 
 MAX_ERROR_BYTES = 64 << 10
@@ -23,6 +27,31 @@ BYTES_ON_THE_WAY = 2
 
 class TooLargeError(Exception):
     """A body has more bytes than allowed; the rest was not read."""
+
+
+READ_ERRORS = (aiohttp.ClientError, TimeoutError, TooLargeError, *UNREADABLE)
+"""The errors of `read_json`."""
+
+
+async def read_json(
+    url: str,
+    kind: Any,
+    *,
+    seconds: float,
+    max_bytes: int = MAX_OWN_BYTES,
+    any_status: bool = False,
+    query: Mapping[str, str] | None = None,
+) -> Any:
+    """What a process of this machine or of this product answers, as `kind`. Raises one of `READ_ERRORS`.
+
+    An answer with another status than 2xx is an error, unless `any_status`.
+    """
+    timeout = aiohttp.ClientTimeout(total=seconds)
+    async with (
+        aiohttp.ClientSession(timeout=timeout) as session,
+        session.get(url, params=query, raise_for_status=not any_status) as response,
+    ):
+        return msgspec.json.decode(await whole_body(response, max_bytes=max_bytes), type=kind)
 
 
 async def whole_body(response: aiohttp.ClientResponse, *, max_bytes: int) -> bytes:
