@@ -234,10 +234,6 @@ def _end(days: int | None, now: float) -> float | None:
     return None if days is None else now + days * DAY
 
 
-def _name() -> click.Argument:
-    return click.Argument(["name"], metavar="NAME")
-
-
 init = click.Command(
     "init",
     callback=_init,
@@ -267,7 +263,7 @@ user = click.Command(
     params=[
         _directory(),
         click.Argument(["role"], metavar="ROLE", type=click.Choice(sorted(ROLES))),
-        _name(),
+        click.Argument(["name"], metavar="NAME"),
         _sources("as for init, for a process"),
         _days(),
         click.Option(["--renew"], is_flag=True, help="Replace the credentials of this user."),

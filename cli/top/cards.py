@@ -1,6 +1,5 @@
 """The GPU cards of the live view, followed on the bus."""
 
-import asyncio
 from collections.abc import Mapping
 
 from bus.connection import Bus
@@ -8,6 +7,7 @@ from bus.kinds import NODE_HOLDS, NODE_INVENTORY
 from bus.record_kind import Entry
 from bus.records.devices import NodeHold, NodeInventory
 from bus.watch import Watch
+from workers.process.tasks import together
 
 
 class Cards:
@@ -30,9 +30,7 @@ class Cards:
 
     async def run(self) -> None:
         """Follows until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            for watch in self._watches:
-                tasks.create_task(watch.run())
+        await together(*(watch.run() for watch in self._watches))
 
     def rows(self) -> Mapping[str, str]:
         """The rows of the section `cards`."""

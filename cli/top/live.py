@@ -37,6 +37,7 @@ from workers.following.followed_view import FollowedView
 from workers.following.freezes import Freezes
 from workers.process.errors import WorkerError
 from workers.process.logs import logging_to
+from workers.process.tasks import together
 
 REDRAW_INTERVAL_SECONDS = 0.25
 ANSWERS_SECONDS = 1.0
@@ -127,9 +128,7 @@ class LiveView:
         """Shows until cancelled."""
         draws = self._console.is_terminal
         with logging_to(_Lines(self.add_event if draws else self._print_event)):
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._draw() if draws else self._print_changes())
-                tasks.create_task(self._read_answers())
+            await together(self._draw() if draws else self._print_changes(), self._read_answers())
 
     def add_event(self, line: str) -> None:
         """Adds a line of the log to the section `events`."""

@@ -29,6 +29,7 @@ from tas.outcomes.outcome import Placed
 from workers.agents.agents_file import LoadedAgent
 from workers.agents.interrupting import InterruptedCallError, Interrupter
 from workers.process.logs import ThrottledLog
+from workers.process.tasks import together
 
 log = structlog.get_logger("agents")
 
@@ -157,9 +158,7 @@ class Learner:
     async def _learn(self) -> None:
         """Observes and saves until another replica has stored an older state. Raises _StalledError."""
         try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._follow())
-                tasks.create_task(self._keep_saving())
+            await together(self._follow(), self._keep_saving())
         except* _OlderStateError:
             self.is_restored = False
         except* _StalledError as errors:

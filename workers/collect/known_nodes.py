@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import structlog
 
-from bus.connection import Bus, Epoch
+from bus.connection import Bus
 from bus.kinds import NODE_FACTS
 from bus.record_kind import Entry
 from bus.records.nodes import NodeFacts
@@ -38,7 +38,7 @@ class KnownNodes:
         self._watch = SyncedWatch(
             bus,
             NODE_FACTS.to(self._apply),
-            on_epoch=self._start_epoch,
+            on_epoch=lambda epoch: self._keys.start_epoch(epoch.created),
             on_complete=self._complete,
             on_batch=self._note_read,
         )
@@ -65,9 +65,6 @@ class KnownNodes:
     def _note_read(self) -> None:
         if self._watch.status.caught_up:
             self._read.set()
-
-    def _start_epoch(self, epoch: Epoch) -> None:
-        self._keys.start_epoch(epoch.created)
 
     def _apply(self, entry: Entry[str, NodeFacts]) -> None:
         node = entry.key

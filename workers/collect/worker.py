@@ -26,6 +26,7 @@ from tas.sources.tables import Publish
 from tas.values.backoff import Backoff
 from workers.collect.known_nodes import KnownNodes
 from workers.collect.sources.base import Source, SourceError
+from workers.process.tasks import together
 from workers.samples.metrics import SourceMetrics
 from workers.samples.source import MAX_PAUSE_SECONDS, STATE_CHECK_SECONDS, CollectedSource, Listener, ReceivingSource
 from workers.samples.source_spec import COMPUTING, SourceSpec
@@ -219,10 +220,7 @@ class _PolledSource(CollectedSource):
                 async with self._lease.hold():
                     lease_held.set(1)
                     self._start_tracking()
-                    async with asyncio.TaskGroup() as tasks:
-                        tasks.create_task(self._remember())
-                        tasks.create_task(self._poll_periodically())
-                        tasks.create_task(self._write_states())
+                    await together(self._remember(), self._poll_periodically(), self._write_states())
             except BusError as error:
                 log.info("source_lease_lost", source=self.name, error=str(error))
             finally:

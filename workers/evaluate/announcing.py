@@ -8,7 +8,6 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
 
 import structlog
 
@@ -18,6 +17,7 @@ from bus.errors import BusError, ConflictError
 from bus.kinds import OUTSTANDING
 from tas.verdict.outstanding import HOLD_SECONDS, Announcement, with_announcement
 from workers.process.logs import ThrottledLog
+from workers.process.tasks import set_within
 
 log = structlog.get_logger("evaluate")
 
@@ -65,9 +65,7 @@ class Announcing:
             if self._announced_at is None:
                 continue
             if self._are_outstanding():
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(CHECK_SECONDS):
-                        await self._wake.wait()
+                await set_within(self._wake, CHECK_SECONDS)
                 self._wake.set()
                 continue
             async with self._writing:

@@ -32,6 +32,7 @@ from workers.evaluate.node_evaluation import BEHIND_RETRY_SECONDS, Metrics, Node
 from workers.following.followed_view import FollowedView
 from workers.following.records import Records
 from workers.process.logs import ThrottledLog
+from workers.process.tasks import together
 from workers.reconcile.work_queue import RequeueError, WorkQueue
 
 MAX_QUEUED = 100
@@ -138,19 +139,17 @@ class Evaluate:
 
     async def run(self) -> None:
         """Evaluates until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            for work in (
-                self._followed.run(),
-                self._verdicts.run(),
-                self._note_touched(),
-                self._queue_all(),
-                self._queue.run(),
-                self._announcing.run(),
-                self._compared.run(),
-                self._late.run(),
-                self._verdicts.forget_deleted(self._forget_seconds, ThrottledLog(log, bucket=VERDICTS.name)),
-            ):
-                tasks.create_task(work)
+        await together(
+            self._followed.run(),
+            self._verdicts.run(),
+            self._note_touched(),
+            self._queue_all(),
+            self._queue.run(),
+            self._announcing.run(),
+            self._compared.run(),
+            self._late.run(),
+            self._verdicts.forget_deleted(self._forget_seconds, ThrottledLog(log, bucket=VERDICTS.name)),
+        )
 
     def _wake_up(self) -> None:
         if self._ready:

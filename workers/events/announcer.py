@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -22,6 +21,7 @@ from tas.events.announcements import Announcements, thing_of
 from tas.events.event import Event
 from tas.events.transitions import Epoch, Publication, Revision, of_missing_node
 from workers.events.metrics import Metrics
+from workers.process.tasks import set_within
 
 log = structlog.get_logger("events")
 
@@ -142,9 +142,7 @@ class Announcer:
         """Announces what is queued, until cancelled. Raises BusError."""
         while True:
             wait = None if self._done is None else max(0.0, self._written_at + POSITION_SECONDS - time.monotonic())
-            with suppress(TimeoutError):
-                async with asyncio.timeout(wait):
-                    await self._wake.wait()
+            await set_within(self._wake, wait)
             self._wake.clear()
             while self._queue:
                 changes = list(islice(self._queue, CHANGES))

@@ -56,6 +56,7 @@ from tas.verdict.verdict import NodeVerdict
 from workers.events.announcer import Announcer
 from workers.events.metrics import Metrics
 from workers.following.synced import SyncedWatch
+from workers.process.tasks import together
 
 log = structlog.get_logger("events")
 
@@ -159,16 +160,14 @@ class Session:
     async def run(self) -> None:
         """Publishes until cancelled, or until the bus, the lease or the epoch is lost. Raises BusError."""
         await self._announcer.announce_first(of_epoch, Revision(0, self._began))
-        async with asyncio.TaskGroup() as tasks:
-            for work in (
-                self._synced_nodes.run(),
-                self._synced_policies.run(),
-                *(watch.run() for watch in self._watches),
-                self._follow_log(),
-                self._announcer.run(),
-                self._check_epoch(),
-            ):
-                tasks.create_task(work)
+        await together(
+            self._synced_nodes.run(),
+            self._synced_policies.run(),
+            *(watch.run() for watch in self._watches),
+            self._follow_log(),
+            self._announcer.run(),
+            self._check_epoch(),
+        )
 
     # What the bus says
 

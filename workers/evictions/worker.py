@@ -6,7 +6,6 @@ node: a label changes only if the labels of the node confirm the change, and the
 pod. A patch has the pod's uid and resource version, so any number of replicas may run.
 """
 
-import asyncio
 import time
 from collections.abc import Collection, Mapping
 
@@ -34,6 +33,7 @@ from workers.kubernetes.errors import (
 )
 from workers.kubernetes.reflector import Reflector
 from workers.kubernetes.resources import LABELLED_NODES, LABELLED_PODS, LabelledNode, LabelledPod
+from workers.process.tasks import together
 from workers.reconcile.failed_requests import requeued
 from workers.reconcile.lease_first import LeaseFirst
 from workers.reconcile.work_queue import WorkQueue
@@ -75,9 +75,7 @@ class Evictions:
 
     async def run(self) -> None:
         """Follows until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            for part in (self._pods, self._cards, self._lease, self._queue):
-                tasks.create_task(part.run())
+        await together(*(part.run() for part in (self._pods, self._cards, self._lease, self._queue)))
 
     async def _handle(self, name: str) -> float | None:
         cards = self._view.nodes.get(name)

@@ -4,11 +4,10 @@ Inventories are kept through a wipe of the bus: they change seldom, and bind rea
 are complete again, nobody knows who has which card.
 """
 
-import asyncio
 from collections.abc import Callable
 
 from bus.buckets import NODES
-from bus.connection import Bus, Epoch
+from bus.connection import Bus
 from bus.kinds import NODE_HOLDS, NODE_INVENTORY
 from bus.record_kind import Entry
 from bus.records.devices import NodeHold, NodeInventory
@@ -16,6 +15,7 @@ from bus.records.synced import Synced
 from bus.watch import Watch, WatchStatus
 from tas.gpu.card_view import CardView
 from workers.following.synced import SyncedWatch
+from workers.process.tasks import together
 
 
 class FollowedCards:
@@ -39,7 +39,7 @@ class FollowedCards:
         self._holds = SyncedWatch(
             bus,
             NODE_HOLDS.to(self._apply_hold),
-            on_epoch=self._begin_epoch,
+            on_epoch=lambda _: self._view.drop_holds(),
             on_complete=lambda _: on_complete(),
         )
 
@@ -61,12 +61,7 @@ class FollowedCards:
 
     async def run(self) -> None:
         """Follows until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._holds.run())
-            tasks.create_task(self._inventories.run())
-
-    def _begin_epoch(self, _: Epoch) -> None:
-        self._view.drop_holds()
+        await together(self._holds.run(), self._inventories.run())
 
     def _apply_inventory(self, entry: Entry[str, NodeInventory]) -> None:
         record = entry.readable()

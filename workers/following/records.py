@@ -17,6 +17,7 @@ from bus.history import purge_tombstone
 from bus.record_kind import Entry, Packed, RecordKind
 from bus.watch import Watch
 from workers.process.logs import ThrottledLog
+from workers.process.tasks import together
 
 WRITES_AT_ONCE = 64
 
@@ -124,9 +125,7 @@ class Records(Generic[K, R]):
                     if isinstance(error, ConflictError):
                         await self._drop_forgotten(key)
 
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(min(WRITES_AT_ONCE, len(writes))):
-                tasks.create_task(write_on())
+        await together(*(write_on() for _ in range(min(WRITES_AT_ONCE, len(writes)))))
         return failures
 
     async def write_one(self, key: K, what: Write[R]) -> int:

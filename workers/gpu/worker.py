@@ -74,7 +74,11 @@ class GpuExtender:
         Gauge("tas_gpu_nodes", "Nodes whose cards and hold are known.", registry=registry).set_function(
             partial(len, nodes.cards())
         )
-        hooks = Hooks(filter=self._filter, score=self._score, bind=binder.bind)
+        hooks = Hooks(
+            filter=self._filter,
+            score=lambda pod, candidates, _now: self._decider.score(pod, candidates),
+            bind=binder.bind,
+        )
         extension = Extension(name=NAME, package="", target=f"{__name__}:{type(self).__name__}", hooks=hooks, at=PREFIX)
         self._mounted = MountedExtension(extension, nodes, limit=BIND_SECONDS)
 
@@ -102,9 +106,6 @@ class GpuExtender:
         for why, count in found.refused.items():
             self._refused.labels(why).inc(count)
         return found.decision
-
-    def _score(self, pod: Pod, candidates: Collection[str], _now: float) -> dict[str, int]:
-        return self._decider.score(pod, candidates)
 
     def last_answers(self) -> Mapping[str, LastAnswer]:
         """The last answer by verb."""

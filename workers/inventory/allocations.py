@@ -7,7 +7,6 @@ of a node is deleted only if the API server has reported the deletion, or a comp
 import asyncio
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from math import inf
 from typing import NamedTuple
 
@@ -27,6 +26,7 @@ from workers.kubernetes.client import Change, ChangeType
 from workers.kubernetes.followers import Gathered
 from workers.kubernetes.resources import GpuNode
 from workers.process.logs import MAX_NAMES, ThrottledLog
+from workers.process.tasks import set_within, together
 
 log = structlog.get_logger("allocations")
 
@@ -94,10 +94,11 @@ class Allocations:
 
     async def run(self) -> None:
         """Follows the bucket and writes until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._records.run())
-            tasks.create_task(self._records.forget_deleted(self._forget_seconds, ThrottledLog(log, bucket=NODES.name)))
-            tasks.create_task(self._write())
+        await together(
+            self._records.run(),
+            self._records.forget_deleted(self._forget_seconds, ThrottledLog(log, bucket=NODES.name)),
+            self._write(),
+        )
 
     def begin(self) -> None:
         """Compares every node: this replica is active from now on."""
@@ -152,9 +153,7 @@ class Allocations:
     async def _write(self) -> None:
         ready_at = all_at = -inf
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(CHECK_ALL_SECONDS):
-                    await self._wake.wait()
+            await set_within(self._wake, CHECK_ALL_SECONDS)
             await asyncio.sleep(max(0.0, ready_at - time.monotonic()))
             ready_at = time.monotonic() + self._gather_seconds
             self._wake.clear()

@@ -28,6 +28,7 @@ from workers.kubernetes.errors import ConflictError, ExpiredError, KubernetesErr
 from workers.kubernetes.followers import Gathered
 from workers.kubernetes.resources import NODES, GpuNode
 from workers.process.logs import ThrottledLog
+from workers.process.tasks import together
 
 log = structlog.get_logger("annotations")
 
@@ -163,9 +164,7 @@ class AnnotationWriter:
                 continue
             began = time.monotonic()
             left = iter(sorted(self._nodes))
-            async with asyncio.TaskGroup() as tasks:
-                for _ in range(MAX_CONCURRENT):
-                    tasks.create_task(self._write_nodes(left))
+            await together(*(self._write_nodes(left) for _ in range(MAX_CONCURRENT)))
             await asyncio.sleep(max(0.0, began + self._interval - time.monotonic()))
 
     async def _write_nodes(self, left: Iterator[str]) -> None:

@@ -31,6 +31,7 @@ from workers.kubernetes.errors import KubernetesError, NotFoundError, ThrottledE
 from workers.kubernetes.followers import Gathered
 from workers.kubernetes.resources import GPU_PODS, GpuPod
 from workers.process.logs import MAX_NAMES, ThrottledLog
+from workers.process.tasks import together
 
 log = structlog.get_logger("inventory")
 
@@ -153,9 +154,9 @@ class CardHolds:
 
     async def run(self, forget_seconds: float) -> None:
         """Follows HOLDS until cancelled. Tombstones are purged after `forget_seconds`."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._records.run())
-            tasks.create_task(self._records.forget_deleted(forget_seconds, ThrottledLog(log, bucket=HOLDS.name)))
+        await together(
+            self._records.run(), self._records.forget_deleted(forget_seconds, ThrottledLog(log, bucket=HOLDS.name))
+        )
 
     async def keep(self) -> None:
         """Writes all differences that are known. Raises BusError."""
@@ -229,9 +230,7 @@ class CardHolds:
                     failures.append(error)
                     return
 
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(NODES_AT_ONCE):
-                tasks.create_task(keep_on())
+        await together(*(keep_on() for _ in range(NODES_AT_ONCE)))
         if failures:
             raise failures[0]
 

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from math import inf
 
 import structlog
@@ -25,6 +24,7 @@ from workers.kubernetes.client import Change, ChangeType, KubernetesClient
 from workers.kubernetes.followers import Gathered, Shared
 from workers.kubernetes.resources import GpuNode
 from workers.process.logs import ThrottledLog
+from workers.process.tasks import set_within, together
 
 log = structlog.get_logger("inventory")
 
@@ -121,22 +121,19 @@ class Cards:
 
     async def run(self) -> None:
         """Follows the bus until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._inventories.run())
-            tasks.create_task(
-                self._inventories.forget_deleted(self._forget_seconds, ThrottledLog(log, bucket=NODES.name))
-            )
-            tasks.create_task(self.holds.run(self._forget_seconds))
-            tasks.create_task(self._waking.run())
+        await together(
+            self._inventories.run(),
+            self._inventories.forget_deleted(self._forget_seconds, ThrottledLog(log, bucket=NODES.name)),
+            self.holds.run(self._forget_seconds),
+            self._waking.run(),
+        )
 
     async def keep(self) -> None:
         """Writes all differences, again and again, while this replica has the lease. Raises BusError."""
         all_at = -inf
         try:
             while True:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(CHECK_SECONDS):
-                        await self._wake.wait()
+                await set_within(self._wake, CHECK_SECONDS)
                 self._wake.clear()
                 if not (self._is_listed() and self._inventories.caught_up and self.holds.caught_up):
                     continue

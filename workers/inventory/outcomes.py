@@ -27,6 +27,7 @@ from workers.kubernetes.client import Change, ChangeType
 from workers.kubernetes.followers import Gathered
 from workers.kubernetes.resources import GpuPod, ObservedPod
 from workers.process.logs import ThrottledLog
+from workers.process.tasks import together
 
 log = structlog.get_logger("outcomes")
 
@@ -83,9 +84,7 @@ class Outcomes:
 
     async def run(self) -> None:
         """Publishes until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._look())
-            tasks.create_task(self._publish())
+        await together(self._look(), self._publish())
 
     def begin(self) -> None:
         """This replica is active from now on: it reads first what the log has."""

@@ -25,6 +25,7 @@ from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.followers import Follower, Shared
 from workers.kubernetes.reflector import Reflector
 from workers.kubernetes.resources import GPU_NODES, GPU_PODS, OBSERVED_PODS, GpuNode, GpuPod, Resource
+from workers.process.tasks import together
 from workers.runtime import json_response
 
 log = structlog.get_logger("inventory")
@@ -145,10 +146,7 @@ class Inventory:
 
     async def run(self) -> None:
         """Follows until cancelled, and writes while this replica holds the lease."""
-        async with asyncio.TaskGroup() as tasks:
-            for each in (*self._lists.values(), *self._parts):
-                tasks.create_task(each.run())
-            tasks.create_task(self._write_with_lease())
+        await together(*(each.run() for each in (*self._lists.values(), *self._parts)), self._write_with_lease())
 
     async def _write_with_lease(self) -> None:
         while True:

@@ -216,10 +216,7 @@ class KubernetesClient:
         `resource` is the resource in messages and metrics.
         Raises KubernetesError: RejectedError for a response of more than `max_bytes`, and others.
         """
-        what = f"get {path}"
-        timeout = aiohttp.ClientTimeout(total=CALL_SECONDS, connect=CONNECT_SECONDS)
-        async with self._response("GET", "get", resource, path, what=what, accept="", timeout=timeout) as response:
-            return await whole_body(response, max_bytes=max_bytes)
+        return await self._call("GET", "get", resource, path, what=f"get {path}", accept="", max_bytes=max_bytes)
 
     async def version(self) -> tuple[ServerVersion, str]:
         """The version of the API server, and the header `Date` of its answer; empty without one.
@@ -394,22 +391,16 @@ class KubernetesClient:
         """
         path_name = f"{name}/{subresource}" if subresource else name
         what = f"patch {resource} {_full_name(namespace, path_name)}"
-        body = _Body(msgspec.json.encode(patch), what=what, read_at=read_at)
+        body = _Body(patch, what=what, read_at=read_at, media_type=MERGE_PATCH)
         path = resource.path(namespace=namespace, name=name, subresource=subresource)
-        try:
-            answer = await self._call(
-                "PATCH", "patch", resource, path, what=what, query={"fieldManager": field_manager}, body=body
-            )
-        except KubernetesError as error:
-            if body.expired is not None:
-                raise body.expired from error
-            raise
+        query = {"fieldManager": field_manager}
+        answer = await self._call("PATCH", "patch", resource, path, what=what, query=query, body=body)
         return _decode(answer, resource.type)
 
     async def create(self, resource: Resource[T], body: Mapping[str, Any], *, namespace: str = "") -> T:
         """The created object, as returned by the API server. Raises KubernetesError."""
         text = f"create {resource}" + (f" in {namespace}" if namespace else "")
-        content = _json_body(body, what=text)
+        content = _Body(body, what=text)
         path = resource.path(namespace=namespace)
         return _decode(await self._call("POST", "create", resource, path, what=text, body=content), resource.type)
 
@@ -436,14 +427,9 @@ class KubernetesClient:
             "metadata": {"name": name, "namespace": namespace, "uid": uid, "annotations": annotations},
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
-        body = _Body(msgspec.json.encode(binding), what=text, read_at=read_at, media_type="application/json")
+        body = _Body(binding, what=text, read_at=read_at)
         path = PODS.path(namespace=namespace, name=name, subresource="binding")
-        try:
-            await self._call("POST", "create", PODS, path, what=text, body=body)
-        except KubernetesError as error:
-            if body.expired is not None:
-                raise body.expired from error
-            raise
+        await self._call("POST", "create", PODS, path, what=text, body=body)
 
     async def evict(self, name: str, *, namespace: str) -> None:
         """Evicts a pod. A disruption budget may forbid that (429). Raises KubernetesError."""
@@ -454,7 +440,7 @@ class KubernetesClient:
             "metadata": {"name": name, "namespace": namespace},
         }
         path = PODS.path(namespace=namespace, name=name, subresource="eviction")
-        await self._call("POST", "create", PODS, path, what=text, body=_json_body(eviction, what=text))
+        await self._call("POST", "create", PODS, path, what=text, body=_Body(eviction, what=text))
 
     async def delete(self, resource: Resource[Any], name: str, *, uid: str, namespace: str = "") -> None:
         """Requests the deletion of the object with this uid, and of its dependents, in the background.
@@ -464,7 +450,7 @@ class KubernetesClient:
         text = f"delete {resource} {_full_name(namespace, name)}"
         options = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
         path = resource.path(namespace=namespace, name=name)
-        await self._call("DELETE", "delete", resource, path, what=text, body=_json_body(options, what=text))
+        await self._call("DELETE", "delete", resource, path, what=text, body=_Body(options, what=text))
 
     async def _call(
         self,
@@ -480,10 +466,15 @@ class KubernetesClient:
         max_bytes: int = MAX_OBJECT_BYTES,
     ) -> bytes:
         timeout = aiohttp.ClientTimeout(total=CALL_SECONDS, connect=CONNECT_SECONDS)
-        async with self._response(
-            method, verb, resource, path, what=what, query=query, accept=accept, timeout=timeout, body=body
-        ) as response:
-            return await whole_body(response, max_bytes=max_bytes)
+        try:
+            async with self._response(
+                method, verb, resource, path, what=what, query=query, accept=accept, timeout=timeout, body=body
+            ) as response:
+                return await whole_body(response, max_bytes=max_bytes)
+        except KubernetesError as error:
+            if body is not None and body.expired is not None:
+                raise body.expired from error
+            raise
 
     @asynccontextmanager
     async def _response(
@@ -544,8 +535,10 @@ class KubernetesClient:
 class _Body:
     """A request body, which is not sent if its reads are too old by then."""
 
-    def __init__(self, content: bytes, *, what: str, read_at: float | None, media_type: str = MERGE_PATCH) -> None:
-        self.content = content
+    def __init__(
+        self, value: Mapping[str, Any], *, what: str, read_at: float | None = None, media_type: str = "application/json"
+    ) -> None:
+        self.content = msgspec.json.encode(value)
         self.media_type = media_type
         self.expired: ExpiredError | None = None
         self._what = what
@@ -558,10 +551,6 @@ class _Body:
             self.expired = ExpiredError(f"{self._what}: read {age:.1f} s ago")
             raise self.expired
         yield self.content
-
-
-def _json_body(value: Mapping[str, Any], *, what: str) -> _Body:
-    return _Body(msgspec.json.encode(value), what=what, read_at=None, media_type="application/json")
 
 
 async def _lines(pieces: AsyncIterator[bytes], what: str) -> AsyncIterator[bytes]:

@@ -7,7 +7,6 @@ node, so the patch cannot create a node or change another node of the same name.
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -20,6 +19,7 @@ from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import KubernetesError, is_outdated
 from workers.kubernetes.resources import NODES
 from workers.process.logs import ThrottledLog
+from workers.process.tasks import set_within
 
 STANDBY_SECONDS = 1.0
 """How often a replica on standby checks whether it holds the lease, while a wake is due."""
@@ -82,9 +82,7 @@ class NodeWaker:
             self._changed.clear()
             wait = self._seconds_to_wait()
             if wait is None or wait > 0:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(wait):
-                        await self._changed.wait()
+                await set_within(self._changed, wait)
             elif (wake := self._wakes.take(time.monotonic())) is not None:
                 await self._send(wake)
 

@@ -29,6 +29,7 @@ from workers.kubernetes.client import (
 from workers.kubernetes.errors import ForbiddenError, GoneError, KubernetesError, SilentError, ThrottledError
 from workers.kubernetes.followers import Follower, Shared, Whole
 from workers.kubernetes.resources import Object, Resource, version_number
+from workers.process.tasks import together
 
 LASTING_SECONDS = 10.0
 """A permission that is refused for so long is missing.
@@ -141,9 +142,7 @@ class Consumer(Generic[T]):
         self._follows = False
         self._wanted.set()
         try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._reflector.run(self))
-                tasks.create_task(self._ask_for_lists())
+            await together(self._reflector.run(self), self._ask_for_lists())
         finally:
             self._follows, self._during = False, None
             self._answered.set()

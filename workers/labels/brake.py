@@ -25,6 +25,7 @@ from workers.kubernetes.reflector import Consumer
 from workers.kubernetes.resources import LabelledNode
 from workers.labels.breaker_records import BreakerRecords, all_of
 from workers.process.logs import ThrottledLog
+from workers.process.tasks import set_within, together
 from workers.reconcile.inputs import Inputs
 from workers.reconcile.lease_first import LeaseFirst
 from workers.reconcile.node_patches import NodeLabels
@@ -99,9 +100,7 @@ class BrakeLoop:
 
     async def run(self) -> None:
         """Follows, answers, and tidies the records, until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            for work in (self._records.run(), self._answer(), self._tidy()):
-                tasks.create_task(work)
+        await together(self._records.run(), self._answer(), self._tidy())
 
     async def permit(self, name: str, node: NodeLabels, values: Mapping[str, str | None]) -> Permit:
         """Which of the changes `values` a patch of the state `node` may have: `Brake.permit`. Raises BusError."""
@@ -156,7 +155,7 @@ class BrakeLoop:
         """Answers the nodes that are asked for, in rounds. Never ends."""
         nodes, ended_at = 0, -inf
         while True:
-            await _set_within(self._wake, self.state.retry_after(time.monotonic()))
+            await set_within(self._wake, self.state.retry_after(time.monotonic()))
             due = ended_at + min(LONGEST_BATCH_SECONDS, nodes * BATCH_SECONDS)
             if (wait := due - time.monotonic()) > 0:
                 await asyncio.sleep(wait)
@@ -226,7 +225,7 @@ class BrakeLoop:
 
     async def _until_changed(self, seconds: float | None = None) -> None:
         self._changed.clear()
-        await _set_within(self._changed, seconds)
+        await set_within(self._changed, seconds)
 
     async def _tidy(self) -> None:
         """Removes what is no longer needed from the records. Never ends."""
@@ -255,10 +254,3 @@ class BrakeLoop:
         waiting.labels("rate").set_function(lambda: sum(self.waiting().values()))
         labelled = gauge("tas_labelled_nodes", "Nodes with labels of policies; NaN before the first list of nodes.")
         labelled.set_function(lambda: self.state.labelled)
-
-
-async def _set_within(event: asyncio.Event, seconds: float | None) -> None:
-    """Returns when the event is set, or after so many seconds."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()

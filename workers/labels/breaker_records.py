@@ -31,6 +31,7 @@ from tas.enforcing.limits import IN_FLIGHT_SECONDS
 from tas.verdict.brake import ALL, Breaker, Pause
 from tas.verdict.outstanding import HOLD_SECONDS, Announcements
 from workers.following.synced import write_synced
+from workers.process.tasks import set_within, together
 
 log = structlog.get_logger("labels")
 
@@ -94,8 +95,8 @@ class BreakerRecords:
         self._refreshing = asyncio.Lock()
         self._watch = Watch(
             bus,
-            PAUSE_RECORDS.to(self._take_in_pause),
-            BREAKER_RECORDS.to(self._take_in_breaker),
+            PAUSE_RECORDS.to(lambda entry: self._note(PAUSED, _Known(entry.read(), entry.revision))),
+            BREAKER_RECORDS.to(lambda entry: self._note(entry.key, _Known(entry.read(), entry.revision))),
             synced_of(BREAKERS).to(self._take_in_synced),
             OUTSTANDING.to(self._take_in_outstanding),
             on_epoch=self._start_epoch,
@@ -120,9 +121,7 @@ class BreakerRecords:
 
     async def run(self) -> None:
         """Follows, and restores what a wipe has lost, until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._watch.run())
-            tasks.create_task(self._complete_each_epoch())
+        await together(self._watch.run(), self._complete_each_epoch())
 
     @property
     def is_paused(self) -> bool:
@@ -212,9 +211,7 @@ class BreakerRecords:
         """Writes lost freezes again in each new epoch, and then `_synced`. Never ends."""
         while True:
             wait = None if self._complete_at == inf else max(0.0, self._complete_at - time.monotonic())
-            with suppress(TimeoutError):
-                async with asyncio.timeout(wait):
-                    await self._epoch_began.wait()
+            await set_within(self._epoch_began, wait)
             self._epoch_began.clear()
             epoch = self._epoch
             try:
@@ -261,12 +258,6 @@ class BreakerRecords:
         else:
             entry = await BREAKER_RECORDS.get(self._bus, key)
         self._note(key, _Known(entry.read(), entry.revision, read_at))
-
-    def _take_in_pause(self, entry: Entry[str, Pause]) -> None:
-        self._note(PAUSED, _Known(entry.read(), entry.revision))
-
-    def _take_in_breaker(self, entry: Entry[str, Breaker]) -> None:
-        self._note(entry.key, _Known(entry.read(), entry.revision))
 
     def _take_in_synced(self, entry: Entry[str, Synced]) -> None:
         if (synced := entry.readable()) is not None:

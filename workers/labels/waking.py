@@ -4,7 +4,6 @@ It follows waiting pods, gets the verdicts that `Labels` follows, and needs no l
 its node.
 """
 
-import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
@@ -22,6 +21,7 @@ from tas.verdict.verdict import NodeVerdict
 from workers.following.synced import SyncedWatch
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.node_waker import NodeWaker
+from workers.process.tasks import together
 
 
 class Waking:
@@ -51,9 +51,7 @@ class Waking:
 
     async def run(self) -> None:
         """Follows until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            for part in (self._pod_watch.run(), self._waker.run()):
-                tasks.create_task(part)
+        await together(self._pod_watch.run(), self._waker.run())
 
     def take_in_verdict(self, entry: Entry[str, NodeVerdict]) -> None:
         """Applies a change of the verdict of a node; an unreadable verdict changes nothing."""

@@ -7,7 +7,6 @@ conflicts. So any number of replicas may do this, and a replica that was paused 
 is a part of this worker, since both patch nodes, and nobody else needs the right to do so.
 """
 
-import asyncio
 import time
 from collections.abc import Collection, Iterator, Mapping
 
@@ -41,6 +40,7 @@ from workers.kubernetes.resources import LABELLED_NODES, LabelledNode, NodeMetad
 from workers.labels.brake import BrakeLoop
 from workers.labels.reports import LabelReports
 from workers.labels.waking import Waking
+from workers.process.tasks import together
 from workers.reconcile.confirmation import Confirmation
 from workers.reconcile.failed_requests import requeued
 from workers.reconcile.inputs import Inputs
@@ -139,17 +139,8 @@ class Labels:
 
     async def run(self) -> None:
         """Follows until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            for part in (
-                self._followed,
-                self._inputs,
-                self._lease,
-                self._queue,
-                self._brake,
-                self._waking,
-                self._records,
-            ):
-                tasks.create_task(part.run())
+        parts = self._followed, self._inputs, self._lease, self._queue, self._brake, self._waking, self._records
+        await together(*(part.run() for part in parts))
 
     async def _handle(self, name: str) -> float | None:
         verdict = self._verdicts.get(name)

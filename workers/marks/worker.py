@@ -58,6 +58,7 @@ from workers.kubernetes.errors import (
 from workers.kubernetes.reflectors import Reflectors
 from workers.kubernetes.resources import WHOLE_NODES, WholeNode
 from workers.marks.reports import MarkReports
+from workers.process.tasks import together
 from workers.reconcile.confirmation import Confirmation
 from workers.reconcile.failed_requests import requeued
 from workers.reconcile.inputs import Inputs
@@ -141,16 +142,8 @@ class Marks:
 
     async def run(self) -> None:
         """Follows until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._follow_nodes())
-            for part in (
-                self._inputs,
-                self._lease,
-                self._queue,
-                self._freezes,
-                self._records,
-            ):
-                tasks.create_task(part.run())
+        parts = self._inputs, self._lease, self._queue, self._freezes, self._records
+        await together(self._follow_nodes(), *(part.run() for part in parts))
 
     async def _follow_nodes(self) -> None:
         """Follows the nodes while a policy has marks, or a node has a mark."""

@@ -40,6 +40,7 @@ from tas.samples.table import (
 from tas.values.nouns import counted
 from workers.materialize.known import Known
 from workers.process.logs import ThrottledLog
+from workers.process.tasks import together
 
 log = structlog.get_logger("materialize")
 
@@ -118,11 +119,9 @@ class StoredTables:
 
     async def run(self) -> None:
         """Consumes until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._consumer.run())
-            tasks.create_task(self._overtaking.run())
-            tasks.create_task(self._remove_rows_of_deleted_nodes())
-            tasks.create_task(self._remove_tables())
+        await together(
+            self._consumer.run(), self._overtaking.run(), self._remove_rows_of_deleted_nodes(), self._remove_tables()
+        )
 
     def start_epoch(self, epoch: Epoch) -> None:
         """Begins again with an empty bucket, and remembers what was in the one before."""

@@ -42,6 +42,7 @@ from workers.following.synced import SyncedWatch
 from workers.materialize.known import Known
 from workers.materialize.stored_tables import StoredTables
 from workers.process.logs import ThrottledLog
+from workers.process.tasks import together
 
 log = structlog.get_logger("materialize")
 
@@ -174,13 +175,14 @@ class Materialize:
 
     async def run(self) -> None:
         """Consumes until cancelled, then finishes the current batch."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._watch.run())
-            tasks.create_task(self._consumer.run())
-            tasks.create_task(self._overtaking.run())
-            tasks.create_task(self._tables.run())
-            tasks.create_task(self._delete_samples_of_deleted_nodes())
-            tasks.create_task(self._write_remembered())
+        await together(
+            self._watch.run(),
+            self._consumer.run(),
+            self._overtaking.run(),
+            self._tables.run(),
+            self._delete_samples_of_deleted_nodes(),
+            self._write_remembered(),
+        )
 
     async def handle(self, messages: Sequence[Message]) -> None:
         """Merges a batch into NODES; returns when all valid samples of the batch are stored.

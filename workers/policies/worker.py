@@ -8,7 +8,6 @@ changes. Every write is conditional, so several replicas may do the same.
 import asyncio
 import time
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -32,6 +31,7 @@ from workers.following.synced import write_synced
 from workers.policies.directory_changes import DirectoryChanges
 from workers.policies.files import DirectoryReader, FolderListing, policy_record
 from workers.process.logs import ThrottledLog
+from workers.process.tasks import set_within, together
 from workers.runtime import json_response
 
 log = structlog.get_logger("policies")
@@ -97,10 +97,7 @@ class PolicyDirectory:
 
     async def run(self) -> None:
         """Follows the directory until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._records.run())
-            tasks.create_task(self._changes.run())
-            tasks.create_task(self._reconcile())
+        await together(self._records.run(), self._changes.run(), self._reconcile())
 
     def _start_epoch(self) -> None:
         self._previous.update(_records_of(self._records.stored))
@@ -120,9 +117,7 @@ class PolicyDirectory:
             else:
                 failures += 1
                 pause = RETRY.after(failures)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._wake.wait()
+            await set_within(self._wake, pause)
 
     async def _pass(self) -> bool:
         """Reads the directory and writes the differences. Returns whether all is stored."""

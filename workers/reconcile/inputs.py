@@ -1,6 +1,5 @@
 """What `labels` and `marks` follow on the bus: verdicts, policies, and whether all that they act on is complete."""
 
-import asyncio
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypeVar
@@ -15,6 +14,7 @@ from bus.watch import Watch
 from tas.policy.policy import PolicyKey
 from tas.verdict.verdict import NodeVerdict
 from workers.following.synced import SyncedWatch
+from workers.process.tasks import together
 
 T = TypeVar("T")
 
@@ -74,6 +74,4 @@ class Inputs:
 
     async def run(self) -> None:
         """Follows until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            for part in (self.nodes, self.verdicts, self.policies):
-                tasks.create_task(part.run())
+        await together(*(part.run() for part in (self.nodes, self.verdicts, self.policies)))

@@ -26,6 +26,7 @@ from workers.kubernetes.errors import ConflictError, ExpiredError, KubernetesErr
 from workers.kubernetes.reflectors import Reflectors
 from workers.kubernetes.resources import WHOLE_NODES, WholeNode
 from workers.process.logs import ThrottledLog
+from workers.process.tasks import together
 from workers.reconcile.failed_requests import requeued
 from workers.reconcile.lease_first import LeaseFirst
 from workers.reconcile.work_queue import WorkQueue
@@ -145,9 +146,7 @@ class Resources:
 
     async def run(self) -> None:
         """Follows until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            for work in (self._followed.run(), self._queue.run(), self._lease.run(), self._events.run()):
-                tasks.create_task(work)
+        await together(self._followed.run(), self._queue.run(), self._lease.run(), self._events.run())
 
     async def _handle(self, name: str) -> float | None:
         try:

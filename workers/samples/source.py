@@ -17,6 +17,7 @@ from tas.sources.state import LostNodes, PollResult, SourceState, SourceTracker
 from tas.sources.tables import Publish
 from workers.process.errors import WorkerError
 from workers.process.logs import ThrottledLog
+from workers.process.tasks import together
 from workers.samples.metrics import SourceMetrics
 from workers.samples.publisher import GatheredPublisher, SamplePublisher
 from workers.samples.source_states import SourceStates
@@ -267,9 +268,7 @@ class ReceivingSource(CollectedSource):
         """Listens until cancelled. Raises WorkerError if it cannot listen."""
         await self._wanted.wait_until_known()
         self._metrics.lease_held.labels(self.name).set(1)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._listen())
-            tasks.create_task(self._write_states())
+        await together(self._listen(), self._write_states())
 
     async def _listen(self) -> None:
         while True:

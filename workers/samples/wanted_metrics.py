@@ -8,13 +8,12 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from math import inf
 from typing import NamedTuple
 
 import structlog
 
-from bus.connection import Bus, Epoch
+from bus.connection import Bus
 from bus.kinds import POLICY_RECORDS
 from bus.record_kind import Entry
 from bus.records.policies import PolicyRecord
@@ -27,6 +26,7 @@ from tas.view.epoch_keys import EpochKeys
 from tas.windows.admission import Admission
 from workers.following.synced import SyncedWatch
 from workers.process.logs import ThrottledLog
+from workers.process.tasks import set_within
 
 log = structlog.get_logger("samples")
 
@@ -89,7 +89,10 @@ class WantedMetrics:
         self._changed = asyncio.Event()
         self.version = 0
         self._watch = SyncedWatch(
-            bus, POLICY_RECORDS.to(self._apply), on_epoch=self._start_epoch, on_complete=self._complete
+            bus,
+            POLICY_RECORDS.to(self._apply),
+            on_epoch=lambda epoch: self._policy_keys.start_epoch(epoch.created),
+            on_complete=self._complete,
         )
 
     def unready(self) -> str | None:
@@ -167,12 +170,7 @@ class WantedMetrics:
         """Returns when `version` differs from `after`, or after `seconds`."""
         if self.version != after:
             return
-        with suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, seconds)):
-                await self._changed.wait()
-
-    def _start_epoch(self, epoch: Epoch) -> None:
-        self._policy_keys.start_epoch(epoch.created)
+        await set_within(self._changed, max(0.0, seconds))
 
     def _apply(self, entry: Entry[PolicyKey, PolicyRecord]) -> None:
         key = entry.key

@@ -25,6 +25,17 @@ FROM_THE_START = (200, 500, 503, 504)
 """The statuses with a count of 0 at first: an alert sees an increase only between two values."""
 
 
+BY_PATH = {
+    "rejected": "Nodes rejected by filter.",
+    "unknown_passed": "Nodes that filter passed with an unknown metric.",
+    "unknown_rejected": "Nodes that filter rejected for an unknown metric.",
+    "kept_rejected": "Nodes that filter rejected by last known values.",
+    "unknown_scored": "Nodes that prioritize scored with an unknown metric.",
+    "pod_cost_answers": "Answers of prioritize that count costs of pods.",
+}
+"""Counters by path alone: the end of their names, and their texts."""
+
+
 class _VerbCounts:
     __slots__ = ("buckets", "candidates", "codes", "last", "outcomes", "seconds")
 
@@ -45,12 +56,7 @@ class ExtenderMetrics(Collector):
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._counts: dict[tuple[str, str], _VerbCounts] = {}
-        self._rejected: dict[str, int] = {}
-        self._unknown_passed: dict[str, int] = {}
-        self._unknown_rejected: dict[str, int] = {}
-        self._kept_rejected: dict[str, int] = {}
-        self._unknown_scored: dict[str, int] = {}
-        self._costed: dict[str, int] = {}
+        self._by_path: dict[str, dict[str, int]] = {}
         self._unknown_paths: dict[int, int] = {}
         registry.register(self)
 
@@ -58,16 +64,7 @@ class ExtenderMetrics(Collector):
         """Adds these verbs below `path`, with counts of 0; what was counted before stays."""
         for verb in verbs:
             self._counts.setdefault((path, verb), _VerbCounts())
-        counted = (
-            self._rejected,
-            self._unknown_passed,
-            self._unknown_rejected,
-            self._kept_rejected,
-            self._unknown_scored,
-            self._costed,
-        )
-        for counts in counted:
-            counts.setdefault(path, 0)
+        self._by_path.setdefault(path, dict.fromkeys(BY_PATH, 0))
 
     def count_unknown_path(self, code: int) -> None:
         """Counts a request to a path without a verb."""
@@ -85,14 +82,15 @@ class ExtenderMetrics(Collector):
             return
         counts.outcomes[answer.outcome] += 1
         counts.candidates += answer.candidates
+        of_path = self._by_path[path]
         if verb == "filter" and not answer.error:
-            self._rejected[path] += answer.candidates - answer.passed
-            self._unknown_passed[path] += answer.unknown
-            self._unknown_rejected[path] += answer.unknown_rejected
-            self._kept_rejected[path] += answer.kept_rejected
+            of_path["rejected"] += answer.candidates - answer.passed
+            of_path["unknown_passed"] += answer.unknown
+            of_path["unknown_rejected"] += answer.unknown_rejected
+            of_path["kept_rejected"] += answer.kept_rejected
         if verb == "prioritize" and not answer.error:
-            self._unknown_scored[path] += answer.unknown
-        self._costed[path] += answer.costed > 0
+            of_path["unknown_scored"] += answer.unknown
+        of_path["pod_cost_answers"] += answer.costed > 0
 
     def collect(self) -> Iterator[Metric]:
         """The current metrics."""
@@ -127,39 +125,9 @@ class ExtenderMetrics(Collector):
             last.add_metric([path, verb], counts.last)
         for code, count in self._unknown_paths.items():
             requests.add_metric(["", "", str(code)], count)
-        rejected = CounterMetricFamily("tas_extender_rejected", "Nodes rejected by filter.", labels=["path"])
-        unknown = CounterMetricFamily(
-            "tas_extender_unknown_passed", "Nodes that filter passed with an unknown metric.", labels=["path"]
-        )
-        unknown_rejected = CounterMetricFamily(
-            "tas_extender_unknown_rejected", "Nodes that filter rejected for an unknown metric.", labels=["path"]
-        )
-        kept_rejected = CounterMetricFamily(
-            "tas_extender_kept_rejected", "Nodes that filter rejected by last known values.", labels=["path"]
-        )
-        unknown_scored = CounterMetricFamily(
-            "tas_extender_unknown_scored", "Nodes that prioritize scored with an unknown metric.", labels=["path"]
-        )
-        costed = CounterMetricFamily(
-            "tas_extender_pod_cost_answers", "Answers of prioritize that count costs of pods.", labels=["path"]
-        )
-        for path, count in self._rejected.items():
-            costed.add_metric([path], self._costed[path])
-            rejected.add_metric([path], count)
-            unknown.add_metric([path], self._unknown_passed[path])
-            unknown_rejected.add_metric([path], self._unknown_rejected[path])
-            kept_rejected.add_metric([path], self._kept_rejected[path])
-            unknown_scored.add_metric([path], self._unknown_scored[path])
-        yield from (
-            requests,
-            seconds,
-            decisions,
-            candidates,
-            last,
-            rejected,
-            unknown,
-            unknown_rejected,
-            kept_rejected,
-            unknown_scored,
-            costed,
-        )
+        yield from (requests, seconds, decisions, candidates, last)
+        for name, text in BY_PATH.items():
+            counter = CounterMetricFamily(f"tas_extender_{name}", text, labels=["path"])
+            for path, counts_of_path in self._by_path.items():
+                counter.add_metric([path], counts_of_path[name])
+            yield counter

@@ -9,7 +9,6 @@ before it writes, so nothing is written or deleted because of old data.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Generic, TypeVar
@@ -28,6 +27,7 @@ from workers.kubernetes.client import Change, ChangeType, Listing
 from workers.kubernetes.reflector import Reflector
 from workers.kubernetes.resources import Object, version_number
 from workers.process.logs import ThrottledLog
+from workers.process.tasks import set_within, together
 from workers.watch.observation import Observation, Step, Versioned, agree, next_step
 
 log = structlog.get_logger("watch")
@@ -176,13 +176,12 @@ class Mirror(Generic[T, K, R]):
 
     async def run(self) -> None:
         """Follows until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._records.run())
-            tasks.create_task(self._objects.run())
-            tasks.create_task(self._reconcile())
-            tasks.create_task(
-                self._records.forget_deleted(self._forget_seconds, self._throttled, may_forget=self._may_forget)
-            )
+        await together(
+            self._records.run(),
+            self._objects.run(),
+            self._reconcile(),
+            self._records.forget_deleted(self._forget_seconds, self._throttled, may_forget=self._may_forget),
+        )
 
     def _start_epoch(self) -> None:
         self._now.epoch = None
@@ -252,9 +251,7 @@ class Mirror(Generic[T, K, R]):
         failures = 0
         ready_at = -inf
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(GRACE_SECONDS if self._now.waiting else None):
-                    await self._wake.wait()
+            await set_within(self._wake, GRACE_SECONDS if self._now.waiting else None)
             await asyncio.sleep(max(0.0, ready_at - time.monotonic()))
             ready_at = time.monotonic() + self._gather_seconds
             self._wake.clear()
@@ -264,9 +261,7 @@ class Mirror(Generic[T, K, R]):
             else:
                 failures += 1
                 # Not after a new list: its writes must follow within `WRITE_SECONDS`.
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(RETRY.after(failures)):
-                        await self._new_list.wait()
+                await set_within(self._new_list, RETRY.after(failures))
                 self._wake.set()
 
     async def _pass(self) -> bool:

@@ -38,6 +38,7 @@ from workers.kubernetes.resources import (
     time_in,
 )
 from workers.process.logs import ThrottledLog
+from workers.process.tasks import together
 from workers.runtime import json_response
 from workers.watch.mirror import Mirror
 from workers.watch.node_addresses import LIST_SECONDS, NodeAddresses
@@ -180,7 +181,7 @@ class WatchWorker:
             reflectors.pods,
             POD_RECORDS,
             record_of=self._pod_record,
-            on_written=self._pod_written,
+            on_written=lambda _key, pod, _before: self._count("pods", pod),
             completed=lambda _key, pod, stored: pod if stored is None else as_first_seen(pod, stored),
             forget_seconds=forget_seconds,
             gather_seconds=GATHER_SECONDS,
@@ -188,8 +189,9 @@ class WatchWorker:
         )
         for resource, mirror in (("taspolicies", self._policies), ("nodes", self._nodes), ("pods", self._pods)):
             self._metrics.objects.labels(resource).set_function(mirror.__len__)
-        for state, newest in (("placed", self._newest_placed), ("waiting", self._newest_waiting)):
-            self._metrics.newest_pod.labels(state).set_function(newest)
+        newest = self._metrics.newest_pod
+        newest.labels("placed").set_function(lambda: self._filtered.placed)
+        newest.labels("waiting").set_function(lambda: self._filtered.newest_waiting(self._pods.records()))
 
     def unready(self) -> str | None:
         """Why the bus may differ from the API server."""
@@ -210,11 +212,11 @@ class WatchWorker:
 
     async def run(self) -> None:
         """Follows until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            for mirror in (self._policies, self._nodes, self._pods):
-                tasks.create_task(mirror.run())
-            tasks.create_task(self._addresses.run())
-            tasks.create_task(self._forget_tables())
+        await together(
+            *(mirror.run() for mirror in (self._policies, self._nodes, self._pods)),
+            self._addresses.run(),
+            self._forget_tables(),
+        )
 
     async def _forget_tables(self) -> None:
         """Purges the tombstones of tables that `materialize` has deleted. Runs until cancelled.
@@ -252,12 +254,6 @@ class WatchWorker:
             await purge_tombstone(self._bus, NODES, NODE_RELEASES.key(node), revision=release.revision)
         return True
 
-    def _newest_placed(self) -> float:
-        return self._filtered.placed
-
-    def _newest_waiting(self) -> float:
-        return self._filtered.newest_waiting(self._pods.records())
-
     def _node_record(self, found: LabelledNode) -> tuple[str, NodeFacts]:
         node, facts = node_facts(found)
         self._addresses.reported(node, facts, found.metadata.writes)
@@ -284,9 +280,6 @@ class WatchWorker:
             log.info("node_deleted", node=node)
         elif before is None or before.uid != facts.uid:
             log.debug("node_stored", node=node, uid=facts.uid)
-
-    def _pod_written(self, _key: PodKey, record: PodRecord | None, _before: PodRecord | None) -> None:
-        self._count("pods", record)
 
     def _count(self, resource: str, record: object | None) -> None:
         self._metrics.writes.labels(resource, "delete" if record is None else "put").inc()

@@ -40,6 +40,7 @@ from tas.windows.past import has_read_as_far, pause_after
 from tas.windows.table import WindowTable
 from workers.following.synced import SyncedWatch
 from workers.process.logs import ThrottledLog
+from workers.process.tasks import together
 from workers.samples.metrics import SourceMetrics
 from workers.samples.source import ReceivingSource
 from workers.samples.wanted_metrics import WINDOWS, WantedMetrics
@@ -139,10 +140,7 @@ class Windows:
 
     async def run(self) -> None:
         """Runs until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._wanted.run())
-            tasks.create_task(self._nodes.run())
-            tasks.create_task(self._run_source())
+        await together(self._wanted.run(), self._nodes.run(), self._run_source())
 
     async def _run_source(self) -> None:
         """Before any statistic is wanted, there is no source to be shown."""
