@@ -15,7 +15,8 @@ MAX_NODES_OF_SOURCE = 20_000
 MAX_NODES = 40_000
 """The most nodes of all sources: so one that invents names leaves room for others.
 
-After a start nobody knows which source brought a stored node, so with several starts one source may bring all of these.
+After a start nobody knows which source brought a stored node: one source may bring `MAX_NODES_OF_SOURCE` for each start
+of a replica, until there are so many.
 """
 
 RECOUNT_SECONDS = 60.0
@@ -36,8 +37,8 @@ class NewNodes:
         self._fresh: set[str] = set()  # since the last count: their samples may still be on the way to the bus
         self._counted = -inf
 
-    def start_epoch(self) -> None:
-        """Begins again with an empty bus."""
+    def clear(self) -> None:
+        """Forgets all nodes: the bus is empty, or a cluster says which nodes exist."""
         self._brought_by.clear()
         self._counts.clear()
         self._most = ""

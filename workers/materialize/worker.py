@@ -331,7 +331,7 @@ class Materialize:
     def _start_epoch(self, epoch: Epoch) -> None:
         self._epoch = epoch
         self._tables.start_epoch(epoch)
-        self._new_nodes.start_epoch()
+        self._new_nodes.clear()
         self._remembered |= {node: stored for node, stored in self._nodes.items() if stored.is_present}
         self._remembers.clear()
         self._nodes.clear()
@@ -362,6 +362,7 @@ class Materialize:
     def _complete(self, synced: Synced) -> None:
         log.info("nodes_complete", cluster=synced.cluster, count=synced.count, writer=synced.writer)
         if synced.cluster:
+            self._new_nodes.clear()  # of samples that came before
             self._deleted |= self._nodes.keys() - self._facts.keys()  # the tombstones of their facts may be purged
             self._tables.check_nodes()
         self._deleted_changed.set()

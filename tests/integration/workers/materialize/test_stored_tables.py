@@ -213,9 +213,13 @@ async def test_without_a_cluster_nodes_that_a_publisher_invents_are_bounded_coun
 async def test_in_a_cluster_no_names_of_nodes_are_kept_for_the_bound_of_invented_ones(bus: Bus) -> None:
     """Else the names of all nodes that ever were would stay, for as long as the process runs."""
     async with materializing(bus) as materialized:
+        for node in NAMES[:10]:
+            await publish_scrape_of(bus, node, "machine", load=1)
+            await materialized.has(node, "load", "1")
+        assert materialized.worker._new_nodes._brought_by, "no list of nodes says that there is a cluster"
         await list_nodes(bus, *NAMES[:20])
         await eventually(lambda: materialized.worker._cluster is True)
-        for node in NAMES[:20]:
+        for node in NAMES[10:20]:
             await publish_scrape_of(bus, node, "machine", load=1)
         for node in NAMES[:20]:
             await materialized.has(node, "load", "1")

@@ -25,7 +25,7 @@ def test_a_source_that_invents_nodes_leaves_room_for_others_and_known_nodes_go_o
         "while no cluster says which nodes exist"
     )
     assert admitted(nodes, "good", "x", "y", "a") == ["x", "a"]
-    nodes.start_epoch()
+    nodes.clear()
     assert admitted(nodes, "bad", "p", "q", "r", "s") == ["p", "q", "r"]
 
 
