@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -153,11 +153,20 @@ def is_another_kind(manifest: object) -> bool:
     return version.partition("/")[0] != _GROUP and kind.lower() != KIND.lower()
 
 
+class ParsedSpec(NamedTuple):
+    """A spec that was parsed before."""
+
+    policy: Policy
+    problems: tuple[Problem, ...]
+
+
 def parse_policy(key: PolicyKey, spec: object) -> tuple[Policy, tuple[Problem, ...]]:
     """The policy of a `spec`, as decoded from JSON or YAML, and all its problems.
 
     Never raises: an invalid value becomes a problem and affects no node (see the top of this module).
     """
+    if isinstance(spec, ParsedSpec):
+        return spec
     problems = _Problems()
     policy = _policy(key, spec, problems)
     return policy, problems.found()

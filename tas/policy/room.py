@@ -12,105 +12,91 @@ from typing import NamedTuple
 from tas.policy.policy import PolicyKey, StrategyType
 
 NAMESPACE_BYTES = 8 << 20
-"""The most bytes of the records of those that count: a quarter of what the records of all namespaces may have.
+"""The most bytes of the policies of a namespace that count: a quarter of the room of the records of all policies.
 
 The others have records of 0.5 to 1.1 KiB, without rules; only a ResourceQuota limits their number.
 """
 
-_Age = tuple[float, str]
-"""When a policy was created, and its name: two may have one time."""
 
-_Aged = tuple[_Age, PolicyKey]
+class _Place(NamedTuple):
+    """Where a policy is among those of its namespace: two may have been created at one time."""
+
+    created: float
+    key: PolicyKey
 
 
 @dataclass(slots=True)
 class _Namespace:
-    """The policies with their bytes: those that count, and those beyond, each the oldest first.
+    """The policies that count, with their bytes, and of the others only the oldest: the younger ones are refused, too.
 
-    All that count are older than those beyond. `total` is the bytes of those that count.
+    Of `refused` 0 bytes mean that it is not known which policy is next, and how large it is.
     """
 
-    policies: dict[PolicyKey, tuple[_Age, int]] = field(default_factory=dict)
-    fitting: list[_Aged] = field(default_factory=list)
-    beyond: list[_Aged] = field(default_factory=list)
+    places: list[_Place] = field(default_factory=list)  # of those that count, the oldest first
+    sizes: dict[PolicyKey, tuple[_Place, int]] = field(default_factory=dict)
     total: int = 0
-
-    def add(self, key: PolicyKey, age: _Age, size: int) -> None:
-        self.policies[key] = (age, size)
-        if self.is_beyond(key):
-            insort(self.beyond, (age, key))
-        else:
-            insort(self.fitting, (age, key))
-            self.total += size
+    refused: tuple[_Place, int] | None = None
 
     def take_out(self, key: PolicyKey) -> None:
-        age, size = self.policies[key]
-        is_beyond = self.is_beyond(key)
-        among = self.beyond if is_beyond else self.fitting
-        del among[bisect_left(among, (age, key))]
-        del self.policies[key]
-        self.total -= 0 if is_beyond else size
+        if (known := self.sizes.pop(key, None)) is not None:
+            del self.places[bisect_left(self.places, known[0])]
+            self.total -= known[1]
 
-    def is_beyond(self, key: PolicyKey) -> bool:
-        """Whether a policy, or a new one, is as young as one beyond."""
-        return bool(self.beyond) and (self.policies[key][0], key) >= self.beyond[0]
-
-    def settle(self) -> set[PolicyKey]:
-        """Takes as many as fit; returns those that count now and did not, or the other way round."""
-        changed: set[PolicyKey] = set()
+    def put(self, place: _Place, size: int) -> set[PolicyKey]:
+        self.take_out(place.key)
+        insort(self.places, place)
+        self.sizes[place.key] = (place, size)
+        self.total += size
+        if self.refused is not None and self.refused[0] == place:
+            self.refused = (place, 0)
+        displaced: set[PolicyKey] = set()
         while self.total > NAMESPACE_BYTES:
-            last = self.fitting.pop()
-            self.beyond.insert(0, last)
-            self.total -= self._size(last)
-            changed.add(last[1])
-        while self.beyond and self.total + self._size(self.beyond[0]) <= NAMESPACE_BYTES:
-            first = self.beyond.pop(0)
-            self.fitting.append(first)
-            self.total += self._size(first)
-            changed.add(first[1])
-        return changed
-
-    def _size(self, of: _Aged) -> int:
-        return self.policies[of[1]][1]
+            youngest = self.places[-1]
+            self.refused = self.sizes[youngest.key]
+            self.take_out(youngest.key)
+            displaced.add(youngest.key)
+        return displaced
 
 
 class PolicyRoom:
-    """The policies of all namespaces, and for which of them there is no room."""
+    """Which policies of each namespace count. After a complete list of all, in any order, it is exact.
+
+    Nothing is kept of a policy without room but the oldest of a namespace. So once there is room again, a new list has
+    to say for which one.
+    """
 
     def __init__(self) -> None:
         self._namespaces: dict[str, _Namespace] = {}
 
+    def is_refused(self, key: PolicyKey, created: float) -> bool:
+        """Whether there is no room for a policy, whatever its size: older ones take it."""
+        of = self._namespaces.get(key.namespace)
+        return of is not None and of.refused is not None and _Place(created, key) > of.refused[0]
+
     def put(self, key: PolicyKey, created: float, size: int) -> set[PolicyKey]:
-        """Notes a policy as it is now; returns others for which there is room and was none, or the other way round."""
-        of = self._namespaces.setdefault(key.namespace, _Namespace())
-        age = (created, key.name)
-        if (known := of.policies.get(key)) == (age, size):
-            return set()
-        if known is not None:
-            of.take_out(key)
-        of.add(key, age, size)
-        return of.settle() - {key}
+        """Takes a policy that is not refused, as it is now; returns those that do not count any more or not at all."""
+        return self._namespaces.setdefault(key.namespace, _Namespace()).put(_Place(created, key), size)
 
-    def remove(self, key: PolicyKey) -> set[PolicyKey]:
-        """Notes that a policy is gone; returns those for which there is room now."""
-        of = self._namespaces.get(key.namespace)
-        if of is None or key not in of.policies:
-            return set()
+    def remove(self, key: PolicyKey) -> None:
+        """Notes that a policy is gone."""
+        of = self._namespaces.get(key.namespace, _Namespace())
         of.take_out(key)
-        changed = of.settle()
-        if not of.policies:
-            del self._namespaces[key.namespace]
-        return changed
+        if of.refused is not None and of.refused[0].key == key:
+            of.refused = (of.refused[0], 0)
+        if not of.places and of.refused is None:
+            self._namespaces.pop(key.namespace, None)
 
-    def keys(self) -> Iterator[PolicyKey]:
-        """All policies."""
+    def has_room_again(self, namespace: str) -> bool:
+        """Whether a policy without room may count now."""
+        of = self._namespaces.get(namespace)
+        return of is not None and of.refused is not None and of.total + of.refused[1] <= NAMESPACE_BYTES
+
+    def counting(self) -> Iterator[PolicyKey]:
+        """The policies that count, of each namespace the oldest first; `put` may be called meanwhile."""
         for of in self._namespaces.values():
-            yield from of.policies
-
-    def is_refused(self, key: PolicyKey) -> bool:
-        """Whether there is no room for a policy."""
-        of = self._namespaces.get(key.namespace)
-        return of is not None and key in of.policies and of.is_beyond(key)
+            for place in tuple(of.places):
+                if place.key in of.sizes:
+                    yield place.key
 
 
 class WithoutRoom(NamedTuple):

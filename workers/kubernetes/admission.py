@@ -1,74 +1,33 @@
-"""What is kept of the objects of a resource before a consumer has them: one author must not fill the memory of all."""
+"""What a consumer gets of the objects of a resource: one author must not fill the memory of all."""
 
 import asyncio
-from collections.abc import Sequence
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
 import msgspec
-import structlog
 
 from bus.kinds import POLICY_RECORDS
 from bus.records.policies import PolicyRecord
-from tas.policy.manifest import parse_policy
+from tas.policy.manifest import ParsedSpec, parse_policy
 from tas.policy.policy import PolicyKey
 from tas.policy.room import PolicyRoom, without_room
-from workers.kubernetes.client import Change, ChangeType, ListReader
+from workers.kubernetes.client import Change, ChangeType
+from workers.kubernetes.followers import Follower
 from workers.kubernetes.resources import Object, PolicyObject
 from workers.process.logs import ThrottledLog
 
-log = structlog.get_logger("kubernetes")
-
-MAX_GONE = 4096
-"""Of so many deleted policies the uids are remembered: of each that a list or a late answer may still have."""
+PARSED_AT_ONCE = 10
+"""So many policies are parsed without a pause: each takes up to 2 ms."""
 
 T = TypeVar("T", bound=Object)
 
 
-class Admission(Protocol[T]):
-    """Attributes: changed: set when something else would be kept of objects that consumers have already."""
+class Admission(Follower[T], Protocol[T]):
+    """Follows for another follower, which gets what is kept of each object."""
 
-    changed: asyncio.Event
-
-    def begin(self) -> None:
-        """A list begins."""
+    async def settle(self) -> None:
+        """Decides what is kept of a list that has been read, before its end."""
         ...
-
-    def kept(self, found: T) -> T:
-        """What is kept of an object."""
-        ...
-
-    def end(self) -> None:
-        """The list was complete: what it did not have is gone."""
-        ...
-
-    def gone(self, found: T) -> None:
-        """An object was deleted."""
-        ...
-
-
-class Admitted(Generic[T]):
-    """Reads a list for another reader, which gets what is kept of each object."""
-
-    def __init__(self, reader: ListReader[T], admission: Admission[T]) -> None:
-        self._reader = reader
-        self._admission = admission
-
-    def begin(self) -> None:
-        """A list begins."""
-        self._admission.begin()
-        self._reader.begin()
-
-    def read(self, items: Sequence[T]) -> None:
-        """Some objects of the list."""
-        self._reader.read([self._admission.kept(each) for each in items])
-
-
-def admitted(change: Change[T], admission: Admission[T]) -> Change[T]:
-    """A change with what is kept of its object."""
-    if change.type is ChangeType.DELETED:
-        admission.gone(change.object)
-        return change
-    return msgspec.structs.replace(change, object=admission.kept(change.object))
 
 
 def policy_record(found: PolicyObject) -> tuple[PolicyKey, PolicyRecord]:
@@ -76,8 +35,7 @@ def policy_record(found: PolicyObject) -> tuple[PolicyKey, PolicyRecord]:
 
     Invalid parts have no effect (`tas.policy.manifest`), so an invalid policy is stored, too.
     """
-    metadata = found.metadata
-    key = PolicyKey(metadata.namespace, metadata.name)
+    metadata, key = found.metadata, found.key
     policy, problems = parse_policy(key, found.spec)
     return key, PolicyRecord(
         policy=policy,
@@ -89,61 +47,88 @@ def policy_record(found: PolicyObject) -> tuple[PolicyKey, PolicyRecord]:
     )
 
 
+def _created(found: PolicyObject) -> float:
+    created = found.metadata.creation_timestamp
+    return 0.0 if created is None else created.timestamp()
+
+
 class PolicyAdmission:
     """Keeps no rules of the policies for which their namespace has no room (`tas.policy.room`).
 
-    A policy takes what its record takes on the bus: with the problems, that may be many times its spec.
+    It is exact because it has what its follower has: each list as of one time, and each later change once, in order.
+    A policy takes as much as its spec, or as its record on the bus if that has more: with the problems, that may be
+    many times the spec. So the specs say, without parsing, which policies a list may have that count.
     """
 
-    def __init__(self) -> None:
-        self.changed = asyncio.Event()
+    def __init__(self, log: ThrottledLog, follower: Follower[PolicyObject], list_again: Callable[[], None]) -> None:
+        """`list_again` is called when something else would be kept of policies that the follower has already."""
+        self._log = log
+        self._follower = follower
+        self._list_again = list_again
         self._room = PolicyRoom()
-        self._seen: set[PolicyKey] = set()
-        self._gone: dict[str, None] = {}  # the uids of those that the watch has reported as deleted, the newest last
-        self._sizes: dict[PolicyKey, tuple[tuple[str, int], int]] = {}  # of the record of a uid and a generation
-        self._log = ThrottledLog(log, seconds=60.0)
+        self._coming = PolicyRoom()  # of the list that is read
+        self._held: dict[PolicyKey, PolicyObject] = {}
 
     def begin(self) -> None:
-        """A list begins."""
-        self._seen = set()
+        """A list begins. Until its end the follower gets no changes."""
+        self._follower.begin()
+        self._coming, self._held = PolicyRoom(), {}
 
-    def kept(self, found: PolicyObject) -> PolicyObject:
-        """The policy, without its rules if there is no room for it."""
-        metadata = found.metadata
-        if metadata.uid in self._gone:
-            return found  # of a list that began before its deletion, or of a late answer: it takes no room again
-        key = PolicyKey(metadata.namespace, metadata.name)
-        self._seen.add(key)
-        created = metadata.creation_timestamp
-        if self._room.put(key, 0.0 if created is None else created.timestamp(), self._size(key, found)):
-            self.changed.set()
-        if not self._room.is_refused(key):
-            return found
-        spec = without_room(key, found.spec)
-        self._log.warning("policy_without_room", key.namespace, policy=str(key), reason=spec.reason)
+    def read(self, items: Sequence[PolicyObject]) -> None:
+        """Holds some objects of the list: a later one may be older, and take their room."""
+        for found in items:
+            key = found.key
+            self._held[key] = found
+            if self._coming.is_refused(key, _created(found)):
+                self._empty({key})
+            else:
+                self._empty(self._coming.put(key, _created(found), len(msgspec.json.encode(found.spec))))
+
+    async def settle(self) -> None:
+        """Parses the policies that count, the oldest first."""
+        for number, key in enumerate(self._coming.counting(), 1):
+            parsed, displaced = self._parsed(self._coming, self._held[key])
+            self._empty(displaced)
+            if key not in displaced:
+                self._held[key] = parsed
+            if number % PARSED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    def end(self, resource_version: str) -> None:
+        """Hands the list on."""
+        held, self._held, self._room = self._held, {}, self._coming
+        self._follower.read(tuple(held.values()))
+        self._follower.end(resource_version)
+
+    def change(self, change: Change[PolicyObject]) -> None:
+        """Hands a change on."""
+        found = change.object
+        if change.type is ChangeType.DELETED:
+            self._room.remove(found.key)
+        elif self._room.is_refused(found.key, _created(found)):
+            found = self._without_room(found)
+        else:
+            parsed, displaced = self._parsed(self._room, found)
+            found = self._without_room(found) if found.key in displaced else parsed
+            if displaced - {found.key}:
+                self._list_again()
+        if self._room.has_room_again(found.key.namespace):
+            self._list_again()
+        self._follower.change(msgspec.structs.replace(change, object=found))
+
+    @staticmethod
+    def _parsed(room: PolicyRoom, found: PolicyObject) -> tuple[PolicyObject, set[PolicyKey]]:
+        """The policy with its spec parsed, and the policies for which there is no room any more."""
+        key, record = policy_record(found)
+        size = max(len(msgspec.json.encode(found.spec)), POLICY_RECORDS.size(record))
+        parsed = msgspec.structs.replace(found, spec=ParsedSpec(record.policy, record.problems))
+        return parsed, room.put(key, _created(found), size)
+
+    def _empty(self, keys: set[PolicyKey]) -> None:
+        for key in keys:
+            self._held[key] = self._without_room(self._held[key])
+
+    def _without_room(self, found: PolicyObject) -> PolicyObject:
+        spec = without_room(found.key, found.spec)
+        self._log.warning("policy_without_room", found.key.namespace, policy=str(found.key), reason=spec.reason)
         return msgspec.structs.replace(found, spec=spec)
-
-    def end(self) -> None:
-        """The list was complete."""
-        for key in {*self._room.keys()} - self._seen:
-            self._remove(key)
-
-    def gone(self, found: PolicyObject) -> None:
-        """A policy was deleted."""
-        self._gone[found.metadata.uid] = None
-        if len(self._gone) > MAX_GONE:
-            del self._gone[next(iter(self._gone))]
-        self._remove(PolicyKey(found.metadata.namespace, found.metadata.name))
-
-    def _size(self, key: PolicyKey, found: PolicyObject) -> int:
-        """The bytes of its record. Each spec is parsed once: those without room may be many, and each list has all."""
-        version = (found.metadata.uid, found.metadata.generation)
-        known = self._sizes.get(key)
-        if known is None or known[0] != version:
-            known = self._sizes[key] = (version, POLICY_RECORDS.size(policy_record(found)[1]))
-        return known[1]
-
-    def _remove(self, key: PolicyKey) -> None:
-        self._sizes.pop(key, None)
-        if self._room.remove(key):
-            self.changed.set()

@@ -16,7 +16,7 @@ import structlog
 from bus.shared_task import SharedTask
 from tas.values.backoff import Backoff
 from tas.values.throttle import Throttle
-from workers.kubernetes.admission import Admission, Admitted, admitted
+from workers.kubernetes.admission import Admission
 from workers.kubernetes.client import (
     SILENT_SECONDS,
     WATCH_SECONDS,
@@ -24,7 +24,6 @@ from workers.kubernetes.client import (
     ChangeType,
     KubernetesClient,
     Listing,
-    ListReader,
 )
 from workers.kubernetes.errors import ForbiddenError, GoneError, KubernetesError, SilentError, ThrottledError
 from workers.kubernetes.followers import Follower, Shared, Whole
@@ -87,7 +86,7 @@ HEALTHY_WATCH_SECONDS = 5.0
 """After a watch of at least this duration the backoff starts again from its first delay."""
 
 ADMISSION_SECONDS = 30.0
-"""How often a list is requested since something else is admitted: a list of many large objects costs much."""
+"""How often a list is requested because something else is admitted: a list of many large objects costs much."""
 
 NOT_LISTED = "not listed yet"
 
@@ -106,6 +105,7 @@ class Consumer(Generic[T]):
     ) -> None:
         self.listed = 0
         self.follower = follower
+        self.admission: Admission[T] | None = None
         self._reflector = reflector
         self._before_list = before_list
         self._wanted = asyncio.Event()  # a list
@@ -114,6 +114,8 @@ class Consumer(Generic[T]):
         self._follows = False  # all changes since its last list have been handed over
         self._version = 0  # of its last list
         self._during: list[Change[T]] | None = None  # the changes since its list was requested; None without one
+        self._later: asyncio.TimerHandle | None = None
+        self._later_at = -inf  # of the last list that was requested so
 
     @property
     def problem(self) -> str | None:
@@ -136,6 +138,13 @@ class Consumer(Generic[T]):
     def relist(self) -> None:
         """Requests a complete list as soon as possible. Until it arrives, the changes go on."""
         self._wanted.set()
+
+    def relist_later(self) -> None:
+        """Requests a complete list that costs little: no sooner than `ADMISSION_SECONDS` after the last of these."""
+        if self._later is None:
+            loop = asyncio.get_running_loop()
+            self._later_at = max(loop.time(), self._later_at + ADMISSION_SECONDS)
+            self._later = loop.call_at(self._later_at, self.relist)
 
     async def run(self) -> None:
         """Follows from a new list on, until cancelled."""
@@ -162,6 +171,9 @@ class Consumer(Generic[T]):
     def begin_list(self) -> None:
         """The list that it is ready for is requested now."""
         self._during = []
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
 
     def drop_list(self) -> None:
         """The list has failed: it is still needed."""
@@ -224,8 +236,9 @@ class Reflector(Generic[T]):
         label_selector: str = "",
         watch_seconds: float = WATCH_SECONDS,
         silent_seconds: float = SILENT_SECONDS,
-        admission: Admission[T] | None = None,
+        admission: Callable[[Follower[T], Callable[[], None]], Admission[T]] | None = None,
     ) -> None:
+        """`admission` makes the admission of a consumer, from its follower and its `relist_later`."""
         self.resource = resource
         self._admission = admission
         self.resource_version = ""
@@ -258,11 +271,10 @@ class Reflector(Generic[T]):
         too. An object that is not in a list was deleted. `before_list` is awaited before each list request, so that the
         consumer can record its state for the comparison; nobody else waits for it.
         """
-        return Consumer(self, follower or Whole(on_list, on_change), before_list)
-
-    def kept(self, found: T) -> T:
-        """What consumers get of an object that came in another way, such as by the answer to a patch."""
-        return found if self._admission is None else self._admission.kept(found)
+        consumer = Consumer(self, follower or Whole(on_list, on_change), before_list)
+        if self._admission is not None:
+            consumer.follower = consumer.admission = self._admission(consumer.follower, consumer.relist_later)
+        return consumer
 
     # For consumers
 
@@ -289,8 +301,6 @@ class Reflector(Generic[T]):
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(self._list_on())
                     tasks.create_task(self._watch_on())
-                    if self._admission is not None:
-                        tasks.create_task(self._list_again_for(self._admission))
         finally:
             self._lose_version()
 
@@ -325,13 +335,12 @@ class Reflector(Generic[T]):
     async def _list(self, served: list[Consumer[T]]) -> None:
         """Hands a list over to the consumers that were ready for it. Raises KubernetesError."""
         reached, were_following = self.resource_version, any(each.follows for each in served)
-        reader: ListReader[T] = Shared(*(each.follower for each in served))
-        if self._admission is not None:
-            reader = Admitted(reader, self._admission)
+        reader = Shared(*(each.follower for each in served))
         version = await self._client.read_list(self.resource, reader, label_selector=self._label_selector)
         self.list_problem = None
-        if self._admission is not None:
-            self._admission.end()
+        for each in served:
+            if each.admission is not None:
+                await each.admission.settle()
         others = [each for each in self._consumers if each.follows and each not in served]
         if version_number(version) < version_number(reached):  # the API server has another history now
             for each in others:
@@ -345,15 +354,6 @@ class Reflector(Generic[T]):
         self._note_healthy()
         for each in served:
             each.end_list(version, is_watched_again=not others)
-
-    async def _list_again_for(self, admission: Admission[T]) -> None:
-        """Lists again after what is admitted of other objects has changed: only a list has all of them. Never ends."""
-        while True:
-            await admission.changed.wait()
-            admission.changed.clear()
-            for each in tuple(self._consumers):
-                each.relist()
-            await asyncio.sleep(ADMISSION_SECONDS)
 
     # Changes
 
@@ -417,9 +417,8 @@ class Reflector(Generic[T]):
             async for change in changes:
                 self.resource_version = change.resource_version or self.resource_version
                 if change.type is not ChangeType.BOOKMARK:
-                    kept = change if self._admission is None else admitted(change, self._admission)
                     for each in tuple(self._consumers):
-                        each.change(kept)
+                        each.change(change)
 
     def _opened(self) -> None:
         self._opened_at = time.monotonic()

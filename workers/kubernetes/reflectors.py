@@ -4,6 +4,10 @@ The process builds it and hands it to its workers, which do not know whether the
 nodes are two forms: the latter has ten times the bytes, and is followed only while somebody needs it.
 """
 
+from functools import partial
+
+import structlog
+
 from tas.policy.policy import POD_LABEL
 from workers.kubernetes.admission import PolicyAdmission
 from workers.kubernetes.client import KubernetesClient
@@ -18,6 +22,7 @@ from workers.kubernetes.resources import (
     PolicyObject,
     WholeNode,
 )
+from workers.process.logs import ThrottledLog
 
 
 class Reflectors:
@@ -34,7 +39,11 @@ class Reflectors:
     def __init__(self, client: KubernetesClient) -> None:
         self.client = client
         client.metrics.silent.labels(client.worker).set_function(lambda: client.silence.age)
-        self.policies: Reflector[PolicyObject] = Reflector(client, POLICIES, admission=PolicyAdmission())
+        self.policies: Reflector[PolicyObject] = Reflector(
+            client,
+            POLICIES,
+            admission=partial(PolicyAdmission, ThrottledLog(structlog.get_logger("kubernetes"), seconds=60.0)),
+        )
         self.nodes: Reflector[LabelledNode] = Reflector(client, LABELLED_NODES)
         self.whole_nodes: Reflector[WholeNode] = Reflector(client, WHOLE_NODES)
         self.pods: Reflector[PodObject] = Reflector(client, PODS, label_selector=POD_LABEL)

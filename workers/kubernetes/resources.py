@@ -17,7 +17,7 @@ from tas.gpu.claim import ContainerRequest, DevicePod
 from tas.gpu.eviction import EvictionLabel
 from tas.gpu.names import EVICTION_LABEL
 from tas.outcomes.runs import ContainerState, Ended, Run, runs_of
-from tas.policy.policy import API_VERSION
+from tas.policy.policy import API_VERSION, PolicyKey
 from tas.values.names import is_dns_label
 from tas.verdict.verdict import VIOLATING
 from workers.kubernetes.errors import RejectedError
@@ -156,6 +156,11 @@ class PolicyObject(Object, frozen=True, kw_only=True):
 
     spec: Any = None
     status: Any = None
+
+    @property
+    def key(self) -> PolicyKey:
+        """Its name in the cluster."""
+        return PolicyKey(self.metadata.namespace, self.metadata.name)
 
 
 class PodSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

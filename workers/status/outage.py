@@ -183,7 +183,7 @@ class StatusWithoutBus:
         status = status_without_bus(
             policy, generation=metadata.generation, problems=problems, before=found.status, now=time.time()
         )
-        after = await self._patches.send(metadata, status, read_at=read_at)
+        after = await self._patches.send(metadata, status, spec=found.spec, read_at=read_at)
         if isinstance(after, PolicyObject):
             self._written.add(metadata.uid)
             if self._policies.get(key) is found:
@@ -197,8 +197,7 @@ class StatusWithoutBus:
 
     def _change(self, change: Change[PolicyObject]) -> None:
         if change.type is ChangeType.DELETED:
-            metadata = change.object.metadata
-            key = PolicyKey(metadata.namespace, metadata.name)
+            key = change.object.key
             self._policies.pop(key, None)
             self._failures.pop(key, None)
             self._patches.settle(key)
@@ -206,8 +205,8 @@ class StatusWithoutBus:
             self._take(change.object)
 
     def _take(self, found: PolicyObject) -> None:
-        self._policies[PolicyKey(found.metadata.namespace, found.metadata.name)] = found
+        self._policies[found.key] = found
         is_changed = found.metadata.uid in self._written and not says_bus_unreachable(found.status)
         if is_changed and not (self._is_undone or self._answers):
-            log.info("status_written_by_another", policy=f"{found.metadata.namespace}/{found.metadata.name}")
+            log.info("status_written_by_another", policy=str(found.key))
             self._is_undone = True

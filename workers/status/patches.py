@@ -1,8 +1,9 @@
 """Patches of the status of policies, for whoever writes it: with the bus `status`, without it `outage`."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from enum import StrEnum
 
+import msgspec
 import structlog
 from prometheus_client import CollectorRegistry, Counter
 
@@ -36,12 +37,8 @@ class StatusPatches:
         self,
         client: KubernetesClient,
         registry: CollectorRegistry,
-        *,
-        kept: Callable[[PolicyObject], PolicyObject] = lambda found: found,
     ) -> None:
-        """`kept` returns what a reflector would have given of a policy."""
         self._client = client
-        self._kept = kept
         self._failing: dict[PolicyKey, str] = {}  # the last error
         self._grouped = GroupedLog(structlog.get_logger("status"), kind="policy")
         self._count = Counter(
@@ -53,10 +50,13 @@ class StatusPatches:
         for result in (PATCHED, *Unpatched):
             self._count.labels(result)
 
-    async def send(self, metadata: Metadata, status: object, *, read_at: float) -> PolicyObject | Unpatched:
+    async def send(
+        self, metadata: Metadata, status: object, *, spec: object, read_at: float
+    ) -> PolicyObject | Unpatched:
         """Replaces the status of a policy, unless the policy has changed since it was read, at `read_at`.
 
-        `read_at` is monotonic. Returns the policy as it is then.
+        `read_at` is monotonic. Returns the policy as it is then, with `spec`: it has not changed, and what was kept of
+        it was decided when it was read.
         """
         key = PolicyKey(metadata.namespace, metadata.name)
         patch = {"metadata": {"uid": metadata.uid, "resourceVersion": metadata.resource_version}, "status": status}
@@ -82,7 +82,7 @@ class StatusPatches:
         else:
             self._failing.pop(key, None)
             self._count.labels(PATCHED).inc()
-            return self._kept(after)
+            return msgspec.structs.replace(after, spec=spec)
         if result is not Unpatched.FAILED:
             self._failing.pop(key, None)
         self._count.labels(result).inc()

@@ -34,7 +34,7 @@ from bus.records.nodes import NodeFacts
 from bus.records.synced import Synced
 from bus.ticks import tick
 from bus.watch import Watch
-from tas.policy.manifest import parse_policy
+from tas.policy.manifest import ParsedSpec, parse_policy
 from tas.policy.policy import Policy, PolicyKey, Problem, StrategyType
 from tas.processes.process import NotReady
 from tas.verdict.brake import ALL, UNREADABLE_BREAKER, UNREADABLE_PAUSE, Breaker, Pause, freeze_of
@@ -101,7 +101,7 @@ class _Written:
         self.status: object = found.status
         self.policy: Policy
         self.problems: tuple[Problem, ...]
-        self.policy, self.problems = parse_policy(PolicyKey(found.metadata.namespace, found.metadata.name), found.spec)
+        self.policy, self.problems = parse_policy(found.key, found.spec)
         created = found.metadata.creation_timestamp
         created_at = None if created is None else created.timestamp()
         self.claim: Claim = claim_of(self.policy, uid=found.metadata.uid, created=created_at)
@@ -130,7 +130,7 @@ class PolicyStatus:
         self._default_stale_after = default_stale_after
         self._lease = Lease(bus, LEASE_KEY)
         self._interruptions = Interruptions(log, "status_lease_lost")
-        self._patches = StatusPatches(client, registry, kept=reflectors.policies.kept)
+        self._patches = StatusPatches(client, registry)
         self._without_bus = StatusWithoutBus(bus, self._patches, reflectors, had_lease=lambda: self._lease.was_last)
         self.not_ready: dict[PolicyKey, str] = {}  # the reason of each policy that is not ready, with the lease only
         gauge = Gauge(
@@ -220,7 +220,8 @@ class PolicyStatus:
         if not differs(written.status, status):
             self._patches.settle(policy.key)
             return False
-        after = await self._patches.send(metadata, status, read_at=read_at)
+        spec = ParsedSpec(policy, written.problems)
+        after = await self._patches.send(metadata, status, spec=spec, read_at=read_at)
         if isinstance(after, PolicyObject):
             following.patched(written, after)
         elif after is not Unpatched.GONE:
@@ -386,8 +387,7 @@ class _Following:
         self.changed.update(self.policies)
 
     def _change(self, change: Change[PolicyObject]) -> None:
-        metadata = change.object.metadata
-        key = PolicyKey(metadata.namespace, metadata.name)
+        key = change.object.key
         if change.type is ChangeType.DELETED:
             self.policies.pop(key, None)
             self._room.remove(key)

@@ -15,7 +15,7 @@ from tests.integration.workers.kubernetes.test_client_faults import NODE, event,
 from tests.kubernetes.admin import Admin
 from tests.sandbox import Call, Sandbox
 from workers.kubernetes.client import Change, ChangeType, KubernetesClient, Listing
-from workers.kubernetes.reflector import Reflector
+from workers.kubernetes.reflector import ADMISSION_SECONDS, Reflector
 from workers.kubernetes.resources import LABELLED_NODES, NODES, LabelledNode, Object
 
 
@@ -180,6 +180,26 @@ async def test_one_who_lists_again_disturbs_nobody(sandbox: Sandbox, admin: Admi
         assert fine.lists == 1
         assert again.handed == ["list", "list", fine.handed[-1]]  # the change before its list is a part of its list
         assert len(fine.handed) == 3
+
+
+async def test_a_list_that_may_wait_is_requested_once_at_a_time(
+    sandbox: Sandbox, admin: Admin, client: KubernetesClient
+) -> None:
+    nodes = Nodes(sandbox, admin, client)
+    async with both(nodes) as (first, second):
+        for _ in range(3):
+            first.consumer.relist_later()
+        await eventually(lambda: first.lists == 2)
+        requested_at = first.consumer._later_at
+        for _ in range(3):
+            first.consumer.relist_later()
+        timer = first.consumer._later
+        assert timer is not None
+        assert timer.when() == requested_at + ADMISSION_SECONDS
+        first.consumer.relist()
+        await eventually(lambda: first.lists == 3)
+        assert timer.cancelled(), "the list came before"
+        assert second.lists == 1
 
 
 async def test_a_failing_list_of_one_is_no_problem_of_another(

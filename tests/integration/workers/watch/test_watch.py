@@ -33,7 +33,9 @@ from tests.kubernetes.admin import Admin, AdminError
 from tests.kubernetes.watch_scenarios import Watched, WatchScenarios, strategies, watched, watching
 from tests.sandbox import Call, Sandbox
 from workers.kubernetes.client import KubernetesClient
+from workers.kubernetes.reflector import Consumer
 from workers.kubernetes.reflectors import Reflectors
+from workers.kubernetes.resources import PolicyObject
 from workers.materialize.worker import Materialize
 from workers.watch.observation import agree
 from workers.watch.worker import WatchWorker
@@ -283,6 +285,14 @@ async def test_a_namespace_full_of_policies_takes_no_room_of_others_and_each_of_
 ) -> None:
     """The oldest ones count. Those in excess are small on the bus, and count once there is room; two replicas agree."""
     monkeypatch.setattr("workers.kubernetes.reflector.ADMISSION_SECONDS", ADMISSION_SECONDS)
+    asked: list[Consumer[PolicyObject]] = []
+    relist_later = Consumer.relist_later
+
+    def noted(consumer: Consumer[PolicyObject]) -> None:
+        asked.append(consumer)
+        relist_later(consumer)
+
+    monkeypatch.setattr(Consumer, "relist_later", noted)
     rule = {"metricname": "m" * 200, "operator": "Equals", "target": 1}
     large = {"deschedule": {"rules": [rule] * 64}}
     await admin.create_policy(namespace, "p-00", strategies=large)
@@ -318,31 +328,20 @@ async def test_a_namespace_full_of_policies_takes_no_room_of_others_and_each_of_
         for each in (first, second):
             await each.ready()
 
-        def lists() -> int:
-            return sum(policies_of_ours(call) and call.verb == "list" for call in sandbox.calls)
-
-        listed = lists()
         await admin.delete_policy(namespace, "p-01")
         names.remove("p-01")
         await eventually(partial(count_as_expected, ["p-00", "p-02", "p-03"]))
-        await eventually(lambda: lists() == listed + 2)  # one of each replica
 
-        def has_written(count: float) -> bool:
-            return sum(each.writes("taspolicies", "put") for each in (first, second)) == count
+        def has_all(count: int) -> bool:
+            return all(len(each.worker._policies) == count for each in (first, second))
 
-        quiet = sum(each.writes("taspolicies", "put") for each in (first, second))
-        for number, name in enumerate(("later", "latest"), 1):
+        await eventually(lambda: len(set(asked)) == 2 and has_all(len(names) + 1))
+        before = len(asked)
+        for number, name in enumerate(("later", "latest"), 2):
             await admin.create_policy("default", name, strategies=large)
             await first.has_policy("default", name, lambda record: not record.problems)
-            await eventually(partial(has_written, quiet + number))
-            # If all policies were listed again because of this one, that would have begun by then.
-            await eventually(partial(is_past, time.monotonic() + 2 * ADMISSION_SECONDS))
-        assert has_written(quiet + 2)
-        assert lists() == listed + 2
-
-
-def is_past(at: float) -> bool:
-    return time.monotonic() > at
+            await eventually(partial(has_all, len(names) + number))
+        assert len(asked) == before, "no list because of a policy of another namespace"
 
 
 @pytest.mark.parametrize("seed", range(4))
