@@ -256,6 +256,11 @@ class View:
     def set_policies(self, policies: Collection[Policy], now: float) -> None:
         """Sets several policies; the values of all their metrics are looked up in one pass over the nodes."""
         self._now = max(self._now, now)
+        self._index_all(policies, now)
+        for policy in policies:
+            self.set_policy(policy, now)
+
+    def _index_all(self, policies: Iterable[Policy], now: float) -> None:
         self._index(
             [
                 self._metric_key(policy, rule)
@@ -266,8 +271,6 @@ class View:
             ],
             now,
         )
-        for policy in policies:
-            self.set_policy(policy, now)
 
     def set_policy(self, policy: Policy, now: float) -> None:
         """Sets a new policy, or a new version of a policy."""
@@ -275,6 +278,7 @@ class View:
         known = self._policies.get(policy.key)
         if known is not None and known.policy == policy:
             return
+        self._index_all([policy], now)  # one pass over the nodes, and not one for each of its metrics
         indices = {
             kind: tuple(self._use(self._metric_key(policy, rule), now) for rule in strategy.rules)
             for kind, strategy in policy.strategies.items()

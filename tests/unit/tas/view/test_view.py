@@ -1177,3 +1177,23 @@ def test_the_time_of_edits_grows_with_the_rules_and_not_with_their_square(verdic
         return work
 
     assert grows_linearly(edited, 1600)
+
+
+def test_a_new_policy_looks_at_each_node_once_whatever_the_number_of_its_metrics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A look puts the samples of a node together, of all tables: 64 metrics cost 64 of them for each node."""
+    view, looks = View(verdicts=True), 0
+    for number in range(10):
+        view.add_samples(f"n{number}", [scrape(1000.0, m0="1", m1="1")], 1000.0)
+    samples = View.samples
+
+    def counted(view: View, node: str) -> Any:
+        nonlocal looks
+        looks += 1
+        return samples(view, node)
+
+    monkeypatch.setattr(View, "samples", counted)
+    rules = [{"metricname": f"m{number}", "operator": "GreaterThan", "target": 1} for number in range(64)]
+    view.set_policy(policy_of({"strategies": {"scheduleonmetric": {"rules": rules}}}), 1000.0)
+    assert looks == 10
