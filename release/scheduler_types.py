@@ -98,12 +98,14 @@ def kind_of(go: str, aliases: dict[str, str]) -> str:
 def fields(name: str, bodies: dict[str, str], aliases: dict[str, str]) -> dict[str, str]:
     """The kind of each field of a struct by its name in JSON, with those of structs that are inlined."""
     found: dict[str, str] = {}
-    for _, go, tag in _FIELD.findall(bodies[name]):
-        key, _, options = tag.partition(",")
+    for go_name, go, tag in _FIELD.findall(bodies[name]):
+        key = tag.partition(",")[0]
         if go == "metav1.TypeMeta":
             found |= {"apiVersion": "string", "kind": "string"}
-        elif "inline" in options:
+        elif not go_name and not key:  # encoding/json knows no option `inline`: an empty name is enough
             found |= fields(go.rpartition(".")[2], bodies, aliases)
+        elif not key:
+            sys.exit(f"{name}.{go_name} has no name in JSON")
         else:
             found[key] = kind_of(go, aliases)
     return found

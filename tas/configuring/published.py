@@ -16,7 +16,6 @@ FIELDS = {
         "kubeconfig": "string 19-",
         "qps": "float32 19-",
     },
-    "DebuggingConfiguration": {"enableContentionProfiling": "bool 37-", "enableProfiling": "bool 37-"},
     "DefaultPreemptionArgs": {
         "apiVersion": "string 20-",
         "kind": "string 20-",
@@ -61,12 +60,11 @@ FIELDS = {
         "kind": "string 19-",
     },
     "KubeSchedulerConfiguration": {
-        "": "DebuggingConfiguration 37-",
         "apiVersion": "string 19-",
         "clientConnection": "ClientConnectionConfiguration 19-",
         "delayCacheUntilActive": "bool 28- v1",
-        "enableContentionProfiling": "bool 19-36",
-        "enableProfiling": "bool 19-36",
+        "enableContentionProfiling": "bool 19-",
+        "enableProfiling": "bool 19-",
         "extenders": "[Extender] 19-",
         "healthzBindAddress": "string 19-27 v1beta1 v1beta2",
         "kind": "string 19-",

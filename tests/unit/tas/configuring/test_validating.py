@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from tas.configuring.configuration import with_extenders
-from tas.configuring.published import NEWEST
+from tas.configuring.published import FIELDS, NEWEST
 from tas.configuring.validating import problems
 from tas.errors import InvalidInputError
 from tests.unit.tas.configuring.corpus import FORMS, GROUP, documents, entry, names, plugins, starts, strategy
@@ -77,6 +77,24 @@ def test_what_a_newer_version_may_have_is_a_notice(fields: dict[str, object]) ->
     assert "newField" in notice or "profiles[0].plugins.filter.enabled[0].name" in notice
     with pytest.raises(InvalidInputError, match="parallelism"):
         with_extenders(V1 | fields | {"parallelism": 0}, NEWEST + 1, (), None)
+
+
+def test_each_published_field_has_a_name_and_a_kind_with_its_fields() -> None:
+    """A struct without a name in JSON is inlined, and is no field (encoding/json)."""
+    simple = {"string", "bool", "int32", "int64", "float32", "duration", "any", "bytes"}
+    for name, fields in FIELDS.items():
+        assert all(fields), name
+        assert {text.split()[0].strip("[]{}") for text in fields.values()} <= simple | FIELDS.keys()
+
+
+@pytest.mark.parametrize("minor", [19, 36, 37, 38])
+@pytest.mark.parametrize("field", ["enableProfiling", "enableContentionProfiling"])
+def test_every_version_reads_whether_it_can_be_profiled(minor: int, field: str) -> None:
+    document = V1 | {"apiVersion": f"{GROUP}/v1beta1" if minor == 19 else V1["apiVersion"], field: False}
+    assert problems(document, minor) == []
+    assert with_extenders(V1 | {field: False}, 37, (), None) == (V1 | {field: False}, [])
+    with pytest.raises(InvalidInputError, match="must be true or false"):
+        with_extenders(V1 | {field: "no"}, 37, (), None)
 
 
 def test_a_lock_that_the_next_version_has_not_is_refused_when_the_form_is_converted() -> None:
