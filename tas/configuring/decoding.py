@@ -131,10 +131,11 @@ def _fields(types: Types, minor: int, kind: str, value: object, place: str) -> I
         if (known := types[kind].get(str(field))) is not None:
             yield from _value(types, minor, known, each, inner)
             continue
-        same = (name for name in types[kind] if name.lower() == str(field).lower() and name != field)
-        spelled = next(same, None)
+        same = {name for name in FIELDS[kind] if name.lower() == str(field).lower() and name != field}
+        spelled = next(iter(same & types[kind].keys()), None)
         reason = f"is spelled {spelled}" if spelled else f"is no field that kube-scheduler 1.{minor} has here"
-        yield StartProblem(inner, _shown(each), reason, unknown=spelled is None)
+        # No version has a field with other capitals than another version.
+        yield StartProblem(inner, _shown(each), reason, unknown=not same)
 
 
 def _shown(value: object) -> object:

@@ -97,6 +97,16 @@ def test_every_version_reads_whether_it_can_be_profiled(minor: int, field: str) 
         with_extenders(V1 | {field: "no"}, 37, (), None)
 
 
+def test_a_field_of_another_version_with_other_capitals_is_no_field_of_a_newer_one() -> None:
+    """A newer version may have a field that nobody knows here, but spells none otherwise than before."""
+    (problem,) = problems({"apiVersion": f"{GROUP}/v1beta1", "kind": V1["kind"], "Parallelism": 8}, 19)
+    assert problem.reason == "is no field that kube-scheduler 1.19 has here"
+    with pytest.raises(InvalidInputError, match="HealthzBindAddress.*is no field that kube-scheduler"):
+        with_extenders(V1 | {"HealthzBindAddress": ""}, NEWEST + 1, (), None)
+    with pytest.raises(InvalidInputError, match="is spelled enableProfiling"):
+        with_extenders(V1 | {"EnableProfiling": False}, NEWEST + 1, (), None)
+
+
 def test_a_lock_that_the_next_version_has_not_is_refused_when_the_form_is_converted() -> None:
     old = {"apiVersion": f"{GROUP}/v1beta3", "kind": V1["kind"], "leaderElection": {"resourceLock": "configmapsleases"}}
     assert with_extenders(old, 26, (), None)[0] == old
