@@ -53,7 +53,7 @@ its last known values do not count."""
 
 
 def token(name: str) -> str:
-    """The token of a DNS name."""
+    """The token of a DNS name. That of a node is its key in VERDICTS and HOLDS."""
     return name.replace(".", "_")
 
 
@@ -150,6 +150,11 @@ def parse_node_table_key(key: str) -> TableKey | None:
     if (found := _table_key(key.removeprefix(_TABLE))) is None:
         raise InvalidInputError("entry of NODES", "key", key, f"must be {_TABLE}<source>.<parts>-<number>")
     return found
+
+
+def node_key(node: str, kind: NodeKind) -> str:
+    """The key of a record of a node in NODES."""
+    return f"{token(node)}.{kind}"
 
 
 @lru_cache(maxsize=1)  # each kind of record of a node is asked about the same key
@@ -284,7 +289,7 @@ def parse_policy_key(key: str) -> PolicyKey:
 
 
 def parse_name(bucket: str, what: str, key: str) -> str:
-    """The DNS name that a key of a bucket names. Raises InvalidInputError."""
+    """The DNS name that a key of a bucket names, as a node in VERDICTS and HOLDS. Raises InvalidInputError."""
     found = name(key)
     if "." in key or not is_subdomain(found):
         raise InvalidInputError(f"entry of {bucket}", "key", key, f"must be <{what}>")
