@@ -37,7 +37,7 @@ from bus.errors import (
     RefusedError,
     SlowError,
     UnavailableError,
-    unless,
+    none_if,
 )
 from bus.feed import Feed
 from bus.invalid import InvalidEntries, OnInvalid
@@ -460,7 +460,7 @@ class Bus:
 
     async def _last_message(self, of: Stream | Bucket, subject: str) -> dict[str, Any] | None:
         verb, body = f"STREAM.MSG.GET.{of.stream}", {"last_by_subj": subject}
-        answer = await unless(MESSAGE_NOT_FOUND, self.api(verb, body))
+        answer = await none_if(MESSAGE_NOT_FOUND, self.api(verb, body))
         return None if answer is None else dict(answer["message"])
 
     async def _write(

@@ -11,7 +11,7 @@ import structlog
 from bus.attachment import keep_attached
 from bus.buckets import NANOSECONDS, Stream
 from bus.connection import Bus
-from bus.errors import CONSUMER_NOT_FOUND, BusError, MisconfiguredError, unless
+from bus.errors import CONSUMER_NOT_FOUND, BusError, MisconfiguredError, none_if
 from bus.interruptions import Interruptions
 from bus.pull import BATCH_BYTES, Message, Pull
 from tas.values.backoff import Backoff
@@ -127,7 +127,7 @@ class SharedConsumer:
             "max_deliver": -1,
             "deliver_policy": "all",
         }
-        answer = await unless(CONSUMER_NOT_FOUND, self._bus.api(f"CONSUMER.INFO.{stream}.{self._durable}"))
+        answer = await none_if(CONSUMER_NOT_FOUND, self._bus.api(f"CONSUMER.INFO.{stream}.{self._durable}"))
         if answer is None:
             answer = await self._bus.write_durable(stream, self._durable, config, action="create")
             log.info("consumer_created", stream=stream, durable=self._durable)

@@ -24,7 +24,7 @@ from bus.errors import (
     MisconfiguredError,
     NoPlaceError,
     UnavailableError,
-    unless,
+    none_if,
 )
 from bus.interruptions import Interruptions
 from bus.pull import Message, Pull
@@ -208,7 +208,7 @@ class Deliveries:
         """What the server says of the durable; else None, and `_durable` is a free name. Raises BusError."""
         free = []
         for name in sorted(self._places, key=lambda each: each != self._durable):
-            answer = await unless(CONSUMER_NOT_FOUND, self._bus.api(f"CONSUMER.INFO.{self._stream.stream}.{name}"))
+            answer = await none_if(CONSUMER_NOT_FOUND, self._bus.api(f"CONSUMER.INFO.{self._stream.stream}.{name}"))
             if answer is None:
                 free.append(name)
             elif answer["config"].get("description") == self._holder:
@@ -236,7 +236,7 @@ class Deliveries:
             "inactive_threshold": int(ABSENT_SECONDS * NANOSECONDS),
         }
         stream, name = self._stream.stream, self._durable
-        answer = await unless(CONSUMER_EXISTS, self._bus.write_durable(stream, name, config, action="create"))
+        answer = await none_if(CONSUMER_EXISTS, self._bus.write_durable(stream, name, config, action="create"))
         if answer is not None:
             log.info("consumer_created", stream=stream, durable=name, holder=self._holder)
         return answer

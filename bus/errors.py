@@ -104,8 +104,8 @@ FULL_MEND = "tas doctor says which bucket is full, and what to do (docs/how-to/m
 _TRANSIENT = frozenset({STREAM_NOT_FOUND, 10118, 10119})
 
 
-async def unless(code: int, call: Awaitable[T]) -> T | None:
-    """The result of a call; None if the error has this code, as one that nothing was found. Raises BusError."""
+async def none_if(code: int, call: Awaitable[T]) -> T | None:
+    """The result of a call; None if it fails with this code. Raises BusError for any other failure."""
     try:
         return await call
     except BusError as error:

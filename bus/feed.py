@@ -15,7 +15,7 @@ from bus import consumers
 from bus.buckets import NANOSECONDS, Bucket
 from bus.client import Msg, Subscription
 from bus.entry import Epoch, RawEntry, is_tombstone, replaced_revision
-from bus.errors import MESSAGE_NOT_FOUND, BusError, UnavailableError, unless
+from bus.errors import MESSAGE_NOT_FOUND, BusError, UnavailableError, none_if
 from bus.link import CALL_SECONDS, Delivery, Link, status
 from bus.pulse import HEARTBEAT_SECONDS, Pulse
 from bus.requests import Pace, Requests
@@ -199,7 +199,7 @@ class Feed:
     async def _newest_of(self, subject: str) -> int:
         """The sequence of the newest entry that the leader has; 0 without one."""
         verb, body = f"STREAM.MSG.GET.{self._bucket.stream}", {"last_by_subj": subject}
-        answer = await unless(MESSAGE_NOT_FOUND, self._link.api(verb, body, seconds=CALL_SECONDS))
+        answer = await none_if(MESSAGE_NOT_FOUND, self._link.api(verb, body, seconds=CALL_SECONDS))
         return 0 if answer is None else int(answer["message"]["seq"])
 
     async def _stream_epoch(self) -> Epoch:

@@ -21,7 +21,7 @@ from bus.buckets import (
     weaknesses,
 )
 from bus.connection import Bus
-from bus.errors import MESSAGE_NOT_FOUND, STREAM_NOT_FOUND, RefusedError, unless
+from bus.errors import MESSAGE_NOT_FOUND, STREAM_NOT_FOUND, RefusedError, none_if
 from bus.rights.roles import user_of
 
 OURS = frozenset({(SAMPLES.stream, SAMPLES_CONSUMER), (TABLES.stream, TABLES_CONSUMER)})
@@ -155,7 +155,7 @@ async def remove_leases(bus: Bus, *, seconds: float = STALE_LEASE_SECONDS, dry_r
 async def _next_message(bus: Bus, of: Stream | Bucket, sequence: int) -> dict[str, Any] | None:
     """The first message from a sequence on."""
     verb, body = f"STREAM.MSG.GET.{of.stream}", {"seq": sequence, "next_by_subj": ">"}
-    answer = await unless(MESSAGE_NOT_FOUND, bus.api(verb, body))
+    answer = await none_if(MESSAGE_NOT_FOUND, bus.api(verb, body))
     return None if answer is None else dict(answer["message"])
 
 
@@ -171,7 +171,7 @@ async def consumers_of(bus: Bus) -> list[Consumer]:
         infos: dict[str, _Info] = {}
         while True:
             listed = bus.api(f"CONSUMER.LIST.{of.stream}", {"offset": len(infos)})
-            page = msgspec.convert(await unless(STREAM_NOT_FOUND, listed) or {}, _Page)
+            page = msgspec.convert(await none_if(STREAM_NOT_FOUND, listed) or {}, _Page)
             infos |= {each.name: each for each in page.consumers or ()}
             if not page.consumers or len(infos) >= page.total:
                 break
@@ -198,7 +198,7 @@ def _consumer(of: Stream | Bucket, info: _Info) -> Consumer:
 
 async def _info(bus: Bus, of: Stream | Bucket) -> dict[str, Any] | None:
     """None if the stream does not exist. Raises BusError."""
-    return await unless(STREAM_NOT_FOUND, bus.api(f"STREAM.INFO.{of.stream}"))
+    return await none_if(STREAM_NOT_FOUND, bus.api(f"STREAM.INFO.{of.stream}"))
 
 
 async def _state(bus: Bus, of: Stream | Bucket) -> StreamState | None:

@@ -21,7 +21,7 @@ from bus.errors import (
     NoMajorityError,
     RefusedError,
     UnavailableError,
-    unless,
+    none_if,
 )
 from bus.link import Link
 from tas.values.nouns import counted
@@ -108,7 +108,7 @@ async def _ensured(link: Link, of: Stream | Bucket, *, replicas: int, seconds: f
         raise ForbiddenError(link.forbidden[of.stream])
     for _ in range(3):  # another process may create or delete the stream between the two requests
         try:
-            answer = await unless(STREAM_NOT_FOUND, link.api(f"STREAM.INFO.{of.stream}", seconds=seconds))
+            answer = await none_if(STREAM_NOT_FOUND, link.api(f"STREAM.INFO.{of.stream}", seconds=seconds))
         except ForbiddenError as error:
             if isinstance(of, Bucket) and of.optional:
                 link.forbidden[of.stream] = str(error)
@@ -138,7 +138,7 @@ async def _create(link: Link, of: Stream | Bucket, *, replicas: int, seconds: fl
     config = configuration(of, first_sequence=first_sequence, replicas=replicas)
     created = link.api(f"STREAM.CREATE.{of.stream}", config, seconds=seconds)
     try:
-        if await unless(STREAM_EXISTS_OTHERWISE, created) is not None:
+        if await none_if(STREAM_EXISTS_OTHERWISE, created) is not None:
             log.info("bus_stream_created", stream=of.stream, first_sequence=first_sequence)
             link.may_create = True
     except ForbiddenError:

@@ -19,7 +19,7 @@ import structlog
 from bus.buckets import EVENTS, NANOSECONDS
 from bus.connection import CALL_SECONDS, Bus
 from bus.dead_letters import DeadLetter, publish_dead_letter
-from bus.errors import CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, BusError, unless
+from bus.errors import CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, BusError, none_if
 from bus.events import decoded
 from bus.pull import Message, Pull
 from bus.rights.access import Access
@@ -373,7 +373,7 @@ class Subscription:
             "max_deliver": -1,
             "filter_subjects": selection_filters(self._selection),
         }
-        found = await unless(CONSUMER_NOT_FOUND, self.bus.api(f"CONSUMER.INFO.{EVENTS.stream}.{self.name}"))
+        found = await none_if(CONSUMER_NOT_FOUND, self.bus.api(f"CONSUMER.INFO.{EVENTS.stream}.{self.name}"))
         if found is None:
             log.info("subscription_created", subscription=self.name)
             return await self._write(config | start.configuration(), "create")

@@ -5,7 +5,7 @@ from typing import NamedTuple, TypeVar
 
 from bus.buckets import TABLES
 from bus.connection import Bus, StreamMessage
-from bus.errors import STREAM_NOT_FOUND, unless
+from bus.errors import STREAM_NOT_FOUND, none_if
 from bus.records.samples import SamplesMessage
 from bus.records.tables import MAX_TABLE_BYTES, MAX_TABLE_METRICS, Refused, decode_table, encode_table
 from bus.subjects import TABLES as SUBJECT
@@ -90,7 +90,7 @@ async def last_tables(bus: Bus, node: str) -> list[StreamMessage]:
     Raises UnavailableError, RefusedError.
     """
     subjects = [tables_subject(TableKey("*", part)) for part in parts_with(node)]
-    found = [await unless(STREAM_NOT_FOUND, bus.last_messages(TABLES, subject)) or [] for subject in subjects]
+    found = [await none_if(STREAM_NOT_FOUND, bus.last_messages(TABLES, subject)) or [] for subject in subjects]
     return [message for messages in found for message in messages]
 
 

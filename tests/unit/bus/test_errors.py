@@ -11,7 +11,7 @@ from bus.errors import (
     RefusedError,
     UnavailableError,
     jetstream_error,
-    unless,
+    none_if,
 )
 
 
@@ -49,8 +49,8 @@ async def test_only_the_expected_code_is_no_error() -> None:
     async def answered() -> str:
         return "found"
 
-    assert await unless(MESSAGE_NOT_FOUND, answered()) == "found"
-    assert await unless(MESSAGE_NOT_FOUND, failing(MESSAGE_NOT_FOUND)) is None
+    assert await none_if(MESSAGE_NOT_FOUND, answered()) == "found"
+    assert await none_if(MESSAGE_NOT_FOUND, failing(MESSAGE_NOT_FOUND)) is None
     for other in (CONSUMER_NOT_FOUND, None):
         with pytest.raises(RefusedError):
-            await unless(MESSAGE_NOT_FOUND, failing(other))
+            await none_if(MESSAGE_NOT_FOUND, failing(other))
