@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from bus.records.codec import Time, as_stored, encode, from_stored, reader
+from bus.records.codec import Time, encode, reader, struct_of, value_of
 from tas.errors import InvalidInputError, line_of
 from tas.verdict.brake import Breaker, Pause, Trip
 from tas.verdict.outstanding import MAX_ANNOUNCED, Announcement, Announcements
@@ -40,7 +40,7 @@ _read_outstanding = reader("outstanding verdicts", _Outstanding)
 
 def encode_breaker(breaker: Breaker) -> bytes:
     """The value of `<policy>` or `_all` in BREAKERS."""
-    trip = UNSET if breaker.trip is None else as_stored(_Trip, breaker.trip)
+    trip = UNSET if breaker.trip is None else struct_of(_Trip, breaker.trip)
     return encode(_Breaker(nodes=dict(breaker.nodes) or UNSET, trip=trip))
 
 
@@ -53,18 +53,18 @@ def decode_breaker(data: bytes) -> Breaker:
     stored = _read_breaker(data)
     if stored.nodes is UNSET and stored.trip is UNSET and data.strip() != b"{}":
         raise InvalidInputError("breaker", "body", data.decode(errors="replace"), "must have nodes or trip, or be {}")
-    return Breaker(nodes=stored.nodes or {}, trip=from_stored(Trip, stored.trip) if stored.trip else None)
+    return Breaker(nodes=stored.nodes or {}, trip=value_of(Trip, stored.trip) if stored.trip else None)
 
 
 def encode_pause(pause: Pause) -> bytes:
     """The value of `_paused` in BREAKERS."""
-    return encode(as_stored(_Pause, pause))
+    return encode(struct_of(_Pause, pause))
 
 
 def decode_pause(data: bytes) -> Pause:
     """The inverse of `encode_pause`, with texts of one line. Raises InvalidInputError."""
     stored = _read_pause(data)
-    return from_stored(Pause, stored, by=line_of(stored.by), reason=line_of(stored.reason))
+    return value_of(Pause, stored, by=line_of(stored.by), reason=line_of(stored.reason))
 
 
 def encode_outstanding(announcements: Announcements) -> bytes:

@@ -5,7 +5,8 @@ import zlib
 from collections.abc import Callable, Mapping
 from datetime import MAXYEAR, MINYEAR, UTC, datetime
 from functools import cache, partial
-from typing import Annotated, Any, TypeVar, get_args
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import msgspec
 from msgspec.structs import fields
@@ -63,7 +64,7 @@ def body_of(subject: str, decoder: msgspec.json.Decoder[T], data: bytes, most: i
 text_decoder = msgspec.json.Decoder(str)
 time_decoder: msgspec.json.Decoder[datetime] = msgspec.json.Decoder(Time)
 window_decoder: msgspec.json.Decoder[float] = msgspec.json.Decoder(Annotated[float, msgspec.Meta(gt=0, le=86400)])
-"""Of the values that a message may have as raw JSON."""
+"""The decoders of a text, a time and a window that a message has as raw JSON."""
 
 MAX_JSON_BYTES = 16 << 20
 """The most bytes of JSON that are read of a compressed value, many times those of the largest one."""
@@ -119,20 +120,24 @@ def optional_seconds_of(time: datetime | None) -> float | None:
 
 
 @cache
-def _times_in(kind: type[msgspec.Struct]) -> frozenset[str]:
-    return frozenset(each.name for each in fields(kind) if Time in (each.type, *get_args(each.type)))
+def _times_in(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    """The fields that are a time, or may be one; not those that contain times."""
+    found = ((each.name, each.type) for each in fields(kind))
+    unions = (Union, UnionType)
+    return tuple(name for name, of in found if of == Time or (get_origin(of) in unions and Time in get_args(of)))
 
 
-def as_stored(kind: type[S], value: object, **others: Any) -> S:
+def struct_of(kind: type[S], value: object, **others: Any) -> S:
     """A struct for the JSON of a value: `others`, and the fields of the same names, with times in place of seconds."""
-    found = {name: getattr(value, name) for name in kind.__struct_fields__ if name not in others}
-    return kind(**found | {name: optional_time_of(found[name]) for name in _times_in(kind) & found.keys()}, **others)
+    values = {name: getattr(value, name) for name in kind.__struct_fields__ if name not in others}
+    times = {name: optional_time_of(values[name]) for name in _times_in(kind) if name in values}
+    return kind(**values | times, **others)
 
 
-def from_stored(kind: type[T], found: msgspec.Struct, **others: Any) -> T:
-    """The inverse of `as_stored`. Raises InvalidInputError as `seconds_of`."""
-    values = {name: getattr(found, name) for name in found.__struct_fields__ if name not in others}
-    times = {name: seconds_of(value) for name, value in values.items() if isinstance(value, datetime)}
+def value_of(kind: type[T], struct: msgspec.Struct, **others: Any) -> T:
+    """The inverse of `struct_of`. Raises InvalidInputError as `seconds_of`."""
+    values = {name: getattr(struct, name) for name in struct.__struct_fields__ if name not in others}
+    times = {name: optional_seconds_of(values[name]) for name in _times_in(type(struct)) if name in values}
     return kind(**values | times, **others)
 
 

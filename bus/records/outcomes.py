@@ -5,7 +5,7 @@ from typing import Annotated
 
 import msgspec
 
-from bus.records.codec import Time, as_stored, encode, from_stored, reader
+from bus.records.codec import Time, encode, reader, struct_of, value_of
 from tas.errors import InvalidInputError
 from tas.outcomes.outcome import Outcome, Placed, Result
 
@@ -49,7 +49,7 @@ _read = reader(SUBJECT, _Placed | _Run)  # type: ignore[arg-type] # msgspec deco
 
 def encode_outcome(event: Placed | Outcome) -> bytes:
     """The message of an event in OUTCOMES."""
-    return encode(as_stored(_Placed if isinstance(event, Placed) else _Run, event))
+    return encode(struct_of(_Placed if isinstance(event, Placed) else _Run, event))
 
 
 def decode_outcome(data: bytes) -> Placed | Outcome:
@@ -59,7 +59,7 @@ def decode_outcome(data: bytes) -> Placed | Outcome:
         for resource, amount in found.requests.items():
             if amount < 0:
                 raise InvalidInputError(SUBJECT, f"requests.{resource}", amount, "must not be negative")
-        return from_stored(Placed, found)
+        return value_of(Placed, found)
     if found.restart < 0:
         raise InvalidInputError(SUBJECT, "restart", found.restart, "must not be negative")
-    return from_stored(Outcome, found)
+    return value_of(Outcome, found)

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
-from bus.records.codec import Time, as_stored, encode, from_stored, reader, seconds_of
+from bus.records.codec import Time, encode, reader, seconds_of, struct_of, value_of
 from tas.sources.result import RefusalReason, SuspectReason
 from tas.sources.state import LOST_NAMES, LostNodes, RefusedValues, SourceMetric, SourceState
 
@@ -57,9 +57,9 @@ _read = reader("state of a source", _SourceState)
 def encode_source_state(state: SourceState) -> bytes:
     """The value of `<source>` in SOURCES."""
     refused, suspect = _encoded(state.refused), _encoded(state.suspect)
-    lost = None if state.lost is None else as_stored(_Lost, state.lost)
+    lost = None if state.lost is None else struct_of(_Lost, state.lost)
     return encode(
-        as_stored(_SourceState, state, refused=refused, suspect=suspect, behind=state.behind or None, lost=lost)
+        struct_of(_SourceState, state, refused=refused, suspect=suspect, behind=state.behind or None, lost=lost)
     )
 
 
@@ -67,18 +67,18 @@ def decode_source_state(data: bytes) -> SourceState:
     """The inverse of `encode_source_state`, without unknown reasons. Raises InvalidInputError."""
     written = _read(data)
     lost = written.lost
-    return from_stored(
+    return value_of(
         SourceState,
         written,
         refused=_decoded(written.refused, RefusalReason),
         suspect=_decoded(written.suspect, SuspectReason),
         behind=written.behind or 0.0,
-        lost=None if lost is None else from_stored(LostNodes, lost, names=tuple(lost.names[:LOST_NAMES])),
+        lost=None if lost is None else value_of(LostNodes, lost, names=tuple(lost.names[:LOST_NAMES])),
     )
 
 
 def _encoded(counts: Mapping[R, RefusedValues]) -> list[_Refusal]:
-    return [as_stored(_Refusal, values, reason=why.value) for why, values in sorted(counts.items())]
+    return [struct_of(_Refusal, values, reason=why.value) for why, values in sorted(counts.items())]
 
 
 def _decoded(written: list[_Refusal], reasons: type[R]) -> dict[R, RefusedValues]:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import msgspec
 
-from bus.records.codec import Time, as_stored, encode, from_stored, reader, seconds_of, time_of
+from bus.records.codec import Time, encode, reader, seconds_of, struct_of, time_of, value_of
 from tas.errors import line_of
 from tas.processes.expected import MOST, Expected
 from tas.processes.process import LastAnswer, NotReady, Process, RefusedSamples
@@ -88,7 +88,7 @@ _read_expected = reader("expected number", _Expected)
 def encode_process(process: Process) -> bytes:
     """The value of `<role>.<id>` in WORKERS."""
     most_waiting = sorted(process.waiting_labels.items(), key=lambda each: (-each[1], each[0]))[:MAX_WAITING]
-    stored = as_stored(
+    stored = struct_of(
         _Process,
         process,
         workers={name: line_of(why, MAX_REASON) or None for name, why in sorted(process.workers.items())},
@@ -97,17 +97,17 @@ def encode_process(process: Process) -> bytes:
         lag=dict(process.lag),
         bus=line_of(process.bus, MAX_REASON) or None,
         answers={
-            verb: as_stored(_LastAnswer, each, error=line_of(each.error, MAX_REASON))
+            verb: struct_of(_LastAnswer, each, error=line_of(each.error, MAX_REASON))
             for verb, each in process.answers.items()
         },
         expires={name: time_of(expires) for name, expires in process.expires.items()},
         waiting_labels=dict(most_waiting),
         refused_samples=[
-            as_stored(_RefusedSamples, each, example=line_of(each.example, MAX_REASON))
+            struct_of(_RefusedSamples, each, example=line_of(each.example, MAX_REASON))
             for each in process.refused_samples[:MAX_REFUSED]
         ],
         late_metrics=[
-            as_stored(_LateMetric, each, every=round(each.every, 1)) for each in process.late_metrics[:MAX_LATE]
+            struct_of(_LateMetric, each, every=round(each.every, 1)) for each in process.late_metrics[:MAX_LATE]
         ],
         concerns={
             worker: [line_of(each, MAX_REASON) for each in concerns] for worker, concerns in process.concerns.items()
@@ -124,16 +124,16 @@ def encode_process(process: Process) -> bytes:
 def decode_process(data: bytes) -> Process:
     """The inverse of `encode_process`. Raises InvalidInputError."""
     stored = _read_process(data)
-    return from_stored(
+    return value_of(
         Process,
         stored,
         workers={name: why or "" for name, why in stored.workers.items()},
         leases=tuple(stored.leases),
         bus=stored.bus or "",
-        answers={verb: from_stored(LastAnswer, each) for verb, each in stored.answers.items()},
+        answers={verb: value_of(LastAnswer, each) for verb, each in stored.answers.items()},
         expires={name: seconds_of(time) for name, time in stored.expires.items()},
-        refused_samples=[from_stored(RefusedSamples, each) for each in stored.refused_samples],
-        late_metrics=[from_stored(LateMetric, each) for each in stored.late_metrics],
+        refused_samples=[value_of(RefusedSamples, each) for each in stored.refused_samples],
+        late_metrics=[value_of(LateMetric, each) for each in stored.late_metrics],
         concerns={worker: tuple(concerns) for worker, concerns in stored.concerns.items()},
         newest_pods={state: seconds_of(created) for state, created in stored.newest_pods.items()},
         not_ready={
