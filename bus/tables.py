@@ -89,9 +89,13 @@ async def last_tables(bus: Bus, node: str) -> list[StreamMessage]:
 
     Raises UnavailableError, RefusedError.
     """
-    subjects = [tables_subject(TableKey("*", part)) for part in parts_with(node)]
-    found = [await none_if(STREAM_NOT_FOUND, bus.last_messages(TABLES, subject)) or [] for subject in subjects]
-    return [message for messages in found for message in messages]
+    found: list[StreamMessage] = []
+    for part in parts_with(node):
+        messages = await none_if(STREAM_NOT_FOUND, bus.last_messages(TABLES, tables_subject(TableKey("*", part))))
+        if messages is None:
+            return []  # some of the messages would look like all of them
+        found += messages
+    return found
 
 
 def received_row(message: SamplesMessage, node: str) -> ReceivedRow:

@@ -4,12 +4,14 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bus.connection import Bus, StreamMessage
+from bus.errors import STREAM_NOT_FOUND, UnavailableError
 from bus.records.tables import (
     MAX_NAMED,
     MAX_TABLE_BYTES,
@@ -20,7 +22,7 @@ from bus.records.tables import (
     encode_stored_table,
     encode_table,
 )
-from bus.tables import by_table, encoded_tables, received_table
+from bus.tables import by_table, encoded_tables, last_tables, received_table
 from tas.errors import InvalidInputError
 from tas.samples.parts import MAX_ROWS, Part, part_number
 from tas.samples.sample import FUTURE_TOLERANCE, MAX_SAMPLE_AGE
@@ -698,3 +700,20 @@ class TestOlderMessages:
             if table is not None and table.nodes:
                 newest = table if newest is None else merge_tables(newest, table)
         assert of_nodes(newest) == of_nodes(whole)
+
+
+@pytest.mark.parametrize(("there_for", "asked"), [(0, 1), (2, 3)])
+async def test_without_tables_or_if_they_go_meanwhile_a_node_has_no_messages_and_nobody_asks_on(
+    there_for: int, asked: int
+) -> None:
+    subjects: list[str] = []
+
+    class _Bus:
+        async def last_messages(self, _stream: object, subject: str) -> list[StreamMessage]:
+            subjects.append(subject)
+            if len(subjects) > there_for:
+                raise UnavailableError("stream not found", code=STREAM_NOT_FOUND)
+            return [StreamMessage(subject=subject, data=b"", sequence=1, arrived=ARRIVED)]
+
+    assert await last_tables(cast("Bus", _Bus()), "node-1") == []
+    assert len(subjects) == asked
