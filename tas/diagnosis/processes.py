@@ -83,10 +83,10 @@ def check_processes(facts: ProcessFacts | Missing) -> Iterator[Finding]:
         "workers.behind": "no process is behind",
         "workers.expires": "no certificate of a process expires soon",
         "workers.concerns": "no worker sees that something does not go as it should",
-        "workers.asked": "no pod with a policy is placed or waits without a request to an extender",
         "workers.clocks": "the clocks of processes and of the nats-server agree",
+        "workers.asked": "no pod with a policy is placed or waits without a request to an extender",
     }
-    checks = (_running, _expected, _ready, _behind, _expires, _concerns, _unasked, _clocks)
+    checks = (_running, _expected, _ready, _behind, _expires, _concerns, _clocks, _unasked)
     yield from or_ok((each for check in checks for each in check(facts)), oks)
 
 

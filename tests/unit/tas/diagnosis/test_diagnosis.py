@@ -15,7 +15,7 @@ from tas.diagnosis.extender import Asked, ExtenderFacts, Reach, Request
 from tas.diagnosis.finding import Missing, Severity
 from tas.diagnosis.metrics import MetricFacts
 from tas.diagnosis.policies import PolicyFacts, StoredPolicy
-from tas.diagnosis.processes import ProcessFacts
+from tas.diagnosis.processes import ProcessFacts, check_processes
 from tas.diagnosis.rights import Reviewed, Right
 from tas.diagnosis.scheduler import SchedulerFacts
 from tas.policy.manifest import STRATEGY_FIELDS
@@ -100,6 +100,12 @@ def test_a_healthy_installation_has_every_check_and_no_finding() -> None:
     findings = diagnose(GOOD)
     assert bad(findings) == {}
     assert set(severities(findings)) == set(CHECKS)
+
+
+def test_rows_of_processes_have_one_order_with_and_without_the_bus() -> None:
+    checks = [each for each in CHECKS if each.startswith("workers.")]
+    assert [each.check for each in check_processes(GOOD.processes)] == checks
+    assert [each.check for each in check_processes(Missing("no bus"))] == checks
 
 
 def test_without_a_cluster_nothing_of_a_cluster_is_checked() -> None:
