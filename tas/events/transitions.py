@@ -251,11 +251,13 @@ def _removed(applied: LabelApplied, *, gone: bool) -> LabelRemoved:
 def _end(
     of: Publication, started: Event, reason: EndReason, *, time: float | None = None, value: str | None = None
 ) -> Event:
+    assert isinstance(started.data, ViolationStarted)
     fields = msgspec.structs.asdict(started.data)
     about = {name: fields[name] for name in ViolationEnded.__struct_fields__ if name in fields}
+    about |= {"reason": reason, "since": _time(started.time)}  # the end's own, whatever the start has
     if value is not None:
         about["value"] = value
-    return of.event(ViolationEnded(**about, reason=reason, since=_time(started.time)), time=time)
+    return of.event(ViolationEnded(**about), time=time)
 
 
 def of_labels(

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from tas.events.announcements import Announcements, thing_of
 from tas.events.data import (
@@ -170,6 +170,22 @@ def test_a_violation_ends_with_its_policy_and_with_its_node() -> None:
     assert (policy.data.policy, policy.data.reason, policy.time) == ("p", EndReason.POLICY_REMOVED, 21.0)
     assert (node.data.policy, node.data.reason, node.time) == ("q", EndReason.NODE_REMOVED, 30.0)
     assert publisher.verdict(None) == []
+
+
+def test_a_start_with_more_fields_ends_by_the_fields_of_the_end() -> None:
+    """Fields may be added to an event, also those that its end already has."""
+
+    class _More(ViolationStarted, frozen=True, kw_only=True):
+        since: str
+        reason: str
+
+    publisher = Publisher()
+    (started,) = publisher.verdict(verdict({"p": strategy(VIOLATED, MET, changed=5.0)}))
+    more = _More(**asdict(started.data), since="s", reason="r")
+    publisher.announced.add(replace(started, data=more), 1)
+    (ended,) = publisher.verdict(verdict({"p": strategy(MET, VIOLATED, changed=6.0)}))
+    assert isinstance(ended.data, ViolationEnded)
+    assert (ended.data.reason, ended.data.since) == (EndReason.MET, datetime.fromtimestamp(5.0, UTC))
 
 
 def test_a_violation_of_another_object_of_the_same_name_ends_before_a_new_one_starts() -> None:
