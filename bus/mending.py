@@ -170,8 +170,11 @@ async def consumers_of(bus: Bus) -> list[Consumer]:
     for of in ALL:
         infos: dict[str, _Info] = {}
         while True:
-            listed = bus.api(f"CONSUMER.LIST.{of.stream}", {"offset": len(infos)})
-            page = msgspec.convert(await none_if(STREAM_NOT_FOUND, listed) or {}, _Page)
+            verb, body = f"CONSUMER.LIST.{of.stream}", {"offset": len(infos)}
+            answer = await none_if(STREAM_NOT_FOUND, bus.api(verb, body))
+            if answer is None:
+                break
+            page = msgspec.convert(answer, _Page)
             infos |= {each.name: each for each in page.consumers or ()}
             if not page.consumers or len(infos) >= page.total:
                 break
@@ -197,7 +200,7 @@ def _consumer(of: Stream | Bucket, info: _Info) -> Consumer:
 
 
 async def _info(bus: Bus, of: Stream | Bucket) -> dict[str, Any] | None:
-    """None if the stream does not exist. Raises BusError."""
+    """What a server says about the stream; None if it does not exist. Raises BusError."""
     return await none_if(STREAM_NOT_FOUND, bus.api(f"STREAM.INFO.{of.stream}"))
 
 

@@ -136,9 +136,10 @@ async def _create(link: Link, of: Stream | Bucket, *, replicas: int, seconds: fl
         raise MissingError(f"{of.stream} is missing, and {link.who} may not create it: tas run keeper does")
     first_sequence = time.time_ns() // 1000
     config = configuration(of, first_sequence=first_sequence, replicas=replicas)
-    created = link.api(f"STREAM.CREATE.{of.stream}", config, seconds=seconds)
     try:
-        if await none_if(STREAM_EXISTS_OTHERWISE, created) is not None:
+        creation = link.api(f"STREAM.CREATE.{of.stream}", config, seconds=seconds)
+        answer = await none_if(STREAM_EXISTS_OTHERWISE, creation)
+        if answer is not None:
             log.info("bus_stream_created", stream=of.stream, first_sequence=first_sequence)
             link.may_create = True
     except ForbiddenError:

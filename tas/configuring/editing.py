@@ -45,9 +45,10 @@ Read = Callable[[str], YamlValue]
 
 
 def edited(text: str, value: object, read: Read, comments: Mapping[str, str] | None = None) -> str:
-    """A text of one document, YAML or JSON, with the fewest changes after which its value is `value`.
+    """`text`, one document of YAML or JSON, with the fewest changes after which `read` finds `value` in it.
 
-    `comments` has those at the end of the lines of added keys. Raises EditError if no edit gives the value.
+    `comments` has those at the end of the lines of added keys. Raises EditError if no edit gives the value, and as
+    `read`.
     """
     root = read(text)
     if _same(root.value, value):

@@ -30,9 +30,10 @@ PATCH = "kube-scheduler+strategic.yaml"
 
 
 def cluster_configuration(text: str | None, wanted: Wanted, read: Read) -> str:
-    """A ClusterConfiguration whose scheduler is as wanted, with a configuration.
+    """A ClusterConfiguration whose scheduler is as wanted; `wanted` must have a configuration.
 
-    All of `text` stays; None: only the fields for the scheduler. Raises InvalidInputError if it is none, and as `read`.
+    All else of `text` stays. If `text` is None, the result has only what the scheduler needs. Raises InvalidInputError
+    if `text` is no ClusterConfiguration, and as `read`.
     """
     head: Object = {"apiVersion": f"{GROUP}/{_version(wanted.minor)}", "kind": "ClusterConfiguration"}
     before = head if text is None else read(text).value
@@ -80,7 +81,8 @@ def _check_places(others: Sequence[object], ours: Sequence[Object]) -> None:
 def init_phase(cluster: str, patches: str, read: Read) -> str | None:
     """A ClusterConfiguration with the folder of the patches, for `kubeadm init phase`, which takes no flag beside it.
 
-    None for a form without a field for the folder, an absolute path: `v1beta2` and older. Raises as `read`.
+    `patches` is the absolute path of the folder. The result is None for `v1beta2` and older, which have no field for
+    it. Raises as `read`.
     """
     document = read(cluster).value
     assert isinstance(document, dict)

@@ -146,7 +146,7 @@ def configuration(manifest: str, config: str | None, options: Options, read: Rea
 
 
 def plan(manifest: str, made: Configuration, certificates: Mapping[str, bytes], options: Options, read: Read) -> Plan:
-    """The plan for a manifest and the configuration for it.
+    """The plan for a manifest; `made` is the configuration for its scheduler.
 
     The contents of the files in the folder of `certificates` count in the digest only. Raises InvalidInputError if the
     manifest is not one of a scheduler, or cannot be edited; and as `read`.

@@ -372,7 +372,8 @@ def is_inside(path: object, folder: object) -> bool:
 def is_closed(mount: Object, host: str | None, inside: str, outside: str) -> bool:
     """Whether a mount is read-only and around one of ours, of which it has no file or folder (facts.md c76).
 
-    `host` is the path on the machine of what is mounted; ours has `outside` of the machine `inside` of the container.
+    `host` is the path on the machine of what it mounts. Ours mounts the path `outside`, on the machine, at the path
+    `inside`, in the container.
     """
     path = mount.get("mountPath")
     if not mount.get("readOnly") or not is_inside(inside, path):

@@ -81,7 +81,7 @@ def none_checked(group: str, missing: Missing, *, but: Collection[str] = ()) -> 
 
 
 def or_ok(found: Iterable[Finding], oks: Mapping[str, str]) -> Iterator[Finding]:
-    """The findings, and then of each of these checks without one that it found nothing, in these words."""
+    """The findings, then an ok with its text for each check of `oks` that has none."""
     checks = set()
     for each in found:
         checks.add(each.check)

@@ -14,7 +14,7 @@ from tas.verdict.ownership import LABEL_STRATEGIES, claim_of, owner_of
 from tas.verdict.refused import RefusedLabel
 
 FROM_API = ("policies.served", "policies.crd", "policies.mirrored")
-"""The checks that ask the API server."""
+"""The checks that ask the API server: they have their findings before anything of the bus is known."""
 
 CRD_COMMAND = "tas crd | kubectl apply -f -"
 

@@ -81,16 +81,19 @@ class Wake(NamedTuple):
     uid: str
 
 
-N = TypeVar("N", bound="_Named")
-
-
-class _Named(Protocol):
+class _HasUid(Protocol):
     @property
     def uid(self) -> str: ...
 
 
+N = TypeVar("N", bound=_HasUid)
+
+
 class NodeWakes(Generic[N]):
-    """The nodes, and when the next wake is due. Times are monotonic seconds. A subclass knows who waits.
+    """The nodes, and when the next wake is due. Times are monotonic seconds.
+
+    A subclass knows who waits (`waiting`), fills `_nodes`, says with `_may_help` which node may help a pod, and with
+    `_at_once` and `soon` that something happened.
 
     Attributes:
         due: When `take` must be called; None: not before something changes.
@@ -131,7 +134,8 @@ class NodeWakes(Generic[N]):
                 return Wake(name, node.uid)
         return None
 
-    def _may_help(self, _node: N) -> bool:
+    def _may_help(self, node: N) -> bool:
+        """Whether a wake by this node may help a pod that waits."""
         return True
 
     def _at_once(self, at: float) -> None:

@@ -58,26 +58,28 @@ def hook_verbs(hooks: Hooks) -> Mapping[str, HookVerb]:
     """The verbs served by these hooks, by the last part of the path."""
     verbs = {}
     if hooks.filter is not None:
-        verbs["filter"] = HookVerb(hooks.filter, answer_filter.decode, _of_candidates, _respond_filter)
-        verbs["preempt"] = HookVerb(hooks.filter, answer_preempt.decode, _of_offered, _respond_preempt_by_filter)
+        verbs["filter"] = HookVerb(hooks.filter, answer_filter.decode, _arguments_by_candidates, _respond_filter)
+        verbs["preempt"] = HookVerb(
+            hooks.filter, answer_preempt.decode, _arguments_by_offered, _respond_preempt_by_filter
+        )
     if hooks.score is not None:
-        verbs["prioritize"] = HookVerb(hooks.score, answer_prioritize.decode, _of_candidates, _respond_score)
+        verbs["prioritize"] = HookVerb(hooks.score, answer_prioritize.decode, _arguments_by_candidates, _respond_score)
     if hooks.preempt is not None:
-        verbs["preempt"] = HookVerb(hooks.preempt, answer_preempt.decode, _of_victims, _respond_preempt)
+        verbs["preempt"] = HookVerb(hooks.preempt, answer_preempt.decode, _arguments_by_victims, _respond_preempt)
     if hooks.bind is not None:
         verbs["bind"] = HookVerb(hooks.bind, decode_binding, lambda args, now: (args, now), _respond_bind)
     return verbs
 
 
-def _of_candidates(args: ExtenderArgs, now: float) -> tuple[Any, ...]:
+def _arguments_by_candidates(args: ExtenderArgs, now: float) -> tuple[Any, ...]:
     return args.pod, args.candidates, now
 
 
-def _of_offered(args: PreemptionArgs, now: float) -> tuple[Any, ...]:
+def _arguments_by_offered(args: PreemptionArgs, now: float) -> tuple[Any, ...]:
     return args.pod, args.victims.keys(), now
 
 
-def _of_victims(args: PreemptionArgs, now: float) -> tuple[Any, ...]:
+def _arguments_by_victims(args: PreemptionArgs, now: float) -> tuple[Any, ...]:
     return args.pod, MappingProxyType(args.victims), now
 
 
