@@ -5,14 +5,12 @@ The rules of kube-scheduler for entries are facts.md c6 to c10.
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from tas.configuring.decoding import objects
+from tas.configuring.decoding import list_at, mapping_at, objects
 from tas.configuring.extenders import (
     DEFAULT_WEIGHT,
     TELEMETRY_RESOURCE,
     Object,
     is_api_proxy,
-    items,
-    mapping,
     service_of,
 )
 from tas.configuring.published import NEWEST
@@ -51,7 +49,7 @@ def with_extenders(
         )
         new["apiVersion"] = preferred
     if kubeconfig is not None:
-        connection = mapping(SUBJECT, new.get("clientConnection"), "clientConnection", optional=True)
+        connection = mapping_at(SUBJECT, new.get("clientConnection"), "clientConnection", optional=True)
         if not connection.get("kubeconfig"):
             new["clientConnection"] = {"kubeconfig": kubeconfig} | {
                 key: value for key, value in connection.items() if key != "kubeconfig"
@@ -104,8 +102,8 @@ def _values(value: object) -> list[object]:
 
 def entries_of(document: Object) -> list[Object]:
     """The entries of `extenders`. Raises InvalidInputError."""
-    entries = items(SUBJECT, document.get("extenders"), "extenders")
-    return [mapping(SUBJECT, entry, f"extenders[{at}]") for at, entry in enumerate(entries)]
+    entries = list_at(SUBJECT, document.get("extenders"), "extenders")
+    return [mapping_at(SUBJECT, entry, f"extenders[{at}]") for at, entry in enumerate(entries)]
 
 
 def _joined(entries: list[Object], ours: Object) -> list[Object]:
@@ -157,7 +155,7 @@ def _check_texts(entry: Object, place: str) -> None:
 
 def _doubts(entry: Object, minor: int) -> Iterator[str]:
     """What is doubtful about an entry with which the scheduler starts."""
-    tls, url = mapping(SUBJECT, entry.get("tlsConfig"), "tlsConfig", optional=True), str(entry.get("urlPrefix", ""))
+    tls, url = mapping_at(SUBJECT, entry.get("tlsConfig"), "tlsConfig", optional=True), str(entry.get("urlPrefix", ""))
     if entry.get("enableHTTPS") and not (tls.get("caFile") or tls.get("caData")):
         yield "has no caFile: the scheduler accepts any server there"
     weight = entry.get("weight")

@@ -12,6 +12,7 @@ from functools import cache
 
 from tas.configuring.published import FIELDS, NEWEST, POINTS
 from tas.configuring.versions import GROUP
+from tas.errors import InvalidInputError
 
 Object = Mapping[str, object]
 Types = Mapping[str, Mapping[str, str]]
@@ -92,6 +93,22 @@ def objects(parent: Object, key: str) -> Iterator[tuple[int, Object]]:
     for at, each in enumerate(value if isinstance(value, list) else []):
         if isinstance(each, Mapping):
             yield at, each
+
+
+def mapping_at(subject: str, value: object, place: str, *, optional: bool = False) -> dict[str, object]:
+    """A mapping of a document as decoded; `optional`: empty for None. Raises InvalidInputError for another value."""
+    if optional and value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise InvalidInputError(subject, place, value, "must be a mapping")
+    return value
+
+
+def list_at(subject: str, value: object, place: str) -> list[object]:
+    """A list of a document as decoded; empty for None. Raises InvalidInputError for another value."""
+    if value is not None and not isinstance(value, list):
+        raise InvalidInputError(subject, place, value, "must be a list")
+    return value or []
 
 
 def number(parent: Object, key: str, default: int) -> float:

@@ -109,22 +109,6 @@ class Extender:
         return entry
 
 
-def mapping(subject: str, value: object, place: str, *, optional: bool = False) -> Object:
-    """A mapping of a document as decoded; `optional`: empty for None. Raises InvalidInputError for another value."""
-    if optional and value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise InvalidInputError(subject, place, value, "must be a mapping")
-    return value
-
-
-def items(subject: str, value: object, place: str) -> list[object]:
-    """A list of a document as decoded; empty for None. Raises InvalidInputError for another value."""
-    if value is not None and not isinstance(value, list):
-        raise InvalidInputError(subject, place, value, "must be a list")
-    return value or []
-
-
 def is_api_proxy(url: str) -> bool:
     """Whether a URL leads through an API server."""
     return re.search(r"/api/v1/namespaces/[^/]+/(services|pods)/[^/]+/proxy(/|$)", url) is not None

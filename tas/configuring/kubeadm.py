@@ -6,8 +6,9 @@ ClusterConfiguration has the flag and the volumes. It has no `dnsPolicy`, so a p
 
 from collections.abc import Sequence
 
+from tas.configuring.decoding import list_at, mapping_at
 from tas.configuring.editing import Read, edited, rendered
-from tas.configuring.extenders import Object, items, mapping
+from tas.configuring.extenders import Object
 from tas.configuring.static_pod import (
     CERTIFICATES,
     CERTIFICATES_VOLUME,
@@ -40,20 +41,20 @@ def cluster_configuration(text: str | None, wanted: Wanted, read: Read) -> str:
     version = before.get("apiVersion") if isinstance(before, dict) else None
     if not isinstance(before, dict) or before.get("kind") != head["kind"] or not str(version).startswith(f"{GROUP}/"):
         raise InvalidInputError(SUBJECT, "kind", before, f"must be a ClusterConfiguration of {GROUP}")
-    scheduler = mapping(SUBJECT, before.get("scheduler"), "scheduler", optional=True)
+    scheduler = mapping_at(SUBJECT, before.get("scheduler"), "scheduler", optional=True)
     given = scheduler.get("extraArgs")
     has_list = str(version) not in (f"{GROUP}/v1beta1", f"{GROUP}/v1beta2", f"{GROUP}/v1beta3")
     arguments: object
     if has_list:
-        flags = [each for each in items(SUBJECT, given, "scheduler.extraArgs") if _name(each) != "config"]
+        flags = [each for each in list_at(SUBJECT, given, "scheduler.extraArgs") if _name(each) != "config"]
         arguments = [*flags, {"name": "config", "value": wanted.config}]
     else:
-        arguments = mapping(SUBJECT, given, "scheduler.extraArgs", optional=True) | {"config": wanted.config}
+        arguments = mapping_at(SUBJECT, given, "scheduler.extraArgs", optional=True) | {"config": wanted.config}
     ours = [_volume(CONFIG_VOLUME, wanted.config, wanted.config, "File")]
     if wanted.certificates is not None:
         ours.append(_volume(CERTIFICATES_VOLUME, wanted.certificates, CERTIFICATES, "Directory"))
     names = {CONFIG_VOLUME, CERTIFICATES_VOLUME}
-    before_ours = items(SUBJECT, scheduler.get("extraVolumes"), "scheduler.extraVolumes")
+    before_ours = list_at(SUBJECT, scheduler.get("extraVolumes"), "scheduler.extraVolumes")
     others = [each for each in before_ours if _name(each) not in names]
     _check_places(others, ours)
     volumes = [*others, *ours]

@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tas.configuring.extenders import Object, items, mapping
+from tas.configuring.decoding import list_at, mapping_at
+from tas.configuring.extenders import Object
 from tas.configuring.policy_configmap import POLICY_NAME, POLICY_NAMESPACE
 from tas.errors import InvalidInputError
 
@@ -70,14 +71,14 @@ class Scheduler:
     """The scheduler in a pod, as in JSON. Raises InvalidInputError, also its methods, for what is no such pod."""
 
     def __init__(self, pod: object) -> None:
-        root = mapping(SUBJECT, pod, "manifest")
+        root = mapping_at(SUBJECT, pod, "manifest")
         if root.get("kind") != "Pod":
             raise InvalidInputError(SUBJECT, "kind", root.get("kind"), "must be Pod")
         self._pod = root
-        self._spec = mapping(SUBJECT, root.get("spec"), "spec")
+        self._spec = mapping_at(SUBJECT, root.get("spec"), "spec")
         containers = [
-            mapping(SUBJECT, each, f"spec.containers[{at}]")
-            for at, each in enumerate(items(SUBJECT, self._spec.get("containers"), "spec.containers"))
+            mapping_at(SUBJECT, each, f"spec.containers[{at}]")
+            for at, each in enumerate(list_at(SUBJECT, self._spec.get("containers"), "spec.containers"))
         ]
         found = [at for at, each in enumerate(containers) if _is_scheduler(each)]
         if len(found) != 1:
@@ -99,7 +100,7 @@ class Scheduler:
     def environment(self) -> Mapping[str, str]:
         """The variables of the scheduler that have a value in the pod itself."""
         found: dict[str, str] = {}
-        for variable in items(SUBJECT, self._container.get("env"), f"{self._place}.env"):
+        for variable in list_at(SUBJECT, self._container.get("env"), f"{self._place}.env"):
             if isinstance(variable, dict) and isinstance(variable.get("value"), str):
                 found[str(variable.get("name"))] = variable["value"]
         return found
@@ -113,7 +114,7 @@ class Scheduler:
         found: list[_Word] = []
         for field in ("command", "args"):
             place = f"{self._place}.{field}"
-            words = items(SUBJECT, self._container.get(field), place)
+            words = list_at(SUBJECT, self._container.get(field), place)
             for at, word in enumerate(words):
                 if not isinstance(word, str):
                     raise InvalidInputError(SUBJECT, f"{place}[{at}]", word, "must be text")
@@ -180,8 +181,8 @@ class Scheduler:
             changes.append(f"dnsPolicy {DNS_POLICY}")
             spec["dnsPolicy"] = DNS_POLICY
         pod = self._pod | {"spec": spec}
-        metadata = mapping(SUBJECT, pod.get("metadata") or {}, "metadata")
-        annotations = mapping(SUBJECT, metadata.get("annotations") or {}, "metadata.annotations")
+        metadata = mapping_at(SUBJECT, pod.get("metadata") or {}, "metadata")
+        annotations = mapping_at(SUBJECT, metadata.get("annotations") or {}, "metadata.annotations")
         if annotations.get(DIGEST) != wanted.digest:
             changes.append(f"annotation {DIGEST}")
             pod["metadata"] = metadata | {"annotations": annotations | {DIGEST: wanted.digest}}
@@ -272,8 +273,8 @@ class Scheduler:
         """The volumes that other containers mount."""
         others = [*self._containers[: self._at], *self._containers[self._at + 1 :]]
         others += [
-            mapping(SUBJECT, each, "spec.initContainers")
-            for each in items(SUBJECT, self._spec.get("initContainers"), "spec")
+            mapping_at(SUBJECT, each, "spec.initContainers")
+            for each in list_at(SUBJECT, self._spec.get("initContainers"), "spec")
         ]
         return {mount["name"] for each in others for mount in _named(each, "volumeMounts", "spec.containers")}
 
@@ -389,8 +390,8 @@ def _clean(path: object) -> str | None:
 def _named(parent: Object, key: str, place: str) -> list[Object]:
     """The items of a list, each a mapping with a name."""
     found: list[Object] = []
-    for at, item in enumerate(items(SUBJECT, parent.get(key), place)):
-        each = mapping(SUBJECT, item, f"{place}[{at}]")
+    for at, item in enumerate(list_at(SUBJECT, parent.get(key), place)):
+        each = mapping_at(SUBJECT, item, f"{place}[{at}]")
         if not isinstance(each.get("name"), str):
             raise InvalidInputError(SUBJECT, f"{place}[{at}].name", each.get("name"), "must be text")
         found.append(each)

@@ -26,10 +26,14 @@ MAX_ITEMS = 100_000
 MAX_VALUES = 2_000_000
 """The most JSON values in one answer, as its commas: even an empty value takes 60 bytes when it is decoded."""
 
-_R = TypeVar("_R", bound=StrEnum)
-_T = TypeVar("_T")
 MAX_EXAMPLES = 3
 """The most examples of one reason in a result: of labels that mean no node."""
+
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""The errors of decoding: other JSON than expected, invalid UTF-8, or too deep nesting."""
+
+_R = TypeVar("_R", bound=StrEnum)
+_T = TypeVar("_T")
 
 
 class RefusalReason(StrEnum):
@@ -106,8 +110,12 @@ def excess_of(body: bytes) -> str | None:
     return f"{commas} values in {len(body)} bytes: must be at most {MAX_VALUES}" if commas > MAX_VALUES else None
 
 
-UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""The errors of decoding: other JSON than expected, invalid UTF-8, or too deep nesting."""
+def decoded(subject: str, decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
+    """The JSON of an answer. Raises InvalidInputError."""
+    try:
+        return decoder.decode(body)
+    except UNREADABLE as error:
+        raise InvalidInputError(subject, "body", body[:200].decode(errors="replace"), str(error)) from error
 
 
 class _List(msgspec.Struct, kw_only=True):
@@ -116,14 +124,6 @@ class _List(msgspec.Struct, kw_only=True):
 
 
 _list_decoder = msgspec.json.Decoder(_List)
-
-
-def decoded(subject: str, decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
-    """The JSON of an answer. Raises InvalidInputError."""
-    try:
-        return decoder.decode(body)
-    except UNREADABLE as error:
-        raise InvalidInputError(subject, "body", body[:200].decode(errors="replace"), str(error)) from error
 
 
 def items_of(subject: str, kind: str, body: bytes) -> list[msgspec.Raw]:

@@ -107,6 +107,16 @@ def test_the_folder_of_the_patches_is_in_the_file_of_the_phase(version: str, *, 
     }
 
 
+@pytest.mark.parametrize(
+    ("scheduler", "field"),
+    [("1", "scheduler"), ("{extraArgs: 1}", "scheduler.extraArgs"), ("{extraVolumes: 1}", "scheduler.extraVolumes")],
+)
+def test_a_value_of_another_type_is_named_by_its_place(scheduler: str, field: str) -> None:
+    with pytest.raises(InvalidInputError, match="must be a") as caught:
+        made(f"{HEAD}v1beta3\nscheduler: {scheduler}\n")
+    assert caught.value.field == field
+
+
 def test_an_extender_on_this_machine_needs_no_dns_policy() -> None:
     found = made(chosen=options(telemetry(url="http://127.0.0.1:9001"), minor=30))
     assert "spec" not in value_of(found.patch)
