@@ -101,7 +101,7 @@ def test_a_field_of_another_version_with_other_capitals_is_no_field_of_a_newer_o
     """A newer version may have a field that nobody knows here, but spells none otherwise than before."""
     (problem,) = problems({"apiVersion": f"{GROUP}/v1beta1", "kind": V1["kind"], "Parallelism": 8}, 19)
     assert problem.reason == "is no field that kube-scheduler 1.19 has here"
-    with pytest.raises(InvalidInputError, match="HealthzBindAddress.*is no field that kube-scheduler"):
+    with pytest.raises(InvalidInputError, match=r"HealthzBindAddress.*is no field that kube-scheduler"):
         with_extenders(V1 | {"HealthzBindAddress": ""}, NEWEST + 1, (), None)
     with pytest.raises(InvalidInputError, match="is spelled enableProfiling"):
         with_extenders(V1 | {"EnableProfiling": False}, NEWEST + 1, (), None)
