@@ -3,8 +3,6 @@
 from collections.abc import Collection, Mapping
 from typing import Final
 
-import msgspec
-
 from tas.errors import line_of
 from tas.events.data import (
     BreakerReset,
@@ -97,6 +95,7 @@ def _notice(
     of: str,
     ends: str = "",
     begins: bool = False,
+    warning: bool = False,
     labels: Mapping[str, str] | None = None,
     group: str = "",
     scope: str = "",
@@ -105,14 +104,15 @@ def _notice(
 ) -> Notice:
     """The notice about `of`, an object. It `begins` a condition, or `ends` the one with this reason, or is of none.
 
-    Without `labels` they are the names of the data. `group`: the text for several objects, if it is another one.
+    What begins is a warning, and so is a notice of no condition with `warning`. Without `labels` they are the names of
+    the data. `group`: the text for several objects, if it is another one.
     """
     return Notice(
         kind=_kind(type(data)),
         reason=reason,
         condition=ends or reason,
         begins=begins if begins or ends else None,
-        warning=begins,
+        warning=begins or warning,
         labels={name: getattr(data, name) for name in data.NAMES} if labels is None else labels,
         object=of,
         scope=scope,
@@ -215,4 +215,4 @@ def _of_bus(data: EpochChanged | Gap) -> Notice:
         reason = "EventsLost"
         text = f"{data.last - data.first + 1} changes of {data.stream} were lost before they were announced"
     # About itself and not the bus: two gaps are counted, and a gap does not replace an epoch.
-    return msgspec.structs.replace(_notice(data, reason, text, of=reason), warning=True)
+    return _notice(data, reason, text, of=reason, warning=True)
