@@ -44,6 +44,8 @@ LATE_MEND = (
 
 METRIC_LATE_MEND = "does its exporter run, and does its program still publish it? tas trace says where its values stop"
 
+SILENT_MEND = "does the program that publishes it run, and does it reach the bus? tas trace says where its values stop"
+
 TRACE_MEND = "this names the stage where the value stops; docs/how-to/status.md says what to do there"
 
 
@@ -335,6 +337,8 @@ def _late(facts: MetricFacts) -> Iterator[Finding]:
     for name, what in late.items():
         if name in with_others:
             yield finding("metrics.late", Severity.WARNING, what, METRIC_LATE_MEND, run="tas runbook TasMetricLate")
+        elif name not in facts.sources:
+            yield finding("metrics.late", Severity.WARNING, what, SILENT_MEND, run="tas runbook TasSourceSilent")
         else:
             yield finding("metrics.late", Severity.WARNING, what, LATE_MEND, run="tas get sources")
     if not late:

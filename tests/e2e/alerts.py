@@ -26,6 +26,7 @@ BEFORE = AFTER = 25 * 60
 
 AGES = {"tas_notify_lag_seconds": 0, "tas_source_overdue_seconds": 5, "tas_kubernetes_silent_seconds": 12}
 AGES |= dict.fromkeys(("tas_source_value_age_seconds", "tas_view_value_age_seconds", "tas_metric_late_seconds"), 5)
+AGES |= {"tas_source_silent_seconds": 5}
 """Gauges that grow with the time, as long as the fault lasts, if they are larger than this when it has begun."""
 
 LATENESS = {

@@ -76,6 +76,7 @@ MOMENTS: Mapping[str, tuple[str, Callable[[float], bool]]] = {
     "TasSinkBehind": ("tas_notify_lag_seconds", lambda lag: lag > 0),
     "TasApiServerSilent": ("tas_kubernetes_silent_seconds", lambda seconds: seconds > 12),
     "TasMetricLate": ("tas_metric_late_seconds", lambda seconds: seconds > 30),
+    "TasSourceSilent": ('tas_source_silent_seconds{source="agent"', lambda _: True),
 }
 """The state of an alert that a busy machine has for seconds, in which a source or a server does not answer."""
 
@@ -531,28 +532,63 @@ async def source_loses_nodes(cluster: Cluster) -> None:
         await eventually(cluster.all_are_known)
 
 
-async def sources_contradict(cluster: Cluster) -> None:
-    """A program publishes other values than the custom metrics, of all nodes; no rule is violated by either."""
-    stage = cluster.stage
+@asynccontextmanager
+async def publishing(cluster: Cluster, source: str, metric: str) -> AsyncIterator[None]:
+    """A program that publishes a 1 of all nodes until the body ends."""
 
     async def publish(bus: Bus) -> None:
         while True:
             now = time.time()
-            values = {METRIC: parse_quantity("1")}
-            scrape = Scraped(source="other", measured=now, arrived=now, sequence=1, metrics=values)
+            values = {metric: parse_quantity("1")}
+            scrape = Scraped(source=source, measured=now, arrived=now, sequence=1, metrics=values)
             await answered(partial(publish_scrapes, bus, [(name, scrape) for name in NAMES]))
             await asyncio.sleep(0.5)
+
+    async with Bus.connect(cluster.server.url, name=source) as bus:
+        await bus.wait_connected()
+        async with meanwhile(publish(bus)):
+            yield
+
+
+async def program_ends(cluster: Cluster) -> None:
+    """Policies have its metric from nobody else."""
+    stage, silent = cluster.stage, 'tas_source_silent_seconds{source="agent"'
+    rule = {"metricname": "agent_metric", "operator": "GreaterThan", "target": 1, "source": "agent"}
+    policy(cluster.sandbox, "of-agent", "", strategies={"scheduleonmetric": {"rules": [rule]}})
+
+    async def is_stored() -> bool:
+        return "agent_metric" in await cluster.said("get", "nodes", "--json")
+
+    async def is_deleted() -> bool:
+        return "of-agent" not in await cluster.said("get", "policies")
+
+    async def is_over() -> bool:
+        return not await stage.values(silent)
+
+    async with publishing(cluster, "agent", "agent_metric"):
+        await eventually(is_stored)
+    async with stage.story("TasSourceSilent", minutes=2) as during:
+        await stage.is_at(silent, lambda age: age > 6)
+        during.extend(await stage.scrapes())
+        said = await cluster.said("get", "sources", "--json")
+        assert "the newest value of agent_metric by agent is" in said
+        async with publishing(cluster, "agent", "agent_metric"):
+            await eventually(is_over)
+            cluster.sandbox.cluster.delete(TASPOLICIES, "default", "of-agent")
+            await eventually(is_deleted)
+
+
+async def sources_contradict(cluster: Cluster) -> None:
+    """A program publishes other values than the custom metrics, of all nodes; no rule is violated by either."""
+    stage = cluster.stage
 
     async def agree() -> bool:
         return not await stage.values("tas_metric_contradictions")
 
     async with stage.story("TasSourcesContradict", minutes=2) as during:
-        async with Bus.connect(cluster.server.url, name="other") as bus:
-            await bus.wait_connected()
-            publishing = asyncio.create_task(publish(bus))
+        async with publishing(cluster, "other", METRIC):
             await stage.is_at("tas_metric_contradictions", lambda count: count == len(NAMES))
             during.extend(await stage.scrapes())
-            publishing.cancel()
         await eventually(agree)
 
 
@@ -736,6 +772,7 @@ STORIES = (
     source_is_behind,
     source_loses_nodes,
     sources_contradict,
+    program_ends,
     values_are_old,
     values_are_late,
     samples_are_not_stored,

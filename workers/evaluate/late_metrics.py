@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from bus.buckets import NODES
 from tas.samples.pace import LateMetric, Newest, Paces, Series
 from tas.verdict.status import metrics_of
 from workers.following.followed_view import FollowedView
@@ -41,7 +42,7 @@ class LateMetrics(Collector):
         registry.register(self)
 
     async def run(self) -> None:
-        """Looks until cancelled; nothing is late while the view is not complete."""
+        """Looks until cancelled; nothing is late while the view is not complete, or has no bus."""
         pause = CHECK_SECONDS
         while True:
             await asyncio.sleep(pause)
@@ -52,8 +53,9 @@ class LateMetrics(Collector):
         self._worked, self._began = 0.0, time.monotonic()
         limits = await self._limits()
         newest = await self._newest(limits)
-        is_complete = self._followed.unready() is None
-        self.found = self._paces.late(newest, limits, time.time()) if is_complete else ()
+        # Without an answer of the bus nothing new can come of any source: then the bus is late, and other alerts say so.
+        is_known = self._followed.unready() is None and self._followed.watches[NODES.name].lag is not None
+        self.found = self._paces.late(newest, limits, time.time()) if is_known else ()
         worked = self._worked + time.monotonic() - self._began
         return min(max(CHECK_SECONDS, SHARE * worked), LONGEST_PAUSE_SECONDS)
 
@@ -95,14 +97,25 @@ class LateMetrics(Collector):
         return found
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The metric now."""
+        """The metrics now."""
         ages = GaugeMetricFamily(
             "tas_metric_late_seconds",
             "How old the newest value of a metric is that comes late, while others of its source do not.",
             labels=["metric", "source"],
         )
+        silent = GaugeMetricFamily(
+            "tas_source_silent_seconds",
+            "How old the newest value of a source is of which all metrics of policies come late.",
+            labels=["source"],
+        )
         now = time.time()
+        newest: dict[str, float] = {}
         for each in self.found:
             if each.others_come:
                 ages.add_metric([each.metric, each.source], max(0.0, now - each.measured))
+            else:
+                newest[each.source] = max(each.measured, newest.get(each.source, 0.0))
+        for source, measured in newest.items():
+            silent.add_metric([source], max(0.0, now - measured))
         yield ages
+        yield silent

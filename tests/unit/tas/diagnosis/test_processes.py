@@ -185,10 +185,10 @@ def test_values_that_come_late_are_found_though_they_are_fresh_for_the_rules(
     for each in check_metrics(found):
         if each.check == "metrics.late" and severity == {"metrics.late": Severity.WARNING}:
             assert (each.run, "does the source answer" in each.mend) == ("tas get sources", True)
-    one_metric = msgspec.structs.replace(
-        found, late=[LateMetric("heat", "agent", NOW - 40, others_come=True)], sources={}, held=[]
-    )
-    assert one(check_metrics(one_metric), "metrics.late").run == "tas runbook TasMetricLate"
+    for others_come, alert in ((True, "TasMetricLate"), (False, "TasSourceSilent")):
+        late = [LateMetric("heat", "agent", NOW - 40, others_come=others_come)]
+        of_evaluate = msgspec.structs.replace(found, late=late, sources={}, held=[])
+        assert one(check_metrics(of_evaluate), "metrics.late").run == f"tas runbook {alert}"
 
 
 @pytest.mark.parametrize(

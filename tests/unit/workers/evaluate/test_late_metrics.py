@@ -2,11 +2,12 @@
 
 from collections.abc import Coroutine
 from types import SimpleNamespace
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import pytest
 from prometheus_client import CollectorRegistry
 
+from bus.buckets import NODES
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey
 from tas.samples.pace import Newest, Series
@@ -26,8 +27,12 @@ WANTED: dict[Series, float] = {("m", None): 60.0, ("m", "old"): 60.0, ("other", 
 T = TypeVar("T")
 
 
+def followed(view: View, *, lag: int | None = 0) -> Any:
+    return SimpleNamespace(view=view, unready=lambda: None, watches={NODES.name: SimpleNamespace(lag=lag)})
+
+
 def late_of(view: View) -> LateMetrics:
-    return LateMetrics(cast("Any", SimpleNamespace(view=view)), registry=CollectorRegistry())
+    return LateMetrics(followed(view), registry=CollectorRegistry())
 
 
 def turns_of(view: View) -> tuple[int, dict[Series, Newest]]:
@@ -59,8 +64,7 @@ def test_the_pause_goes_by_the_work_of_a_look_whatever_others_do_meanwhile(
     monkeypatch.setattr(late_metrics, "time", clock)
     for number in range(40):
         view.add_samples(f"n{number}", [scrape("new", 1 + number, "m")], NOW)
-    followed = cast("Any", SimpleNamespace(view=view, unready=lambda: None))
-    late, pieces = LateMetrics(followed, registry=CollectorRegistry()), 0
+    late, pieces = LateMetrics(followed(view), registry=CollectorRegistry()), 0
     single_samples = view.single_samples
 
     def slow(node: str) -> Any:
@@ -78,6 +82,24 @@ def test_the_pause_goes_by_the_work_of_a_look_whatever_others_do_meanwhile(
         else:
             now, pieces = now + others, pieces + 1
     assert (found, pieces) == (pytest.approx(pause), 4)
+
+
+async def test_a_source_of_which_nothing_comes_is_one_series_with_its_newest_value(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only metrics of a source that still spoke had a series, so no alert told of a program that had ended."""
+    monkeypatch.setattr(late_metrics, "time", SimpleNamespace(monotonic=lambda: NOW, time=lambda: NOW))
+    view = View(default_stale_after=60.0)
+    rules = [{"metricname": metric, "operator": "GreaterThan", "target": 1} for metric in ("a", "b", "c", "d")]
+    policy, _ = parse_policy(PolicyKey("default", "p"), {"strategies": {"dontschedule": {"rules": rules}}})
+    view.set_policy(policy, NOW)
+    samples = [scrape("ended", 500, "a"), scrape("ended", 200, "b"), scrape("speaks", 300, "c"), scrape("speaks", 1, "d")]
+    view.add_samples("n", samples, NOW)
+    for lag, expected in ((0, {("c", "speaks"): 300.0, ("ended",): 200.0}), (None, {})):
+        registry = CollectorRegistry()
+        await LateMetrics(followed(view, lag=lag), registry=registry)._look()
+        found = {tuple(each.labels.values()): each.value for family in registry.collect() for each in family.samples}
+        assert found == expected, "without an answer of the bus nothing new can come of any source"
 
 
 def scrape(source: str, ago: float, *metrics: str) -> Scrape:
