@@ -29,6 +29,10 @@ def polled(parts: PollParts, *ats: float, of: int = 4) -> None:
         parts.take_in(part(number, of), at)
 
 
+def test_nobody_is_held_up_for_more_than_2_s_and_by_no_node_that_has_no_verdict_after_10_s() -> None:
+    assert (HOLD_SECONDS, GIVE_UP_SECONDS) == (2.0, 10.0)
+
+
 def test_the_other_parts_of_a_poll_are_awaited_until_they_have_come() -> None:
     parts = PollParts()
     polled(parts, 0.0, 0.1, 0.2, 0.3)

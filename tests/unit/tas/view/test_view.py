@@ -845,6 +845,17 @@ class TestStaleness:
         assert set(decider.filter(pod_of(), ["a", "b"], 130.0).rejected) == {"a"}
         assert set(decider.filter(pod_of(), ["a", "b"], 131.0).rejected) == set()
 
+    def test_an_edit_judges_a_kept_value_by_the_new_rules(self) -> None:
+        view = View(default_stale_after=10)
+        table = table_of("s1", ("b",), {"m": Column((parse_quantity("50"),), Reading(100.0, 100.0, 1))})
+        view.add_samples("a", [scrape(100.0, m="50")], 100.0)
+        view.set_table(TABLES[0], table, 100.0)
+        found = []
+        for target in (60, 40, 60):
+            view.set_policy(policy_of(dontschedule(("m", "GreaterThan", target))), 120.0)
+            found.append(set(TelemetryDecider(view).filter(pod_of(), ["a", "b"], 120.0).rejected))
+        assert found == [set(), {"a", "b"}, set()]
+
     @pytest.mark.parametrize(("now", "rejected"), [(129.9, {"a"}), (130.0, set())])
     def test_a_value_that_another_policy_still_keeps_counts_for_each_until_its_own_end(
         self, now: float, rejected: set[str]
