@@ -231,6 +231,12 @@ class StrategyIndex:
         """For each rule the fresh value of a node, or the kept one; None without either."""
         return [index.values.get(node, self._kept_value(index, node, now)) for index in self.indices]
 
+    def oldest_kept(self, now: float) -> float | None:
+        """When the oldest value was measured that is kept of a node which only kept values reject; None without any."""
+        since = now - self.strategy.keep_for
+        found = (kept.time for index in self.indices for node in self.kept if (kept := index.kept.get(node)))
+        return min((time for time in found if time > since), default=None)
+
     def _kept_value(self, index: MetricIndex, node: str, now: float) -> Quantity | None:
         kept = index.kept.get(node)
         return None if kept is None or kept.time + self.strategy.keep_for <= now else kept.value

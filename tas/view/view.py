@@ -18,6 +18,7 @@ and nodes a change affects, so that only these are evaluated again.
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from math import inf
 from types import MappingProxyType
+from typing import NamedTuple
 
 from tas.enforcing.pod import PodKey
 from tas.policy.policy import Policy, PolicyKey, Rule, StrategyType
@@ -30,6 +31,17 @@ from tas.view.deadlines import Deadlines
 from tas.view.indices import Kept, MetricFollower, MetricIndex, MetricKey, PolicyIndex, StrategyIndex, watches_of
 from tas.view.placements import PRECISION, Placement, Placements, pods_not_shown, with_cost
 from tas.view.tables import TableChange, Tables
+
+
+class KeptRejections(NamedTuple):
+    """How many nodes a policy rejects by last known values alone, and of how many nodes: 0 if it rejects none so.
+
+    `oldest` is when the oldest of their kept values was measured, in seconds since 1970; None without any.
+    """
+
+    nodes: int
+    selected: int
+    oldest: float | None
 
 
 class View:
@@ -125,19 +137,16 @@ class View:
         """When a node was released (`release`), in seconds since 1970; minus infinity: it was not."""
         return self._released.get(node, -inf)
 
-    def kept_rejections(self) -> Mapping[PolicyKey, tuple[int, int]]:
-        """For each policy in force that keeps values: how many nodes it rejects by them, and of how many nodes.
-
-        The second number is 0 if the first one is.
-        """
-        found: dict[PolicyKey, tuple[int, int]] = {}
+    def kept_rejections(self) -> Mapping[PolicyKey, KeptRejections]:
+        """For each policy in force that keeps values: whom it rejects by them."""
+        found: dict[PolicyKey, KeptRejections] = {}
         for key, each in self._policies.items():
             strategy = each.dontschedule
             if strategy is None or not strategy.strategy.keeps or each.policy.suspend or each.policy.dry_run:
                 continue
             nodes = self._labels.keys() if self._cluster else self.nodes
             selected = sum(each.policy.selects(self._labels.get(node)) is True for node in nodes if strategy.kept)
-            found[key] = len(strategy.kept), selected
+            found[key] = KeptRejections(len(strategy.kept), selected, strategy.oldest_kept(self._now))
         return found
 
     @property

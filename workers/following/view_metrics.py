@@ -7,6 +7,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from tas.policy.policy import PolicyKey
+from tas.view.view import KeptRejections as Rejections
 
 
 class ValueAges(Collector):
@@ -35,11 +36,11 @@ class ValueAges(Collector):
 class KeptRejections(Collector):
     """`tas_policy_kept_rejections` and `tas_policy_selected_nodes`, for each policy with `onStale: keep`.
 
-    A process has one view, so one of these. The second metric is 0 while the first one is.
+    And `tas_policy_kept_age_seconds`, while the first one is not 0. A process has one view, so one of these.
     """
 
-    def __init__(self, rejections: Callable[[], Mapping[PolicyKey, tuple[int, int]]]) -> None:
-        """`rejections` gives for each policy how many nodes it rejects by last known values, and of how many."""
+    def __init__(self, rejections: Callable[[], Mapping[PolicyKey, Rejections]]) -> None:
+        """`rejections` gives for each policy whom it rejects by last known values."""
         self._rejections = rejections
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
@@ -53,7 +54,13 @@ class KeptRejections(Collector):
         selected = GaugeMetricFamily(
             "tas_policy_selected_nodes", "Nodes that the policy selects; 0 while it keeps no value.", labels=names
         )
-        for key, (kept, nodes) in sorted(self._rejections().items()):
-            rejections.add_metric([key.namespace, key.name], kept)
-            selected.add_metric([key.namespace, key.name], nodes)
-        yield from (rejections, selected)
+        ages = GaugeMetricFamily(
+            "tas_policy_kept_age_seconds", "Age of the oldest last known value of the nodes so rejected.", labels=names
+        )
+        now = time.time()
+        for key, found in sorted(self._rejections().items()):
+            rejections.add_metric([key.namespace, key.name], found.nodes)
+            selected.add_metric([key.namespace, key.name], found.selected)
+            if found.oldest is not None:
+                ages.add_metric([key.namespace, key.name], max(0.0, now - found.oldest))
+        yield from (rejections, selected, ages)

@@ -887,13 +887,23 @@ class TestStaleness:
         view.set_policy(policy_of(spec | {"dryRun": True}, "dry"), 0.0)
         for node, pool in (("a", "x"), ("b", "x"), ("c", "y"), ("d", "x")):
             view.set_labels(node, {"pool": pool}, created=50.0)
-        for node in ("a", "b", "c"):
-            view.add_samples(node, [scrape(100.0, m="50")], 100.0)
-        assert view.kept_rejections() == {key: (0, 0)}
+        for node, measured in (("a", 99.0), ("b", 100.0), ("c", 90.0)):
+            view.add_samples(node, [scrape(measured, m="50")], 100.0)
+        assert view.kept_rejections() == {key: (0, 0, None)}
         view.advance(110.0)
-        assert view.kept_rejections() == {key: (2, 3)}
+        assert view.kept_rejections() == {key: (2, 3, 99.0)}
         view.release("a", 105.0)
-        assert view.kept_rejections() == {key: (1, 3)}
+        assert view.kept_rejections() == {key: (1, 3, 100.0)}
+
+    def test_the_oldest_kept_value_is_one_that_this_policy_keeps(self) -> None:
+        view = View(default_stale_after=10)
+        rules = (("m", "GreaterThan", 40), ("n", "GreaterThan", 40))
+        for name, keep_for in (("p", "30s"), ("other", "1h")):
+            view.set_policy(policy_of(dontschedule(*rules, keepFor=keep_for), name=name), 0.0)
+        view.add_samples("a", [scrape(100.0, m="50"), scrape(80.0, source="s2", n="50")], 100.0)
+        view.advance(120.0)
+        oldest = {key.name: found.oldest for key, found in view.kept_rejections().items()}
+        assert oldest == {"p": 100.0, "other": 80.0}
 
     def test_the_end_of_a_series_makes_its_node_unknown_and_its_next_sample_known_again(self) -> None:
         view = View(default_stale_after=120)
