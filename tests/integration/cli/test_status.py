@@ -16,7 +16,7 @@ import pytest
 
 from bus.buckets import ALL, POLICIES, REFUSALS, WORKERS
 from bus.connection import Bus
-from bus.kinds import EXPECTED_NUMBERS, PROCESSES
+from bus.kinds import BREAKER_RECORDS, EXPECTED_NUMBERS, PROCESSES
 from bus.records.policies import PolicyRecord, encode_policy
 from bus.records.refusals import encode_refused_labels
 from bus.subjects import ProcessKey, policy_key
@@ -26,6 +26,7 @@ from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey
 from tas.processes.expected import Expected
 from tas.processes.process import LastAnswer, NotReady, Process
+from tas.verdict.brake import Breaker, Trip
 from tas.verdict.refused import RefusedLabel
 from tests.integration.cli.tas import Done, Tas
 from tests.integration.servers import Server, answered
@@ -86,6 +87,58 @@ async def test_well_wrong_and_not_known_have_different_exit_codes(tas: Tas, bus:
     assert text.startswith("wrong: something is wrong")
     assert "none of 2 processes runs labels: no label is set or removed" in text
     assert (await tas("status", "--no-such-flag")).code == 2
+
+
+async def test_one_screen_has_all_that_an_operator_asks_for(tas: Tas, bus: Bus) -> None:
+    """Also of what is well. Each part is a line, so none can be lost without this test."""
+    now = time.time()
+    rules = {"rules": [{"metricname": "load1", "operator": "GreaterThan", "target": 1}]}
+    for name, spec in (
+        ("tripped", {"strategies": {"deschedule": rules}}),
+        ("waits", {"strategies": {"deschedule": rules}}),
+        ("idle", {"suspend": True, "strategies": {"dontschedule": rules}}),
+    ):
+        policy, _ = parse_policy(PolicyKey("default", name), spec)
+        record = encode_policy(PolicyRecord(policy=policy, uid="u", generation=1))
+        await put(bus, POLICIES, policy_key(policy.key), record)
+    breaker = Breaker(trip=Trip(since=now, limit=9, wanted=12, selected=30))
+    await answered(partial(BREAKER_RECORDS.put, bus, "tripped", breaker, revision=0, read_at=time.monotonic()))
+    await put_tables(bus, {"node-1": {"load1": "1"}}, source="agent", ago=30.0)
+    await put_process(
+        bus,
+        "all",
+        *("evaluate", "extender", "labels", "materialize"),
+        leases=("events",),
+        behind={"collect": {"prometheus": 9.0}},
+        lag={"NODES": 10_000},
+        expires={"cert": now + 90 * 86400},
+        answers={"filter": LastAnswer(time=now - 5, requests=7, failed=2)},
+        waiting_labels={"waits": 40},
+    )
+    await expect(bus, labels=2, extender=1)
+    text = (await tas("status")).out
+    head, *lines = text.splitlines()
+    assert head.startswith("wrong: something is wrong   bus nats://")
+    findings = lines[: lines.index("WORKERS")]
+    severities = [line.split()[0] for line in findings if not line.startswith(" ")]
+    assert severities == sorted(severities, key=["error", "warning", "unknown", "hint"].index), "the worst first"
+    found = (await tas("status", "--json")).json
+    assert {bool(each["run"] or each["mend"]) for each in found["findings"]} == {True}, "each with its next step"
+    for wanted in (
+        r"^  1 of 2: labels$",
+        r"^  1 of 1: extender$",
+        r"^  1 not known yet how many should run: evaluate, materialize$",
+        r"^  h-1 +all +1 +for [\d.]+s +prometheus 9 s behind; NODES 10000 messages behind; holds events; cert expires 20",
+        r"^  agent +publishes +newest value \S+ old",
+        r"^  default/idle: suspend is true$",
+        r"^  default/tripped: .*12.*tas reset",
+        r"^  default/waits: 40 nodes must wait for a turn",
+        r"^  0 of 3 in force as written$",
+        r"^  asked \S+ ago; h-1 filter: 200, 7 requests, 2 failed$",
+    ):
+        assert re.search(wanted, text, re.MULTILINE), (wanted, text)
+    assert (await tas("pause", "--reason", "upgrade")).code == 0
+    assert re.search(r"^POLICIES\n  .*paused by .*upgrade", (await tas("status")).out, re.MULTILINE)
 
 
 async def test_a_policy_whose_labels_are_not_written_is_not_in_force(tas: Tas, bus: Bus) -> None:

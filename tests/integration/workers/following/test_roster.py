@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from bus.buckets import WORKERS
 from bus.connection import Bus
 from bus.kinds import EXPECTED_NUMBERS
-from tas.processes.expected import Expected
+from tas.processes.expected import KEPT_SECONDS, Expected
 from tas.processes.process import Process
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.watched import meanwhile
@@ -65,6 +65,22 @@ async def test_what_runs_together_is_expected_until_the_bus_is_wiped(
         await eventually(lambda: not rosters[0].lost)
         async with meanwhile(presence(bus, "evaluate").run()):
             await eventually(lambda: value("tas_workers_expected", "evaluate") == 1)
+
+
+async def test_an_expected_number_ends_a_day_after_it_was_last_seen(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a worker that was removed on purpose would be missed for ever."""
+    assert KEPT_SECONDS == 24 * 3600
+    monkeypatch.setattr("workers.following.roster.KEPT_SECONDS", 1)
+    monkeypatch.setattr("tas.processes.expected.TOGETHER_SECONDS", 0.2)
+    roster = Roster(bus, CollectorRegistry(), ["evaluate"], read_seconds=SOON)
+
+    async def is_expected(count: int) -> bool:
+        return (await stored(bus)).expected == ({"evaluate": Expected(count=count)} if count else {})
+
+    async with meanwhile(roster.run()):
+        async with meanwhile(presence(bus, "evaluate").run()):
+            await eventually(partial(is_expected, 1))
+        await eventually(partial(is_expected, 0))
 
 
 async def test_an_expected_number_of_a_stranger_is_replaced_or_ignored(

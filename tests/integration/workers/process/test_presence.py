@@ -23,6 +23,7 @@ from tests.integration.servers import Server, answered, eventually
 from tests.integration.watched import meanwhile
 from workers.following.processes import stored_processes
 from workers.process.presence import Presence
+from workers.process.version import product_version
 from workers.registry import workers_of_all
 
 pytestmark = pytest.mark.usefixtures("long_limits")
@@ -71,6 +72,7 @@ async def test_a_process_lists_its_workers_and_leases_and_leaves_nothing(
         ((_, _, process, _),) = (await stored_processes(bus)).running
         assert process.time is not None
         assert process.time > process.started, "its clock now"
+        assert process.version == product_version()
     assert await entries(bus) == []
 
 
