@@ -50,7 +50,8 @@ OURS = {
     },
     "strategies": {
         "dontschedule": {
-            "onStale": "fail",
+            "onStale": "keep",
+            "keepFor": "1h",
             "rules": [{"metricname": "a:b", "operator": "LessThan", "target": "1500m", "source": "my-agent"}],
         },
         "scheduleonmetric": {
@@ -253,28 +254,46 @@ async def test_the_api_server_refuses_exactly_the_policies_that_parse_policy_ref
     assert 20 < refusals < 80, "too few refused or too few accepted policies"
 
 
-async def test_the_api_server_refuses_exactly_the_pod_costs_that_parse_policy_refuses(
-    admin: Admin, namespace: str
+def with_keep(kind: str, fields: dict[str, Any]) -> dict[str, Any]:
+    return {"strategies": {kind: {"rules": [RULE]} | fields}}
+
+
+KEEP_FOR = ["1h", "10m", "0", "0s", "0h0m", "59m60s", ".5h", "61m", "3601s", "2h", "-1m", "1d", "", "5", 60, True]
+ONE_STRATEGY_ONLY = {
+    "podCost": [with_cost(cost) for cost in RULES_FIELDS["podCost"]],
+    "keepFor": [
+        *(with_keep("dontschedule", {"keepFor": value}) for value in KEEP_FOR),
+        *(with_keep("dontschedule", {"onStale": word, "keepFor": "10m"}) for word in ("keep", "pass", "fail", "hold")),
+        *(with_keep(kind, {"keepFor": "10m"}) for kind in StrategyType),
+        *(with_keep(kind, {"onStale": "keep"}) for kind in StrategyType),
+    ],
+}
+"""Random policies have too few of them, since each of these fields is valid in one strategy only."""
+
+
+@pytest.mark.parametrize("field", ONE_STRATEGY_ONLY)
+async def test_the_api_server_refuses_exactly_the_values_of_a_field_that_parse_policy_refuses(
+    admin: Admin, namespace: str, field: str
 ) -> None:
-    """Random policies have too few of them, since a `podCost` is valid in one strategy only."""
-    refused = []
-    for number, cost in enumerate(RULES_FIELDS["podCost"]):
-        body = {"apiVersion": "telemetry.intel.com/v1alpha1", "kind": "TASPolicy", "spec": with_cost(cost)}
+    specs, refused = ONE_STRATEGY_ONLY[field], []
+    for number, spec in enumerate(specs):
+        body = {"apiVersion": "telemetry.intel.com/v1alpha1", "kind": "TASPolicy", "spec": spec}
         try:
-            await admin.create(
-                f"{admin.policies(namespace)}?dryRun=All", body | {"metadata": {"name": f"cost-{number}"}}
+            created = await admin.create(
+                f"{admin.policies(namespace)}?dryRun=All", body | {"metadata": {"name": f"only-{number}"}}
             )
+            assert created["spec"] == spec, "nothing is pruned"
         except AdminError as error:
             if error.status != 422:
                 raise
-            refused.append(cost)
+            refused.append(spec)
     ours = [
-        cost
-        for cost in RULES_FIELDS["podCost"]
-        if any(problem.refused for problem in parse_policy(PolicyKey(namespace, "cost"), with_cost(cost))[1])
+        spec
+        for spec in specs
+        if any(problem.refused for problem in parse_policy(PolicyKey(namespace, "only"), spec)[1])
     ]
     assert refused == ours
-    assert 5 < len(refused) < len(RULES_FIELDS["podCost"]) - 5
+    assert 5 < len(refused) < len(specs) - 5
 
 
 def test_tas_crd_prints_what_kubectl_installs(cluster: Cluster, tmp_path: Path) -> None:
