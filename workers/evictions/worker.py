@@ -7,7 +7,7 @@ pod. A patch has the pod's uid and resource version, so any number of replicas m
 """
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry
 
@@ -72,6 +72,10 @@ class Evictions:
         """Why nothing is written yet."""
         reasons = (None if self._pods.listed else f"pods: {self._pods.problem}", self._cards.unready())
         return "; ".join(reason for reason in reasons if reason is not None) or None
+
+    def concerns(self) -> Iterator[str]:
+        """An API server that is silent."""
+        yield from self._pods.concerns()
 
     async def run(self) -> None:
         """Follows until cancelled."""

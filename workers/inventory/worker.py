@@ -5,7 +5,7 @@ each may be off. One replica, which has the lease, writes.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 import structlog
@@ -135,6 +135,11 @@ class Inventory:
         """Why the bus may differ from the API server; a replica without the lease is on standby."""
         reasons = [f"{name}: {each.problem}" for name, each in self._lists.items() if not each.listed]
         return "; ".join(reasons) or None
+
+    def concerns(self) -> Iterator[str]:
+        """An API server that is silent."""
+        for each in self._lists.values():
+            yield from each.concerns()
 
     def health_routes(self) -> Iterable[web.RouteDef]:
         """`/drift`: the pods on each node of which nobody knows the cards."""

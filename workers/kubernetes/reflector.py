@@ -6,7 +6,7 @@ it when it was requested, and only these: the others go on with the watch, or wa
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing
 from math import inf
 from typing import Generic, NamedTuple, TypeVar
@@ -124,6 +124,11 @@ class Consumer(Generic[T]):
             return self._reflector.list_problem or NOT_LISTED
         watch = self._reflector.watch_problem
         return self._reflector.list_problem or watch if self._needs_list else watch
+
+    def concerns(self) -> Iterator[str]:
+        """For a worker that stays ready with what was listed: a sentence about why that may be out of date by now."""
+        if self.listed and (problem := self.problem) is not None:
+            yield f"it hears of no change of {self._reflector.resource}: {problem}"
 
     @property
     def _needs_list(self) -> bool:

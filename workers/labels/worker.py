@@ -131,7 +131,8 @@ class Labels:
         return self._brake.waiting()
 
     def concerns(self) -> Iterator[str]:
-        """Labels that come and go, and nodes whose labels cannot be written."""
+        """An API server that is silent, labels that come and go, and nodes whose labels cannot be written."""
+        yield from self._followed.concerns()
         if flapping := self._brake.flapping:
             many = counted(flapping, "label of a policy on a node is", "labels of policies on nodes are")
             yield f"{many} set and removed again and again"

@@ -137,7 +137,8 @@ class Marks:
         return "; ".join(reason for reason in reasons if reason is not None) or None
 
     def concerns(self) -> Iterator[str]:
-        """Nodes whose marks cannot be written."""
+        """An API server that is silent, and nodes whose marks cannot be written."""
+        yield from self._followed.concerns()
         yield from self._queue.concerns("node")
 
     async def run(self) -> None:

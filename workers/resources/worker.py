@@ -6,7 +6,7 @@ somebody removes it.
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import structlog
@@ -143,6 +143,10 @@ class Resources:
     def unready(self) -> str | None:
         """Why the nodes are not known yet."""
         return None if self._followed.listed else f"nodes: {self._followed.problem}"
+
+    def concerns(self) -> Iterator[str]:
+        """An API server that is silent."""
+        yield from self._followed.concerns()
 
     async def run(self) -> None:
         """Follows until cancelled."""
