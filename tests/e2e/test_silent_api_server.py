@@ -30,7 +30,9 @@ def plane(tmp_path: Path, programs: Mapping[str, Path]) -> Iterator[ControlPlane
 async def silent_for(running: Running) -> float:
     """For how many seconds the API server has been silent for the process."""
     scrape = Scrape.of(0.0, (await running.health("/metrics"))[1])
-    (age,) = [value for name, value in (scrape.series or {}).items() if name.startswith("tas_kubernetes_silent_seconds")]
+    (age,) = [
+        value for name, value in (scrape.series or {}).items() if name.startswith("tas_kubernetes_silent_seconds")
+    ]
     return age
 
 

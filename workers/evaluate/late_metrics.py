@@ -53,7 +53,7 @@ class LateMetrics(Collector):
         self._worked, self._began = 0.0, time.monotonic()
         limits = await self._limits()
         newest = await self._newest(limits)
-        # Without an answer of the bus nothing new can come of any source: then the bus is late, and other alerts say so.
+        # Without an answer of the bus nothing new can come of any source: other alerts tell of the bus.
         is_known = self._followed.unready() is None and self._followed.watches[NODES.name].lag is not None
         self.found = self._paces.late(newest, limits, time.time()) if is_known else ()
         worked = self._worked + time.monotonic() - self._began

@@ -93,8 +93,8 @@ async def test_a_source_of_which_nothing_comes_is_one_series_with_its_newest_val
     rules = [{"metricname": metric, "operator": "GreaterThan", "target": 1} for metric in ("a", "b", "c", "d")]
     policy, _ = parse_policy(PolicyKey("default", "p"), {"strategies": {"dontschedule": {"rules": rules}}})
     view.set_policy(policy, NOW)
-    samples = [scrape("ended", 500, "a"), scrape("ended", 200, "b"), scrape("speaks", 300, "c"), scrape("speaks", 1, "d")]
-    view.add_samples("n", samples, NOW)
+    for source, ago, metric in (("ended", 500, "a"), ("ended", 200, "b"), ("speaks", 300, "c"), ("speaks", 1, "d")):
+        view.add_samples("n", [scrape(source, ago, metric)], NOW)
     for lag, expected in ((0, {("c", "speaks"): 300.0, ("ended",): 200.0}), (None, {})):
         registry = CollectorRegistry()
         await LateMetrics(followed(view, lag=lag), registry=registry)._look()
