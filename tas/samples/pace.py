@@ -29,7 +29,8 @@ LATE_SECONDS = 15.0
 """A new value may take so much longer than the pace, or twice as long as the pace: one failed scrape is not late."""
 
 MAX_LATE = 20
-"""Of so many metrics it is said that they are late: those whose source has others that come, then the oldest."""
+"""Of so many metrics it is said that they are late: those whose source has others that come, then the oldest of
+each source."""
 
 
 class LateMetric(msgspec.Struct, frozen=True):
@@ -131,8 +132,15 @@ def newest_late(found: Iterable[LateMetric]) -> list[LateMetric]:
 
 def _bounded(late: Iterable[LateMetric]) -> list[LateMetric]:
     found = {(each.metric, each.source): each for each in late}  # a rule may name the source, and another one not
+    oldest: dict[str, LateMetric] = {}
+    for each in sorted(found.values(), key=_age):
+        oldest.setdefault(each.source, each)
     # A source that gives nothing at all may have many metrics, and hides none of another source.
-    kept = nsmallest(MAX_LATE, found.values(), key=lambda each: (not each.others_come, *_age(each)))
+    kept = nsmallest(
+        MAX_LATE,
+        found.values(),
+        key=lambda each: (not each.others_come, each is not oldest[each.source], *_age(each)),
+    )
     return sorted(kept, key=_age)
 
 

@@ -179,6 +179,13 @@ def test_a_source_that_gives_nothing_hides_no_late_metric_of_another_one() -> No
     assert newest_late([*late, *other])[-1].metric == "heat"
 
 
+def test_a_source_that_gives_nothing_hides_no_other_one_that_gives_nothing() -> None:
+    newest: dict[Series, Newest] = {(f"m{number:02}", None): Newest(0.0, "dead") for number in range(MAX_LATE + 5)}
+    newest |= {("power", None): Newest(800.0, "agent")}
+    late = Paces().late(newest, dict.fromkeys(newest, 60.0), 1000.0)
+    assert (len(late), {each.source for each in late}) == (MAX_LATE, {"dead", "agent"})
+
+
 def test_of_what_two_replicas_say_the_newest_value_counts() -> None:
     one, other = LateMetric("m", "s", 10.0, 1.0), LateMetric("m", "s", 12.0, 2.0)
     another = LateMetric("n", "s", 11.0)
