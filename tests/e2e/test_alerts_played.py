@@ -75,8 +75,8 @@ MOMENTS: Mapping[str, tuple[str, Callable[[float], bool]]] = {
     "TasEvictionLabelsNotWritten": ("tas_eviction_nodes_failing", lambda count: count > 0),
     "TasSinkBehind": ("tas_notify_lag_seconds", lambda lag: lag > 0),
     "TasApiServerSilent": ("tas_kubernetes_silent_seconds", lambda seconds: seconds > 12),
-    "TasMetricLate": ("tas_metric_late_seconds", lambda seconds: seconds > 30),
-    "TasSourceSilent": ('tas_source_silent_seconds{source="agent"', lambda _: True),
+    "TasMetricLate": ("tas_metric_late_seconds", lambda seconds: seconds < 30),
+    "TasSourceSilent": ('tas_source_silent_seconds{source="agent"', lambda seconds: seconds < 30),
 }
 """The state of an alert that a busy machine has for seconds, in which a source or a server does not answer."""
 
@@ -139,6 +139,14 @@ class Stage:
             return bool(found) and all(map(holds, found))
 
         await eventually(is_there, every=0.1)
+
+    async def is_gone(self, series: str) -> None:
+        """Waits until no series begins so."""
+
+        async def is_so() -> bool:
+            return not await self.values(series)
+
+        await eventually(is_so)
 
     async def scrapes(self) -> list[Scrape]:
         """Two scrapes, one after the other."""
@@ -511,6 +519,7 @@ async def monitoring_is_dead(cluster: Cluster) -> None:
         await stage.is_at(kept, lambda count: count == 3)
         cluster.measure("kept_metric", 0, NAMES)
         await stage.is_at(kept, lambda count: count == 0)
+        await stage.is_gone("tas_metric_late_seconds")
     cluster.sandbox.cluster.delete(TASPOLICIES, "default", "silent")
     await stage.is_at("tas_source_metrics_missing", lambda count: count == 0)
 
@@ -562,9 +571,6 @@ async def program_ends(cluster: Cluster) -> None:
     async def is_deleted() -> bool:
         return "of-agent" not in await cluster.said("get", "policies")
 
-    async def is_over() -> bool:
-        return not await stage.values(silent)
-
     async with publishing(cluster, "agent", "agent_metric"):
         await eventually(is_stored)
     async with stage.story("TasSourceSilent", minutes=2) as during:
@@ -573,7 +579,7 @@ async def program_ends(cluster: Cluster) -> None:
         said = await cluster.said("get", "sources", "--json")
         assert "the newest value of agent_metric by agent is" in said
         async with publishing(cluster, "agent", "agent_metric"):
-            await eventually(is_over)
+            await stage.is_gone(silent)
             cluster.sandbox.cluster.delete(TASPOLICIES, "default", "of-agent")
             await eventually(is_deleted)
 
@@ -582,16 +588,13 @@ async def sources_contradict(cluster: Cluster) -> None:
     """A program publishes other values than the custom metrics, of all nodes; no rule is violated by either."""
     stage = cluster.stage
 
-    async def agree() -> bool:
-        return not await stage.values("tas_metric_contradictions")
-
     async with stage.story("TasSourcesContradict", minutes=2) as during:
         async with publishing(cluster, "other", METRIC):
             await stage.is_at("tas_metric_contradictions", lambda count: count == len(NAMES))
             during.extend(await stage.scrapes())
         # Its last value agrees, too: with a longer `staleAfter` of another story it counts again.
         async with publishing(cluster, "other", METRIC, "0"):
-            await eventually(agree)
+            await stage.is_gone("tas_metric_contradictions")
 
 
 async def source_is_behind(cluster: Cluster) -> None:
@@ -652,13 +655,9 @@ async def one_metric_is_late(cluster: Cluster) -> None:
             return f"the newest value of {METRIC} by custom-metrics is" in said
 
         await eventually(says_so)
-
-        async def is_over() -> bool:
-            return not await stage.values("tas_metric_late_seconds")
-
         cluster.measure(METRIC, 0, NAMES)
         cluster.stale_after(None)
-        await eventually(is_over)
+        await stage.is_gone("tas_metric_late_seconds")
 
 
 async def values_are_late(cluster: Cluster) -> None:
