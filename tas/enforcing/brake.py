@@ -115,7 +115,7 @@ class Brake:
         self._seen = LabelledNodes()
         self._flaps = FlapBudget(settings.flap_budget, seconds=FLAP_SECONDS)
         self._flapping = FlapBudget(FLAPS, seconds=FLAP_SECONDS)
-        self._rate = LabelRate(settings.label_rate, settings.label_rate_all, author_of=self._limits.author_of)
+        self._rate = LabelRate(settings.label_rate, settings.label_rate_all)
         self.is_holding = False
         self._admit_at = -inf
         self._is_relisted = True

@@ -4,10 +4,6 @@ The breaker limits how many nodes have labels; this limits how fast they come, s
 limit is a token bucket: so many nodes at once (`burst`), then one after the other. A node that finds no token reserves
 the next one, so nodes get theirs in the order in which they asked.
 
-Policies have an author: their namespace. The nodes of an author first wait for one another, at the rate over all
-policies, and then for those of others, with at most a burst of reservations at once: so authors take turns, and one
-with thousands of nodes holds up others for half a minute at most. An author that is alone gets all tokens.
-
 Removals are not limited: a removal gives capacity back, each is confirmed by fresh evidence of its own, and a label
 that stays too long keeps pods away. Nor are changes of further labels of a node, which harm no other node; the flap
 budget limits these.
@@ -17,9 +13,7 @@ monotonic, in seconds.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from math import inf
+from collections.abc import Collection
 from typing import NamedTuple
 
 UNUSED_SECONDS = 10.0
@@ -71,84 +65,53 @@ class _Bucket:
         return self._tokens >= self._rate.burst
 
 
-@dataclass(slots=True)
-class _Turn:
-    """When the token of a node is due. `is_last`: it is one of the bucket over all policies."""
-
-    due: float
-    is_last: bool = False
-
-
-OVER_ALL = ("", "")
-
-
 class LabelRate:
-    """The buckets of all policies and authors, and the nodes with a reserved token. None as a rate: no limit."""
+    """The buckets of all policies, and the nodes with a reserved token. None as a rate: no limit."""
 
-    def __init__(
-        self, policy: Rate | None, over_all: Rate | None, *, author_of: Callable[[str], str] = lambda _: ""
-    ) -> None:
-        """`author_of` gets the name of policies."""
+    def __init__(self, policy: Rate | None, over_all: Rate | None) -> None:
         self._policy = policy
         self._over_all = over_all
-        self._author_of = author_of
-        self._buckets: dict[tuple[str, str], _Bucket] = {}  # of policies, and of authors at the rate over all
-        self._turns: dict[str, dict[str, _Turn]] = {}  # by node, and by name of the policies
-        self._reserved: dict[str, float] = {}  # by author, when its last token of all is due
+        self._buckets: dict[str, _Bucket] = {}  # by name of policies; "" is that over all
+        self._due: dict[str, dict[str, float]] = {}  # by node, and by name of the policies
 
     def wait(self, node: str, policy: str, now: float) -> float:
-        """Seconds until a node may get its first label of a policy, or is to ask again; 0: now.
+        """Seconds until a node may get its first label of a policy; 0: now.
 
         The first call reserves a token. A token counts until `end`, or until `UNUSED_SECONDS` after it was due.
         """
-        of_node = self._turns.setdefault(node, {})
-        turn = of_node.get(policy)
-        if turn is None or now - turn.due > UNUSED_SECONDS:
-            turn = of_node[policy] = _Turn(self._take(self._first_buckets(policy), now))
-        if turn.due <= now and not turn.is_last:
-            self._go_on(turn, self._author_of(policy), now)
-        return max(0.0, turn.due - now)
+        of_node = self._due.setdefault(node, {})
+        due = of_node.get(policy)
+        if due is None or now - due > UNUSED_SECONDS:
+            due = of_node[policy] = self._take(policy, now)
+        return max(0.0, due - now)
 
     def pending(self, node: str, policy: str, now: float) -> float:
         """Seconds until the reserved token of a node is due; 0 without one. It reserves nothing."""
-        turn = self._turns.get(node, {}).get(policy)
-        return 0.0 if turn is None else max(0.0, turn.due - now)
+        return max(0.0, self._due.get(node, {}).get(policy, now) - now)
 
     def keep(self, node: str, policies: Collection[str], now: float) -> None:
         """Ends the reservations of a node for all but these policies: it needs no others any more."""
-        for policy in [each for each in self._turns.get(node, ()) if each not in policies]:
+        for policy in [each for each in self._due.get(node, ()) if each not in policies]:
             self.end(node, policy, now, is_used=False)
 
     def end(self, node: str, policy: str, now: float, *, is_used: bool) -> None:
         """Ends a reservation: the node has the label, or needs it no more and has not used the token."""
-        of_node = self._turns.get(node, {})
-        turn = of_node.pop(policy, None)
+        of_node = self._due.get(node, {})
+        due = of_node.pop(policy, None)
         if not of_node:
-            self._turns.pop(node, None)
-        if turn is not None and not is_used and turn.due > now:
-            for name in (OVER_ALL,) if turn.is_last else self._first_buckets(policy):
+            self._due.pop(node, None)
+        if due is not None and not is_used and due > now:
+            for name in ("", policy):
                 if (bucket := self._buckets.get(name)) is not None:
                     bucket.put_back()
 
     def waiting(self, now: float) -> dict[str, int]:
         """By name of the policies, how many nodes wait for their token; only policies for which a node waits."""
-        return Counter(policy for of_node in self._turns.values() for policy, turn in of_node.items() if turn.due > now)
+        return Counter(policy for of_node in self._due.values() for policy, due in of_node.items() if due > now)
 
-    def _first_buckets(self, policy: str) -> dict[tuple[str, str], Rate | None]:
-        """Those of a policy and of its author, before the one over all."""
-        return {("policy", policy): self._policy, ("author", self._author_of(policy)): self._over_all}
-
-    def _go_on(self, turn: _Turn, author: str, now: float) -> None:
-        """Reserves a token of all, if the author has none; else the node comes after the others of its author."""
-        if self._reserved.get(author, -inf) > now:
-            turn.due = self._take({("author", author): self._over_all}, now)
-        if turn.due <= now:
-            turn.due, turn.is_last = self._take({OVER_ALL: self._over_all}, now), True
-            self._reserved[author] = turn.due
-
-    def _take(self, buckets: Mapping[tuple[str, str], Rate | None], now: float) -> float:
+    def _take(self, policy: str, now: float) -> float:
         due = now
-        for name, rate in buckets.items():
+        for name, rate in (("", self._over_all), (policy, self._policy)):
             if rate is None:
                 continue
             if name not in self._buckets:
@@ -160,4 +123,3 @@ class LabelRate:
     def _make_room(self, now: float) -> None:
         if len(self._buckets) >= MAX_BUCKETS:
             self._buckets = {name: bucket for name, bucket in self._buckets.items() if not bucket.is_full(now)}
-            self._reserved = {author: due for author, due in self._reserved.items() if due > now}

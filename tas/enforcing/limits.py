@@ -85,11 +85,6 @@ class Limits:
         """Whether there is a policy of this name."""
         return name in self._policies
 
-    def author_of(self, name: str) -> str:
-        """The namespace of the policies of a name; if several have such a policy, the name, which is no namespace."""
-        namespaces = {key.namespace for key in self._policies.get(name, ())}
-        return namespaces.pop() if len(namespaces) == 1 else f"{name}/"
-
     def admitting(self, policy: str, labels: Mapping[str, str], names: Collection[str]) -> set[str]:
         """The breakers that must admit a node with these labels, before it gets a label of a policy.
 

@@ -3,13 +3,10 @@
 All verdicts have the same policies, whatever the state of a node is: the size of a policy is its largest possible one,
 before the verdict is compressed.
 Older policies go first, as for the ownership of labels (`tas.verdict.ownership`), so no new policy displaces an older
-one. And one namespace leaves room for others, whose policies may be younger. A policy that is left out changes no
-label: `labels` removes no label that a policy of the API server may own.
+one. A policy that is left out changes no label: `labels` removes no label that a policy of the API server may own.
 """
 
 from bisect import bisect_left, insort
-from collections import Counter
-from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
 import msgspec
@@ -19,10 +16,6 @@ from tas.verdict.verdict import VERDICT_STRATEGIES, deschedule_label, labeling_p
 
 NODE_BYTES = 1024
 """The most bytes of a verdict without its policies."""
-
-SHARE = 4
-"""The policies of a namespace have room for at most so many times what they leave to others: four fifths of a verdict,
-and less beside older ones of others."""
 
 _POLICY_BYTES = 130
 _STRATEGY_BYTES = 256
@@ -62,15 +55,13 @@ def _labels_bytes(key: PolicyKey, strategy: Strategy) -> int:
 class VerdictRoom:
     """The policies, and those for which verdicts have no room: each that does not fit beside older ones.
 
-    Nor does one with which its namespace would have more than `SHARE` times what is left then. A policy without a time
-    of creation counts as older than one with, and at equal times the namespace decides. A change costs work for the
-    policies that fit, and little for the others, which may be many.
+    A policy without a time of creation counts as older than one with, and at equal times the namespace decides. There
+    may be thousands: a change orders only the policy that has changed.
     """
 
     def __init__(self) -> None:
         self._policies: dict[PolicyKey, PolicySize] = {}
-        self._by_age: dict[str, list[_Aged]] = {}  # by namespace, the oldest first
-        self._least: dict[str, int] = {}  # by namespace, no policy of it has less
+        self._by_age: list[_Aged] = []  # the oldest first
         self._bytes = 0
         self._found: tuple[int, frozenset[PolicyKey]] = (-1, frozenset())
 
@@ -79,27 +70,20 @@ class VerdictRoom:
         if self._policies.get(size.key) == size:
             return
         self.remove(size.key)
-        namespace = size.key.namespace
         self._policies[size.key] = size
-        insort(self._by_age.setdefault(namespace, []), _aged(size))
-        self._least[namespace] = min(size.bytes, self._least.get(namespace, size.bytes))
+        insort(self._by_age, _aged(size))
         self._bytes += size.bytes
 
     def remove(self, key: PolicyKey) -> None:
         """Applies that a policy is gone."""
         self._found = -1, frozenset()
-        if (known := self._policies.pop(key, None)) is None:
-            return
-        ages = self._by_age[key.namespace]
-        del ages[bisect_left(ages, _aged(known))]
-        self._bytes -= known.bytes
-        if not ages:
-            del self._by_age[key.namespace], self._least[key.namespace]
+        if (known := self._policies.pop(key, None)) is not None:
+            del self._by_age[bisect_left(self._by_age, _aged(known))]
+            self._bytes -= known.bytes
 
     def clear(self) -> None:
         """Forgets all policies."""
-        for key in list(self._policies):
-            self.remove(key)
+        self._policies, self._by_age, self._bytes, self._found = {}, [], 0, (-1, frozenset())
 
     def size_of(self, key: PolicyKey) -> int:
         """The bytes of a policy that was put."""
@@ -112,44 +96,29 @@ class VerdictRoom:
         return self._found[1]
 
     def _find(self, room: int) -> frozenset[PolicyKey]:
-        if self._bytes * (SHARE + 1) <= room * SHARE:
+        if self._bytes <= room:
             return frozenset()
-        fitting: set[PolicyKey] = set()
-        of_namespace: Counter[str] = Counter()
-
-        def fits(namespace: str, size: int) -> bool:
-            return of_namespace[namespace] + size <= SHARE * (room - size)
-
-        queue = [(ages[0], namespace, 0) for namespace, ages in self._by_age.items()]
-        heapify(queue)
-        while queue:
-            (_, key), namespace, index = queue[0]
-            size = self._policies[key].bytes
-            if fits(namespace, size):
-                fitting.add(key)
-                of_namespace[namespace] += size
+        left: list[PolicyKey] = []
+        for _, key, size in self._by_age:
+            if size <= room:
                 room -= size
-            ages = self._by_age[namespace]
-            if index + 1 < len(ages) and fits(namespace, self._least[namespace]):
-                heapreplace(queue, (ages[index + 1], namespace, index + 1))
             else:
-                heappop(queue)
-        return frozenset(self._policies.keys() - fitting)
+                left.append(key)
+        return frozenset(left)
 
 
-_Aged = tuple[float, PolicyKey]
+_Aged = tuple[float, PolicyKey, int]
 
 
 def _aged(size: PolicySize) -> _Aged:
-    return size.created or 0.0, size.key
+    return size.created or 0.0, size.key, size.bytes
 
 
 def no_room(size: PolicySize, limit: int) -> Problem:
     """The problem of a policy that is left out of verdicts of at most `limit` bytes."""
     value = f"up to {size.bytes} bytes in the verdict of a node"
     reason = (
-        f"a verdict has at most {limit} bytes, of which those of a namespace leave some to others, and beside the older"
-        " policies no room for this one: it changes no label, and no node counts as violating; filter and prioritize"
-        " use it"
+        f"a verdict has at most {limit} bytes, and beside the older policies no room for this one: it changes no label,"
+        " and no node counts as violating; filter and prioritize use it"
     )
     return Problem(field="spec", value=value, reason=reason, refused=False)

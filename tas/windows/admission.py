@@ -26,10 +26,8 @@ class Admission:
         refused: The statistics that were not admitted by the last call.
     """
 
-    def __init__(self, *, most: int = MAX_NAMES, places: int = PLACES * MAX_NAMES) -> None:
-        """`places`: how many a node has for those that are computed, and that were until an hour ago."""
+    def __init__(self, *, most: int = MAX_NAMES) -> None:
         self._most = most
-        self._places = places
         self._admitted: dict[str, str] = {}  # and the namespace for which each counts
         self._gone: dict[str, tuple[str, float]] = {}  # the same, and until when its samples have a place
         self.refused: frozenset[str] = frozenset()
@@ -63,7 +61,7 @@ class Admission:
         for payer, _ in self._gone.values():
             if payer in shares:
                 shares[payer] -= 1
-        if len(admitted) + len(self._gone) < self._places:
+        if len(admitted) + len(self._gone) < PLACES * self._most:
             admit(names.keys() - held.keys())
         self._admitted = admitted
         self.refused = frozenset(names.keys() - admitted.keys())

@@ -1,17 +1,7 @@
-"""The metrics that policies use, followed on the bus: sources are polled for these only.
-
-An author may name thousands of metrics that nobody measures, and other ones all the time. So each namespace has a fair
-share of those that a source is asked for, as of the statistics that `windows` computes.
-"""
+"""The metrics that policies use, followed on the bus: sources are polled for these only."""
 
 import asyncio
-import time
-from collections import Counter
 from collections.abc import Collection, Mapping
-from math import inf
-from typing import NamedTuple
-
-import structlog
 
 from bus.connection import Bus
 from bus.kinds import POLICY_RECORDS
@@ -19,40 +9,14 @@ from bus.record_kind import Entry
 from bus.records.policies import PolicyRecord
 from bus.records.synced import Synced
 from tas.policy.policy import PolicyKey
-from tas.samples.capacity import SOURCE_LIMIT
 from tas.values.window import window_of
 from tas.verdict.status import MetricUse, metrics_of
 from tas.view.epoch_keys import EpochKeys
-from tas.windows.admission import Admission
 from workers.following.synced import SyncedWatch
-from workers.process.logs import ThrottledLog
 from workers.process.tasks import set_within
-
-log = structlog.get_logger("samples")
 
 WINDOWS = "windows"
 """The source of the statistics that the worker `windows` computes."""
-
-
-MAX_WANTED = SOURCE_LIMIT.pairs * 3 // 4
-"""A source is asked for at most so many metrics, besides those always wanted.
-
-The rest of what a node may have from one source is for those that were asked for until an hour ago.
-"""
-
-MAX_CONSIDERED = 4 * MAX_WANTED
-"""Of the policies of a namespace no more are looked at once they have named so many metrics."""
-
-AGAIN_SECONDS = 60.0
-"""How often it is decided anew which metrics have a place, if there are more: some places may be free."""
-
-
-class _Found(NamedTuple):
-    """What is wanted from a source by policies up to a version, until a monotonic time."""
-
-    version: int
-    until: float
-    metrics: Mapping[str, float]
 
 
 class WantedMetrics:
@@ -81,9 +45,7 @@ class WantedMetrics:
         self._default_stale_after = default_stale_after
         self._always = frozenset(always)
         self._uses: dict[PolicyKey, Mapping[MetricUse, float]] = {}
-        self._found: dict[str, _Found] = {}  # by source
-        self._admissions: dict[str, Admission] = {}
-        self._throttled = ThrottledLog(log, seconds=60.0)
+        self._found: dict[str, Mapping[str, float]] = {}  # by source, until the next change
         self._policy_keys: EpochKeys[PolicyKey] = EpochKeys()
         self._known = asyncio.Event()
         self._changed = asyncio.Event()
@@ -110,48 +72,28 @@ class WantedMetrics:
         unless the source is in `computing`, and the policy does not ask for the source `windows`.
         They are known once `wait_until_known` has returned.
 
-        With each metric the longest time in seconds after which a policy counts its samples as stale. At most
-        `MAX_WANTED` metrics, of which each namespace has a fair share; `windows` shares its statistics itself.
+        With each metric the longest time in seconds after which a policy counts its samples as stale.
         """
-        known = self._found.get(source)
-        if known is None or known.version != self.version or time.monotonic() >= known.until:
-            known = self._found[source] = self._find(source)
-        return known.metrics
+        if source not in self._found:
+            self._found[source] = self._find(source)
+        return self._found[source]
 
-    def _find(self, source: str) -> _Found:
+    def _find(self, source: str) -> dict[str, float]:
         found: dict[str, float] = {}
-        namespaces: dict[str, set[str]] = {}
-        counts: Counter[str] = Counter()
 
-        def want(metric: str, of: str, stale_after: float, namespace: str) -> None:
+        def want(metric: str, of: str, stale_after: float) -> None:
             window = window_of(metric)
             if window is not None and (source not in self._computing or of == WINDOWS) and source != WINDOWS:
                 metric, of = window.metric, "" if of == WINDOWS else of
             if of in ("", source):
                 found[metric] = max(stale_after, found.get(metric, 0.0))
-                payers = namespaces.setdefault(metric, set())
-                counts[namespace] += namespace not in payers
-                payers.add(namespace)
 
         for metric in self._always:
-            want(metric, "", self._default_stale_after, "")
-        for key, uses in self._uses.items():
-            for use, stale_after in uses.items() if counts[key.namespace] < MAX_CONSIDERED else ():
-                want(use.metric, use.source, stale_after, key.namespace)
-        if source == WINDOWS:
-            return _Found(self.version, inf, found)
-        admission = self._admissions.setdefault(source, Admission(most=MAX_WANTED, places=SOURCE_LIMIT.pairs))
-        names = {metric: () if "" in each else each for metric, each in namespaces.items()}
-        admitted = admission.admit(names, time.time())
-        if not admission.refused:
-            return _Found(self.version, inf, found)
-        example = min(admission.refused)
-        self._throttled.warning(
-            "metrics_without_place", source, source=source, count=len(admission.refused), example=example,
-            namespace=min(namespaces[example]), most=MAX_WANTED,
-        )  # fmt: skip
-        metrics = {metric: found[metric] for metric in admitted}
-        return _Found(self.version, time.monotonic() + AGAIN_SECONDS, metrics)
+            want(metric, "", self._default_stale_after)
+        for uses in self._uses.values():
+            for use, stale_after in uses.items():
+                want(use.metric, use.source, stale_after)
+        return found
 
     def namespaces(self, source: str) -> Mapping[str, frozenset[str]]:
         """The namespaces of the policies that read each metric from a source or from any; none if always wanted."""
@@ -201,5 +143,6 @@ class WantedMetrics:
 
     def _notify(self) -> None:
         self.version += 1
+        self._found.clear()
         self._changed.set()
         self._changed = asyncio.Event()

@@ -109,7 +109,7 @@ WORKERS = {
     "events": Start(WORKER | {"workers.events", "workers.following"}, 380),
     "keeper": Start(WORKER | {"workers.keeper"}, 360),
     "machine --node node-1": Start(WORKER | {"psutil", "workers.machine"}, 332),
-    "windows": Start(WORKER | {"fastdigest", "numpy", "workers.following", "workers.windows"}, 475),
+    "windows": Start(WORKER | {"fastdigest", "numpy", "workers.following", "workers.windows"}, 474),
     "extender --listen 127.0.0.1:0": Start(
         WORKER | {"orjson", "workers.extender", "workers.following", "workers.scheduler"}, 412
     ),

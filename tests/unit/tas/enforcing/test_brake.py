@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from tas.enforcing.brake import PATIENCE_SECONDS, RETRY_SECONDS, Brake, BrakeSettings, Permit
-from tas.enforcing.label_rate import Rate
 from tas.policy.policy import BreakerLimits, Policy, PolicyKey
 from tas.verdict.brake import ALL, Breaker
 
@@ -204,19 +203,3 @@ def test_while_a_round_waits_for_verdicts_what_needs_no_admission_may_change(is_
     permit = rounds.permit("n", 0.0, SETS | {"other": None})
     assert permit.is_asked
     assert permit.labels == ({"other"} if is_holding else frozenset())
-
-
-@pytest.mark.parametrize("also_in", ["", "c"])
-def test_the_nodes_of_one_namespace_hold_up_no_first_label_of_another(also_in: str) -> None:
-    """Also if the namespace has a policy of the name of the other one: then the name is an author of its own."""
-    settings = BrakeSettings(policy=None, over_all=None, label_rate=None, label_rate_all=Rate(60, 1))
-    brake = Brake(settings, Records({}))
-    keys = [PolicyKey("c", "many"), PolicyKey("b", "one"), *([PolicyKey(also_in, "one")] if also_in else [])]
-    for key in keys:
-        brake.set_policy(key, msgspec.structs.replace(POLICY, key=key))
-
-    def wait(node: str, policy: str) -> float | None:
-        return brake.permit(node, "7", {}, {policy: "violating"}, 0.0).wait
-
-    assert [wait(f"n{number}", "many") for number in range(5)] == [None, 1.0, 2.0, 3.0, 4.0]
-    assert wait("other", "one") == 1.0

@@ -14,7 +14,7 @@ from tas.policy.policy import Policy, PolicyKey, StrategyType
 from tas.samples.sample import Scrape
 from tas.values.quantity import MAX_QUANTITY, Quantity
 from tas.verdict.evaluation import evaluate_policy
-from tas.verdict.size import NODE_BYTES, SHARE, PolicySize, VerdictRoom, policy_size
+from tas.verdict.size import NODE_BYTES, PolicySize, VerdictRoom, policy_size
 from tas.verdict.verdict import NodeVerdict, PolicyVerdict
 from tests.unit.tas.generators import characters, policies
 
@@ -100,32 +100,27 @@ def left_out(every: Iterable[PolicySize], limit: int) -> frozenset[PolicyKey]:
 
 
 def sizes(*each: tuple[str, float | None, int]) -> list[PolicySize]:
-    """Each policy in a namespace of its own."""
-    return [PolicySize(PolicyKey(f"of-{name}", name), created, size) for name, created, size in each]
+    return [PolicySize(PolicyKey("default", name), created, size) for name, created, size in each]
 
 
 @pytest.mark.parametrize(
     ("each", "left"),
     [
-        ([("a", 1.0, 50), ("b", 2.0, 40)], []),
-        ([("a", 1.0, 50), ("b", 2.0, 41)], ["b"]),
+        ([("a", 1.0, 50), ("b", 2.0, 50)], []),
+        ([("a", 1.0, 50), ("b", 2.0, 51)], ["b"]),
         ([("a", 2.0, 50), ("b", 1.0, 51)], ["a"]),
-        ([("a", 1.0, 80)], []),
-        ([("a", 1.0, 81)], ["a"]),
-        ([("a", 1.0, 60), ("b", 2.0, 60), ("c", 3.0, 30)], ["b"]),
+        ([("a", 1.0, 101)], ["a"]),
+        ([("a", 1.0, 60), ("b", 2.0, 60), ("c", 3.0, 40)], ["b"]),
         ([("b", None, 60), ("a", 1.0, 60)], ["a"]),
         ([("b", 1.0, 60), ("a", 1.0, 60)], ["b"]),
     ],
-    ids=[
-        *("all fit", "the younger", "by age, not by name", "alone", "alone and larger", "a smaller one fits"),
-        *("without a time", "same time"),
-    ],
+    ids=["all fit", "the younger", "by age, not by name", "alone", "a smaller one fits", "without a time", "same time"],
 )
 def test_the_youngest_policies_that_do_not_fit_are_left_out(
     each: list[tuple[str, float | None, int]], left: list[str]
 ) -> None:
     found = left_out(sizes(*each), NODE_BYTES + 100)
-    assert found == {PolicyKey(f"of-{name}", name) for name in left}
+    assert found == {PolicyKey("default", name) for name in left}
     assert left_out(reversed(sizes(*each)), NODE_BYTES + 100) == found
 
 
@@ -136,10 +131,8 @@ history = st.lists(
 
 
 @given(history)
-def test_after_any_history_no_new_policy_displaces_an_older_one_and_no_namespace_takes_all(
-    history: list[PolicySize],
-) -> None:
-    """A size of 0 is a deletion."""
+def test_after_any_history_the_oldest_that_fit_have_room(history: list[PolicySize]) -> None:
+    """As if all had been put in order. A size of 0 is a deletion."""
     room, known = VerdictRoom(), dict[PolicyKey, PolicySize]()
     for each in history:
         known.pop(each.key, None)
@@ -148,40 +141,42 @@ def test_after_any_history_no_new_policy_displaces_an_older_one_and_no_namespace
             room.put(each)
         else:
             room.remove(each.key)
-        expected, rest, taken = set[PolicyKey](), 100, Counter[str]()
+        expected, rest = set[PolicyKey](), 100
         for size in sorted(known.values(), key=lambda each: (each.created or 0.0, each.key)):
-            if taken[size.key.namespace] + size.bytes > SHARE * (rest - size.bytes):
-                expected.add(size.key)
-            else:
-                taken[size.key.namespace] += size.bytes
+            if size.bytes <= rest:
                 rest -= size.bytes
+            else:
+                expected.add(size.key)
         assert room.left_out(NODE_BYTES + 100) == expected
-        assert max(taken.values(), default=0) <= 80
-        assert rest >= 0
+    room.clear()
+    assert not room.left_out(NODE_BYTES)
 
 
-def test_the_author_of_thousands_of_policies_leaves_room_for_one_of_another_namespace() -> None:
-    """And a change costs work for those that fit, however many there are."""
-    rules = [{"metricname": "m", "operator": "Equals", "target": 1}]
-    policy, _ = parse_policy(PolicyKey("bad", "p"), {"strategies": {"deschedule": {"rules": rules}}})
-    size = policy_size(policy, uid="u" * 36, created=None).bytes
-    looks = 0
+def test_a_change_orders_one_policy_however_many_there_are() -> None:
+    comparisons = 0
 
-    class Counted(dict[PolicyKey, PolicySize]):
-        def __getitem__(self, key: PolicyKey) -> PolicySize:
-            nonlocal looks
-            looks += 1
-            return super().__getitem__(key)
+    class Age(float):
+        def __lt__(self, other: float) -> bool:
+            nonlocal comparisons
+            comparisons += 1
+            return float(self) < float(other)
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal comparisons
+            comparisons += 1
+            return float(self) == other
+
+        __hash__ = float.__hash__
 
     room = VerdictRoom()
-    room._policies = Counted()
     for number in range(10_000):
-        room.put(PolicySize(PolicyKey("bad", f"p-{number:05}"), float(number), size))
-    for number in range(100):
-        room.put(PolicySize(PolicyKey("good", f"g-{number}"), 1e6 + number, size))
-    left = room.left_out(1 << 20)
-    assert {each.namespace for each in left} == {"bad"}
-    fitting = 10_100 - len(left)
-    assert 1000 < fitting < 2000
-    assert looks <= fitting + 2
-    assert room.left_out(1 << 20) is left
+        room.put(PolicySize(PolicyKey("bad", f"p-{number:05}"), Age(number + 1), 100))
+    limit = NODE_BYTES + 100 * 1000
+    assert len(room.left_out(limit)) == 9_000
+    comparisons = 0
+    room.put(PolicySize(PolicyKey("bad", "p-00007"), Age(8), 50))
+    room.put(PolicySize(PolicyKey("good", "p"), Age(20_000), 50))
+    left = room.left_out(limit)
+    assert (len(left), PolicyKey("good", "p") in left) == (9_000, False)
+    assert 0 < comparisons < 200
+    assert room.left_out(limit) is left
