@@ -1,7 +1,8 @@
 """What each nats-server says of itself: at its monitoring port, or to a user of the system account."""
 
 import asyncio
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -16,6 +17,10 @@ CONNECTIONS = 200
 """So many connections fit one answer with the JWT of each user, of at most 4 KiB."""
 
 PAGES = 25
+"""So many answers of a server are read."""
+
+ASKS = 2
+"""So often servers are asked that do not answer."""
 
 T = TypeVar("T")
 
@@ -95,8 +100,30 @@ class _Connections(msgspec.Struct):
     connections: list[_Connection] = []
 
 
-class _ConnectionsAnswer(msgspec.Struct):
+class _Failure(msgspec.Struct):
+    description: str = ""
+
+
+class ConnectionsAnswer(msgspec.Struct):
+    """A part of the connections of a server, or why it does not say them."""
+
+    server: _Who
     data: _Connections | None = None
+    error: _Failure | None = None
+
+
+class Connected(NamedTuple):
+    """Who is connected, as far as servers have said it.
+
+    Attributes:
+        jwts: Those of all users who are connected.
+        complete: The ids of the servers that have named all.
+        unknown: By id of each other one, why not.
+    """
+
+    jwts: frozenset[str]
+    complete: frozenset[str]
+    unknown: dict[str, str]
 
 
 class _VarzAnswer(msgspec.Struct):
@@ -122,19 +149,50 @@ async def ask_servers(bus: Bus, account: str, publishers: str) -> list[BusServer
     ]
 
 
-async def connected_jwts(bus: Bus, account: str) -> set[str]:
-    """The JWTs by which users of an account are connected to each server now: of 5,000 connections at most.
+async def ask_connected(bus: Bus, account: str, servers: Collection[str]) -> Connected:
+    """The users of an account who are connected to each server now. `servers` are the ids of those that are to answer.
 
     The user as of `ask_servers`. Raises BusError.
     """
-    found: set[str] = set()
-    for page in range(PAGES):
-        request = {"acc": account, "auth": True, "limit": CONNECTIONS, "offset": page * CONNECTIONS}
-        answers = [each.data for each in await _ask(bus, "CONNZ", request, _ConnectionsAnswer) if each.data is not None]
-        found |= {each.jwt for answer in answers for each in answer.connections if each.jwt}
-        if all(answer.total <= (page + 1) * CONNECTIONS for answer in answers):
+
+    async def ask(offset: int) -> Sequence[ConnectionsAnswer]:
+        request = {"acc": account, "auth": True, "limit": CONNECTIONS, "offset": offset}
+        return await _ask(bus, "CONNZ", request, ConnectionsAnswer)
+
+    return await all_connected(ask, servers)
+
+
+async def all_connected(
+    ask: Callable[[int], Awaitable[Sequence[ConnectionsAnswer]]], servers: Collection[str]
+) -> Connected:
+    """As `ask_connected`; `ask` returns what servers answer, from an offset in their connections."""
+    jwts, complete, unknown = set[str](), set[str](), dict[str, str]()
+    waiting = set(servers)
+    for offset in range(0, PAGES * CONNECTIONS, CONNECTIONS):
+        answers: dict[str, ConnectionsAnswer] = {}
+        for _ in range(ASKS):
+            answers |= {each.server.id: each for each in await ask(offset)}
+            if waiting <= answers.keys():
+                break
+        if offset == 0:
+            waiting |= answers.keys()
+        for server in sorted(waiting):
+            answer = answers.get(server)
+            if answer is None or answer.data is None:
+                why = "" if answer is None or answer.error is None else answer.error.description
+                unknown[server] = f"does not say who is connected: {why or 'no answer'}"
+                continue
+            found = {each.jwt for each in answer.data.connections}
+            jwts |= found - {""}
+            if "" in found:
+                unknown[server] = "does not say by which credentials"
+            elif answer.data.total <= offset + CONNECTIONS:
+                complete.add(server)
+        waiting -= complete | unknown.keys()
+        if not waiting:
             break
-    return found
+    unknown |= dict.fromkeys(waiting, f"has more than {PAGES * CONNECTIONS} connections")
+    return Connected(frozenset(jwts), frozenset(complete), unknown)
 
 
 async def _jwts(bus: Bus, account: str) -> dict[str, str]:

@@ -109,16 +109,16 @@ async def _checked(settings: Settings, folder: OperatorFolder) -> int:
     for user, problem in zip(users, problems, strict=True):
         echo(f"{user.claims.name}: {problem or 'ok'}")
         code |= bool(problem)
-    seen = await look(folder, address.split(","), access, reader=folder.user_file(READER))
+    lists_connected = folder.takes_earlier and not earlier
+    seen = await look(folder, address.split(","), access, reader=folder.user_file(READER), who=lists_connected)
     if any(step.changes for step in folder.steps(now=time.time()) if step.path.name == AUTH):
         echo(f"{AUTH}: does not have the rights and limits of this version: tas bus init {folder.path}")
         code = 1
-    if folder.takes_earlier and not earlier:
-        try:
-            connections = await earlier_connections(folder, address, access)
-            still = f"still connected by such: {some(connections)}: give them their new files. " if connections else ""
-        except (BusError, ValueError) as error:
-            still = f"who is connected by such is not known: {error}. "
+    if lists_connected:
+        names, unknown = earlier_connections(folder, seen)
+        still = f"still connected by such: {some(names)}: give them their new files. " if names else ""
+        if unknown:
+            still += f"who {'else ' if names else ''}is connected by such is not known: {'; '.join(unknown)}. "
         echo(
             f"{AUTH}: servers take credentials of an earlier version, too, and no user in {folder.path} has such: "
             f"{still}When each program has its new ones: tas bus init {folder.path} --refuse-earlier"

@@ -2,7 +2,7 @@
 
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from bus.errors import BusError
 from bus.rights.access import Access
 from bus.rights.jwt import claims_of, is_same_but_for_time
 from bus.rights.operator import user_claims
-from bus.servers import BusServer, ask_servers, connected_jwts
+from bus.servers import ASKS, BusServer, Connected, ask_connected, ask_servers
 from cli.rights.connecting import asked, connected
 from cli.rights.folder import AUTH, OperatorFolder, User
 from tas.diagnosis.bus import BusFacts, oldest
@@ -24,9 +24,6 @@ from tas.values.nouns import counted
 
 LOOKER = "tas-check"
 """The user of the system account that asks the servers. Its credentials are deleted at once."""
-
-ASKS = 2
-"""So often servers are asked that do not answer."""
 
 PUBLISHER = "publisher"
 """The role by which it connects in the account of publishers; without a source it may publish nothing."""
@@ -41,14 +38,18 @@ class Seen(NamedTuple):
     Attributes:
         servers: Itself, and each server that it reaches; empty if it does not answer.
         error: Why it does not answer.
+        connected: Who is connected to these servers, if that was asked.
     """
 
     servers: Sequence[BusServer]
     error: str = ""
+    connected: Connected | None = None
 
 
-async def look(folder: OperatorFolder, addresses: Iterable[str], access: Access, *, reader: Path) -> dict[str, Seen]:
-    """Asks the server of each address about itself, and about those that it reaches."""
+async def look(
+    folder: OperatorFolder, addresses: Iterable[str], access: Access, *, reader: Path, who: bool = False
+) -> dict[str, Seen]:
+    """Asks the server of each address about itself, and about those that it reaches; `who`: also who is connected."""
     found: dict[str, Seen] = {}
     with tempfile.TemporaryDirectory() as private:
         file = Path(private) / f"{LOOKER}.creds"
@@ -63,33 +64,19 @@ async def look(folder: OperatorFolder, addresses: Iterable[str], access: Access,
                 pass
             file.write_text(folder.keys.looker(LOOKER, now=now, expires=now + LOOK_SECONDS))
             try:
-                servers = await asked(
+                found[shown] = await asked(
                     address,
                     replace(access, credentials=file),
-                    partial(_asked, account=folder.keys.account.public, publishers=folder.keys.publishers.public),
+                    partial(
+                        _asked, account=folder.keys.account.public, publishers=folder.keys.publishers.public, who=who
+                    ),
                 )
-                found[shown] = Seen(servers, "" if servers else "not to users of the system account of DIR")
             except BusError as error:
                 found[shown] = Seen((), str(error))
     return found
 
 
-async def earlier_connections(folder: OperatorFolder, address: str, access: Access) -> list[str]:
-    """The names of the users who are connected by credentials of an earlier version now. Raises BusError."""
-    with tempfile.TemporaryDirectory() as private:
-        file = Path(private) / f"{LOOKER}.creds"
-        file.touch(0o600)
-        now = time.time()
-        file.write_text(folder.keys.looker(LOOKER, now=now, expires=now + LOOK_SECONDS))
-        question = partial(connected_jwts, account=folder.keys.account.public)
-        jwts = await asked(address, replace(access, credentials=file), question)
-    roles = folder.roles_by_key
-    claims = [user_claims(jwt) for jwt in jwts]
-    users = [User(file=file, claims=each, role=roles.get(each.issuer, "")) for each in claims]
-    return sorted({each.claims.name for each in users if folder.is_earlier(each)})
-
-
-async def _asked(bus: Bus, account: str, publishers: str) -> list[BusServer]:
+async def _asked(bus: Bus, account: str, publishers: str, *, who: bool) -> Seen:
     """What the servers answer; asked again while one is missing or says too little: it may be slow. Raises BusError."""
     found: dict[str, BusServer] = {}
     for _ in range(ASKS):
@@ -99,7 +86,38 @@ async def _asked(bus: Bus, account: str, publishers: str) -> list[BusServer]:
         size = max((each.about.jetstream.meta.cluster_size for each in found.values()), default=0)
         if 0 < size <= len(found) and all(each.account and each.publishers for each in found.values()):
             break
-    return list(found.values())
+    if not found:
+        return Seen((), "not to users of the system account of DIR")
+    return Seen(list(found.values()), connected=await _connected_to(bus, account, found.keys()) if who else None)
+
+
+async def _connected_to(bus: Bus, account: str, servers: Collection[str]) -> Connected:
+    try:
+        return await ask_connected(bus, account, servers)
+    except BusError as error:  # what else the servers say counts
+        return Connected(frozenset(), frozenset(), dict.fromkeys(servers, f"does not say who is connected: {error}"))
+
+
+def earlier_connections(folder: OperatorFolder, seen: Mapping[str, Seen]) -> tuple[list[str], list[str]]:
+    """The names of users who are connected by credentials of an earlier version, and why others may be, too."""
+    answers = [each.connected for each in seen.values() if each.connected is not None]
+    complete = {server for each in answers for server in each.complete}
+    reasons = {server: reason for each in answers for server, reason in each.unknown.items()}
+    names = {each.about.server_id: each.about.server_name for each in servers_of(seen)}
+    unknown = [f"{names.get(server, server)} {reasons[server]}" for server in sorted(reasons.keys() - complete)]
+    if absent_of(seen):
+        unknown.append("not each server answers")
+    roles, users, unreadable = folder.roles_by_key, list[User](), 0
+    for jwt in {jwt for each in answers for jwt in each.jwts}:
+        try:
+            claims = user_claims(jwt)
+        except ValueError:
+            unreadable += 1
+        else:
+            users.append(User(file=folder.user_file(claims.name), claims=claims, role=roles.get(claims.issuer, "")))
+    if unreadable:
+        unknown.append(f"the credentials of {counted(unreadable, 'connection')} cannot be read")
+    return sorted({each.claims.name for each in users if folder.is_earlier(each)}), unknown
 
 
 def servers_of(seen: Mapping[str, Seen]) -> list[BusServer]:

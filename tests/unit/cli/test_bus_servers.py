@@ -1,13 +1,17 @@
 """What `tas bus check` says about the servers of a closed bus."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 import pytest
 
+from bus.rights.credentials import parse_credentials
 from bus.rights.operator import Keys, jwt_in
-from bus.servers import BusServer, Cluster, Config, JetStream, Meta, Varz
-from cli.rights.servers import Seen, absent_of, problem_of, servers_of, with_servers
+from bus.rights.roles import tags_of
+from bus.servers import BusServer, Cluster, Config, Connected, JetStream, Meta, Varz
+from cli.rights.folder import OperatorFolder
+from cli.rights.servers import Seen, absent_of, earlier_connections, problem_of, servers_of, with_servers
 from tas.diagnosis.bus import BusFacts
 from tas.diagnosis.finding import Missing
 from workers.roles import ROLES
@@ -104,3 +108,40 @@ def test_what_is_known_only_of_all_servers_needs_the_answer_of_each() -> None:
     assert isinstance(with_servers(facts, {"a": Seen((), "refused")}).sync, Missing)
     # Who does not sync is known without the answers of the others.
     assert with_servers(facts, {"a": Seen([server("n0", syncs=False), server("n1")])}).sync is False
+
+
+def evaluate_jwt(name: str, *, is_earlier: bool) -> str:
+    """That of a user of `evaluate`; of an earlier version without the names of its consumers."""
+    tags = () if is_earlier else tags_of(ROLES["evaluate"], name)
+    return parse_credentials(KEYS.credentials("evaluate", name, tags=tags, now=100.0).encode(), name).jwt
+
+
+OLD, NEW = evaluate_jwt("old", is_earlier=True), evaluate_jwt("new", is_earlier=False)
+NO_ANSWER = "does not say who is connected: no answer"
+
+
+def said(*names: str, jwts: Sequence[str] = (NEW,), unknown: Mapping[str, str] | None = None) -> Seen:
+    """What servers say at an address, all of it but of those in `unknown`."""
+    missing = dict(unknown or {})
+    found = Connected(frozenset(jwts), frozenset(each.upper() for each in names) - missing.keys(), missing)
+    return Seen([server(each, size=2) for each in names], connected=found)
+
+
+@pytest.mark.parametrize(
+    ("seen", "names", "unknown"),
+    [
+        ([said("n0", "n1")], [], []),
+        ([said("n0", "n1", jwts=[OLD, NEW])], ["old"], []),
+        ([said("n0", "n1", jwts=[OLD], unknown={"N1": NO_ANSWER})], ["old"], [f"n1 {NO_ANSWER}"]),
+        ([said("n0", "n1", unknown={"N1": NO_ANSWER}), said("n0", "n1", jwts=[OLD])], ["old"], []),
+        ([said("n0")], [], ["not each server answers"]),
+        ([Seen((), "refused")], [], ["not each server answers"]),
+        ([said("n0", "n1", jwts=[OLD, "x"])], ["old"], ["the credentials of 1 connection cannot be read"]),
+    ],
+    ids=["nobody", "somebody", "one is silent", "known at another address", "one is missing", "none", "unreadable"],
+)
+def test_nobody_is_connected_by_earlier_credentials_only_if_each_server_has_said_so(
+    seen: list[Seen], names: list[str], unknown: list[str]
+) -> None:
+    folder = OperatorFolder(path=Path("operator"), keys=KEYS, found=True, cluster_password="x")
+    assert earlier_connections(folder, {str(number): each for number, each in enumerate(seen)}) == (names, unknown)
