@@ -30,7 +30,10 @@ FORBIDDEN_SECONDS = 3600.0
 """So long nothing is compared if the right to read the states of sources is missing: each attempt is in the log."""
 
 SHARE = 20
-"""The pause is at least so many times as long as the check: two sources of 5,000 nodes with 20 metrics take 1.5 s."""
+"""The pause is so many times as long as the check: two sources of 5,000 nodes with 20 metrics take 1.5 s."""
+
+LONGEST_PAUSE_SECONDS = 120.0
+"""Tens of thousands of policies make a check long, as do the other tasks that run between its pieces."""
 
 AT_ONCE = 10
 """So many nodes are looked at in one piece, of which each has all its metrics: the event loop has other work."""
@@ -75,7 +78,7 @@ class ComparedSources(Collector):
                 continue
             except BusError:  # which the connection reports
                 self.found = {}
-            pause = max(CHECK_SECONDS, SHARE * (time.monotonic() - began))
+            pause = min(max(CHECK_SECONDS, SHARE * (time.monotonic() - began)), LONGEST_PAUSE_SECONDS)
 
     async def _compared(self) -> Mapping[str, Compared]:
         view = self._followed.view

@@ -1,5 +1,6 @@
 """How much of the comparison of sources the event loop does in one piece."""
 
+import asyncio
 import sys
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,7 +15,15 @@ from tas.samples.sample import Scrape
 from tas.values.quantity import parse_quantity
 from tas.view.view import View
 from workers.evaluate import compared_sources
-from workers.evaluate.compared_sources import AT_ONCE, POLICIES_AT_ONCE, Compared, ComparedSources
+from workers.evaluate.compared_sources import (
+    AT_ONCE,
+    CHECK_SECONDS,
+    LONGEST_PAUSE_SECONDS,
+    POLICIES_AT_ONCE,
+    SHARE,
+    Compared,
+    ComparedSources,
+)
 
 NOW = 1000.0
 METRICS = [f"m{number}" for number in range(8)]
@@ -67,3 +76,29 @@ def test_four_times_the_nodes_or_policies_are_compared_in_more_pieces_and_not_in
     monkeypatch.setattr(compared_sources, "time", SimpleNamespace(time=lambda: NOW))
     assert largest_piece(8 * AT_ONCE) <= 1.2 * largest_piece(2 * AT_ONCE)
     assert largest_piece(1, 80 * POLICIES_AT_ONCE) <= 1.2 * largest_piece(1, 20 * POLICIES_AT_ONCE)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "pause"), [(0.1, CHECK_SECONDS), (2.0, 2.0 * SHARE), (1000.0, LONGEST_PAUSE_SECONDS)]
+)
+async def test_a_long_check_makes_the_pause_longer_up_to_a_bound(
+    seconds: float, pause: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, pauses = 0.0, list[float]()
+
+    async def compared(_: ComparedSources) -> dict[str, Compared]:
+        nonlocal now
+        now += seconds
+        return {}
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(ComparedSources, "_compared", compared)
+    monkeypatch.setattr(compared_sources, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(compared_sources, "asyncio", SimpleNamespace(sleep=sleep))
+    with pytest.raises(asyncio.CancelledError):
+        await ComparedSources(cast("Any", None), cast("Any", None), registry=CollectorRegistry()).run()
+    assert pauses == [CHECK_SECONDS, pause]
