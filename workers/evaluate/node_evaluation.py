@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from heapq import nsmallest
 from math import inf
 
 import structlog
@@ -50,6 +49,7 @@ from workers.following.followed_view import FollowedView
 from workers.following.next_call import NextCall
 from workers.following.node_samples import NodeSamplesReads
 from workers.following.records import Records, Stored, Write
+from workers.process.logs import ThrottledLog
 
 REACH_SECONDS = 0.5
 """How long the view may need. Longer, a read of the node is faster than the watch."""
@@ -84,8 +84,8 @@ log = structlog.get_logger("evaluate")
 POLICY_BATCH = 20
 """After so many policies other tasks may run: an extender may answer requests in the same process."""
 
-MAX_LOGGED = 10
-"""Of so many policies that are left out at once each has a line."""
+LOG_SECONDS = 60.0
+"""Of the policies of a namespace that are left out, one has a line in this time: an author may have thousands."""
 
 BEHIND_SECONDS = 0.5
 """After so long, a stored verdict that is newer than what this replica knows is compared with the server."""
@@ -133,6 +133,7 @@ class NodeEvaluation:
         self.unmet = UnmetLabels()
         self.left_out: frozenset[PolicyKey] = frozenset()
         self._room = VerdictRoom()
+        self._throttled = ThrottledLog(log, seconds=LOG_SECONDS)
         self._uids: dict[PolicyKey, str] = {}
         self._bus = bus
         self._followed = followed
@@ -165,11 +166,17 @@ class NodeEvaluation:
         before, self.left_out = self.left_out, self._room.left_out(limit)
         if self.left_out is before:
             return frozenset()
-        new = self.left_out - before
-        for key in nsmallest(MAX_LOGGED, new):
-            size, more = self._room.size_of(key), max(0, len(new) - MAX_LOGGED)
-            log.warning("policy_left_out", policy=str(key), bytes=size, limit=limit, more=more)
+        self._log_left_out(self.left_out - before, limit)
         return self.left_out ^ before
+
+    def _log_left_out(self, new: Collection[PolicyKey], limit: int) -> None:
+        of_namespaces: dict[str, list[PolicyKey]] = {}
+        for key in new:
+            of_namespaces.setdefault(key.namespace, []).append(key)
+        for namespace, keys in sorted(of_namespaces.items()):
+            size, more = self._room.size_of(first := min(keys)), len(keys) - 1
+            fields = {"policy": str(first), "bytes": size, "limit": limit, "more": more}
+            self._throttled.warning("policy_left_out", namespace, **fields)
 
     def note_unmet(self, node: str, key: PolicyKey, *, missed: bool) -> None:
         """Notes which labels of a policy with `clearFor` have rules that are not met now; `missed` as `UnmetLabels`."""
