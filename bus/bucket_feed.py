@@ -33,7 +33,7 @@ WATCHDOG_BEATS = 5
 """After so many heartbeats (5 s) the last applied sequence is compared with the stream."""
 
 SUSPICIOUS_BEATS = 2
-"""After so many it is compared again, once the stream was ahead: most often an entry was just on its way."""
+"""After so many the sequence is compared again, if the stream was ahead (mostly an entry is on its way) or silent."""
 
 AWAY_SECONDS = FORGET_SECONDS / 2
 """After so long without its feed, or without running, a watch reads the bucket again: tombstones may be purged."""
@@ -299,8 +299,9 @@ class BucketFeed:
     async def _keep(self, feed: Feed) -> None:
         """Compares the feed with the stream until it no longer serves all; raises a BusError if it is behind."""
         stuck_at: int | None = None
+        beats = WATCHDOG_BEATS
         while True:
-            for _ in range(WATCHDOG_BEATS if stuck_at is None else SUSPICIOUS_BEATS):
+            for _ in range(beats):
                 self._present.note()
                 if self._present.was_away:
                     raise UnavailableError(f"{self._bucket.stream}: this process did not run for a long time")
@@ -313,12 +314,12 @@ class BucketFeed:
                 if applied < last and self._keys != ALL_KEYS:
                     last = max([await self.bus.last_revision(self._bucket, keys) for keys in sorted(self._keys)])
             except UnavailableError:
-                self._last_sequence = None
+                self._last_sequence, beats = None, SUSPICIOUS_BEATS
                 continue  # `feed.beat` detects the end of the feed
             self._last_sequence = last
             if applied == stuck_at:
                 raise UnavailableError(f"{self._bucket.stream} is at sequence {last}, the watch still at {applied}")
-            stuck_at = applied if applied < last else None
+            stuck_at, beats = (applied, SUSPICIOUS_BEATS) if applied < last else (None, WATCHDOG_BEATS)
 
 
 def _is_invalid(kind: RecordKind[Any, Any], key: str) -> bool:

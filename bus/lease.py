@@ -30,11 +30,11 @@ LEASE_SECONDS = 5
 SAFETY = 0.9
 """The fraction of its TTL after which a lease counts as lost, since two clocks can differ in speed."""
 
-RENEWALS_PER_TTL = 2
-"""How often a lease is renewed within its TTL."""
+RENEWALS_PER_TTL = 3
+"""How often a lease is renewed within its TTL: a bus or a process may stand still for half of it."""
 
 ATTEMPTS_PER_TTL = 6
-"""How often that is tried while it fails, so that one answer, or a connection, can be lost."""
+"""How often that is tried while it fails, so that a connection can be lost."""
 
 CHECKS_PER_TTL = 4
 """How often a standby checks the lease within its TTL; at least once a second."""

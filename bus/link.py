@@ -387,11 +387,14 @@ class Link:
                 draining.result()
 
     def next_beat(self) -> asyncio.Future[None]:
-        """Done at the next tick of `BEAT_SECONDS`, or when the link is lost: one timer for all who wait together."""
+        """Done half a beat from now at the earliest, or when the link is lost: one timer for all who wait together.
+
+        Two beats without a message end a subscription, so they must be longer than a heartbeat apart.
+        """
         if self._beat.done() and not self.lost.is_set():
             loop = asyncio.get_running_loop()
             self._beat = loop.create_future()
-            loop.call_later(until_tick(loop.time(), BEAT_SECONDS), self._end_beat)
+            loop.call_later(until_tick(loop.time(), BEAT_SECONDS, near=0.5), self._end_beat)
         return self._beat
 
     def _end_beat(self) -> None:

@@ -1,4 +1,4 @@
-"""When loops look that look every so often: those of one process do it together, so that it wakes up once."""
+"""The moments at which the loops of a process do what they do at intervals: all together, so it wakes up once."""
 
 import asyncio
 import random
@@ -9,10 +9,10 @@ _NEAR = 0.1
 """A tick that is nearer than this part of the time between two is left out: a timer may end a little early."""
 
 
-def until_tick(now: float, seconds: float) -> float:
+def until_tick(now: float, seconds: float, *, near: float = _NEAR) -> float:
     """How long after `now`, by the clock of the event loop, the next tick is; ticks are `seconds` apart."""
     rest = seconds - (now + _PHASE) % seconds
-    return rest if rest > seconds * _NEAR else rest + seconds
+    return rest if rest > seconds * near else rest + seconds
 
 
 async def tick(seconds: float) -> None:

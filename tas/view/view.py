@@ -300,8 +300,9 @@ class View:
             dontschedule = StrategyIndex(policy, strategy, indices[StrategyType.DONTSCHEDULE])
             for index in dict.fromkeys(dontschedule.indices):
                 index.add_dependent(dontschedule)
-                if strategy.keeps and index.keep_counts[strategy.keep_for] == 1:
-                    self._keep_index(index, now)
+            if strategy.keeps:
+                new = [each for each in dict.fromkeys(dontschedule.indices) if each.keep_counts[strategy.keep_for] == 1]
+                self._keep_indices(new, now)
             dontschedule.fill(self._labels, now)
         self._policies[policy.key] = PolicyIndex(policy, dontschedule, indices.get(StrategyType.SCHEDULEONMETRIC))
         if self._policies[policy.key].costed:
@@ -420,24 +421,37 @@ class View:
                 index.values.update((node, value) for node, value in fresh.items() if node not in elsewhere)
                 self._table_deadlines.set(key, min(due, self._table_deadlines.when(key) or inf))
 
-    def _keep_index(self, index: MetricIndex, now: float) -> None:
-        """Looks up the kept values of an index, after a strategy has come that keeps values for another time."""
-        metric, source, _ = index.key
-        shared = self._tables.shared(metric)
-        for node in self._samples.keys() | shared:
-            scrape = newest(self.samples(node), metric, source)
+    def _keep_indices(self, indices: Collection[MetricIndex], now: float) -> None:
+        """Looks up the kept values of indices, after a strategy has come that keeps values for another time."""
+        several = {index: self._tables.shared(index.key.metric) for index in indices}
+        for node in self._samples.keys() | frozenset[str]().union(*several.values()) if several else ():
+            self._keep_node(node, several, now)
+        for index, shared in several.items():
+            for key in self._tables.with_metric(index.key.metric):
+                if index.concerns(key):
+                    self._keep_table(key, index, self._samples.keys() | shared, now)
+
+    def _keep_node(self, node: str, several: Mapping[MetricIndex, Collection[str]], now: float) -> None:
+        """For each index the nodes that have its metric in several tables: of others only own samples are looked up."""
+        samples, is_own = self.samples(node), node in self._samples
+        for index, shared in several.items():
+            metric, source, _ = index.key
+            scrape = newest(samples, metric, source) if is_own or node in shared else None
             if scrape is not None and node not in index.values:
                 kept = index.keep(scrape.metrics[metric], scrape.time, self.kept_from(node), now)
                 index.set_kept(node, kept)
                 if kept is not None:
                     self._set_deadline_at_latest(node, kept.until)
-        for key in self._tables.with_metric(metric):
-            table = self._tables.get(key)
-            if table is not None and index.concerns(key):
-                for node, kept in self._kept_values(index, table.nodes, table.columns[metric], now, fresh=0).items():
-                    if kept is not None and node not in self._samples and node not in shared:
-                        index.set_kept(node, kept)
-                        self._table_deadlines.set(key, min(kept.until, self._table_deadlines.when(key) or inf))
+
+    def _keep_table(self, key: TableKey, index: MetricIndex, elsewhere: Collection[str], now: float) -> None:
+        """The same for the nodes of a table, without those that have values elsewhere, too."""
+        table = self._tables.get(key)
+        assert table is not None
+        column = table.columns[index.key.metric]
+        for node, kept in self._kept_values(index, table.nodes, column, now, fresh=0).items():
+            if kept is not None and node not in elsewhere:
+                index.set_kept(node, kept)
+                self._table_deadlines.set(key, min(kept.until, self._table_deadlines.when(key) or inf))
 
     def _kept_values(
         self, index: MetricIndex, nodes: Sequence[str], column: Column, now: float, *, fresh: int

@@ -188,7 +188,7 @@ class FollowedView:
                 self._on_change()
             self._changed.clear()
             next_stale = self.view.next_deadline()
-            wait = IDLE_SECONDS if next_stale is None else min(IDLE_SECONDS, next_stale - now)
+            wait = IDLE_SECONDS if next_stale is None else min(IDLE_SECONDS, next_stale - time.time())
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(wait, LEAST_ADVANCE_SECONDS)):
                     await self._changed.wait()

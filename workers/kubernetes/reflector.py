@@ -145,7 +145,7 @@ class Consumer(Generic[T]):
         self._wanted.set()
 
     def relist_later(self) -> None:
-        """Requests a complete list that costs little: no sooner than `ADMISSION_SECONDS` after the last of these."""
+        """Requests a complete list, at least `ADMISSION_SECONDS` after the last list that was requested so."""
         if self._later is None:
             loop = asyncio.get_running_loop()
             self._later_at = max(loop.time(), self._later_at + ADMISSION_SECONDS)
@@ -178,7 +178,7 @@ class Consumer(Generic[T]):
         self._during = []
         if self._later is not None:
             self._later.cancel()
-            self._later = None
+            self._later, self._later_at = None, asyncio.get_running_loop().time()
 
     def drop_list(self) -> None:
         """The list has failed: it is still needed."""

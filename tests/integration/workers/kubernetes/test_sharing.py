@@ -199,6 +199,13 @@ async def test_a_list_that_may_wait_is_requested_once_at_a_time(
         first.consumer.relist()
         await eventually(lambda: first.lists == 3)
         assert timer.cancelled(), "the list came before"
+        for lists in (4, 5):
+            first.consumer.relist_later()
+            first.consumer.relist()
+            await eventually(lambda lists=lists: first.lists == lists)  # type: ignore[misc]
+        first.consumer.relist_later()
+        assert (timer := first.consumer._later) is not None
+        assert timer.when() <= asyncio.get_running_loop().time() + ADMISSION_SECONDS, "however many came before"
         assert second.lists == 1
 
 

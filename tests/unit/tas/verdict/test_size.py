@@ -1,6 +1,5 @@
 """The policies for which a verdict has room."""
 
-from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 

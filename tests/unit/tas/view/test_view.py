@@ -1200,8 +1200,9 @@ def test_the_time_of_edits_grows_with_the_rules_and_not_with_their_square(verdic
     assert grows_linearly(edited, 1600)
 
 
-def test_a_new_policy_looks_at_each_node_once_whatever_the_number_of_its_metrics(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("strategy", "most"), [("scheduleonmetric", 10), ("dontschedule", 20)])
+def test_a_new_policy_looks_at_each_node_once_or_twice_whatever_the_number_of_its_metrics(
+    monkeypatch: pytest.MonkeyPatch, strategy: str, most: int
 ) -> None:
     """A look puts the samples of a node together, of all tables: 64 metrics cost 64 of them for each node."""
     view, looks = View(verdicts=True), 0
@@ -1216,5 +1217,5 @@ def test_a_new_policy_looks_at_each_node_once_whatever_the_number_of_its_metrics
 
     monkeypatch.setattr(View, "samples", counted)
     rules = [{"metricname": f"m{number}", "operator": "GreaterThan", "target": 1} for number in range(64)]
-    view.set_policy(policy_of({"strategies": {"scheduleonmetric": {"rules": rules}}}), 1000.0)
-    assert looks == 10
+    view.set_policy(policy_of({"strategies": {strategy: {"rules": rules}}}), 1000.0)
+    assert looks == most
