@@ -26,14 +26,14 @@ FROM_THE_START = (200, 500, 503, 504)
 
 
 BY_PATH = {
-    "rejected": "Nodes rejected by filter.",
-    "unknown_passed": "Nodes that filter passed with an unknown metric.",
-    "unknown_rejected": "Nodes that filter rejected for an unknown metric.",
-    "kept_rejected": "Nodes that filter rejected by last known values.",
-    "unknown_scored": "Nodes that prioritize scored with an unknown metric.",
-    "pod_cost_answers": "Answers of prioritize that count costs of pods.",
+    "tas_extender_rejected": "Nodes rejected by filter.",
+    "tas_extender_unknown_passed": "Nodes that filter passed with an unknown metric.",
+    "tas_extender_unknown_rejected": "Nodes that filter rejected for an unknown metric.",
+    "tas_extender_kept_rejected": "Nodes that filter rejected by last known values.",
+    "tas_extender_unknown_scored": "Nodes that prioritize scored with an unknown metric.",
+    "tas_extender_pod_cost_answers": "Answers of prioritize that count costs of pods.",
 }
-"""Counters by path alone: the end of their names, and their texts."""
+"""Counters by path alone."""
 
 
 class _VerbCounts:
@@ -84,13 +84,13 @@ class ExtenderMetrics(Collector):
         counts.candidates += answer.candidates
         of_path = self._by_path[path]
         if verb == "filter" and not answer.error:
-            of_path["rejected"] += answer.candidates - answer.passed
-            of_path["unknown_passed"] += answer.unknown
-            of_path["unknown_rejected"] += answer.unknown_rejected
-            of_path["kept_rejected"] += answer.kept_rejected
+            of_path["tas_extender_rejected"] += answer.candidates - answer.passed
+            of_path["tas_extender_unknown_passed"] += answer.unknown
+            of_path["tas_extender_unknown_rejected"] += answer.unknown_rejected
+            of_path["tas_extender_kept_rejected"] += answer.kept_rejected
         if verb == "prioritize" and not answer.error:
-            of_path["unknown_scored"] += answer.unknown
-        of_path["pod_cost_answers"] += answer.costed > 0
+            of_path["tas_extender_unknown_scored"] += answer.unknown
+        of_path["tas_extender_pod_cost_answers"] += answer.costed > 0
 
     def collect(self) -> Iterator[Metric]:
         """The current metrics."""
@@ -127,7 +127,7 @@ class ExtenderMetrics(Collector):
             requests.add_metric(["", "", str(code)], count)
         yield from (requests, seconds, decisions, candidates, last)
         for name, text in BY_PATH.items():
-            counter = CounterMetricFamily(f"tas_extender_{name}", text, labels=["path"])
+            counter = CounterMetricFamily(name, text, labels=["path"])
             for path, counts_of_path in self._by_path.items():
                 counter.add_metric([path], counts_of_path[name])
             yield counter

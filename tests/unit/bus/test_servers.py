@@ -73,7 +73,7 @@ async def test_each_page_of_each_server_counts() -> None:
 )
 async def test_what_a_server_has_not_said_is_not_known(pages: Sequence[Sequence[dict[str, Any]]], reason: str) -> None:
     found, offsets = await connected(["a", "b"], pages)
-    assert (found.complete, found.unknown) == ({"a"}, {"b": reason})
+    assert (found.complete, found.unknown) == (frozenset({"a"}), {"b": reason})
     assert len(offsets) <= PAGES
     assert found.jwts <= {"1"}
 

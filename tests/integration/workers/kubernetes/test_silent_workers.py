@@ -5,13 +5,13 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from lab.sandbox import Sandbox
 from tas.enforcing.brake import BrakeSettings
 from tests.integration.servers import Server, eventually
 from tests.integration.workers.running import running
 from tests.integration.workers.whole_process import NumberedContext, settings_of_all
 from tests.kubernetes.admin import Admin
 from tests.kubernetes.world import deschedule
+from tests.sandbox import Sandbox
 from workers.runtime import WithConcerns
 
 NAMES = ("watch", "labels", "marks", "resources", "inventory", "evictions")
