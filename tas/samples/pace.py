@@ -29,8 +29,8 @@ LATE_SECONDS = 15.0
 """A new value may take so much longer than the pace, or twice as long as the pace: one failed scrape is not late."""
 
 MAX_LATE = 20
-"""Of so many metrics it is said that they are late: those whose source has others that come, then the oldest of
-each source."""
+"""Of so many metrics it is said that they are late: first one of each source, then those whose source has others that
+come."""
 
 
 class LateMetric(msgspec.Struct, frozen=True):
@@ -99,19 +99,19 @@ class Paces:
         self._paces: dict[Series, Pace] = {}
 
     def late(
-        self, newest: Mapping[Series, Newest], stale_after: Mapping[Series, float], now: float
+        self, newest: Mapping[Series, Newest], stale_after: Mapping[Series, float], now: float, *, since: float = -inf
     ) -> list[LateMetric]:
         """The metrics that come late at `now`, at most `MAX_LATE`, the oldest first.
 
         `stale_after` has the metrics that policies read, each with the longest time in seconds after which its samples
-        are stale; `newest` those of them that have a value.
+        are stale; `newest` those of them that have a value. Before `since` no value could come: that was no lateness.
         """
         # What has no value any more has no pace: if it comes back, it may come in another one.
         self._paces = {series: self._paces.get(series, Pace()) for series in newest.keys() & stale_after.keys()}
         late: dict[Series, Pace] = {}
         for series, pace in self._paces.items():
             pace.note(newest[series].measured, stale_after[series])
-            if pace.is_late(now - newest[series].measured, stale_after[series]):
+            if pace.is_late(now - max(newest[series].measured, since), stale_after[series]):
                 late[series] = pace
         fresh = {newest[series].source for series in self._paces.keys() - late.keys()}
         return _bounded(
@@ -132,14 +132,15 @@ def newest_late(found: Iterable[LateMetric]) -> list[LateMetric]:
 
 def _bounded(late: Iterable[LateMetric]) -> list[LateMetric]:
     found = {(each.metric, each.source): each for each in late}  # a rule may name the source, and another one not
-    oldest: dict[str, LateMetric] = {}
+    first: dict[str, LateMetric] = {}
     for each in sorted(found.values(), key=_age):
-        oldest.setdefault(each.source, each)
-    # A source that gives nothing at all may have many metrics, and hides none of another source.
+        if each.others_come:
+            first.setdefault(each.source, each)
+        else:
+            first[each.source] = each  # how old the newest value is of a source of which nothing comes
+    # A source may have many metrics, and hides none of another source.
     kept = nsmallest(
-        MAX_LATE,
-        found.values(),
-        key=lambda each: (not each.others_come, each is not oldest[each.source], *_age(each)),
+        MAX_LATE, found.values(), key=lambda each: (each is not first[each.source], not each.others_come, *_age(each))
     )
     return sorted(kept, key=_age)
 

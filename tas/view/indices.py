@@ -7,6 +7,7 @@ values are fresh, it has none, and they cost nothing.
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from tas.policy.policy import LogicalOperator, Operator, Policy, PolicyKey, Rule, Strategy, StrategyType
@@ -15,6 +16,9 @@ from tas.samples.freshness import kept_until
 from tas.samples.table import TableKey
 from tas.values.quantity import Quantity
 from tas.verdict.verdict import VERDICT_STRATEGIES
+
+OLDEST_OF = 20
+"""Of so many nodes the oldest kept value is looked for: they are looked at whenever metrics are asked for."""
 
 
 class MetricKey(NamedTuple):
@@ -232,9 +236,13 @@ class StrategyIndex:
         return [index.values.get(node, self._kept_value(index, node, now)) for index in self.indices]
 
     def oldest_kept(self, now: float) -> float | None:
-        """When the oldest value was measured that is kept of a node which only kept values reject; None without any."""
+        """When the oldest value was measured that is kept of a node which only kept values reject; None without any.
+
+        Of `OLDEST_OF` nodes: those that have been rejected so for longest, but for edits.
+        """
         since = now - self.strategy.keep_for
-        found = (kept.time for index in self.indices for node in self.kept if (kept := index.kept.get(node)))
+        nodes = [*islice(self.kept, OLDEST_OF)]
+        found = (kept.time for index in self.indices for node in nodes if (kept := index.kept.get(node)))
         return min((time for time in found if time > since), default=None)
 
     def _kept_value(self, index: MetricIndex, node: str, now: float) -> Quantity | None:

@@ -144,8 +144,7 @@ class View:
             strategy = each.dontschedule
             if strategy is None or not strategy.strategy.keeps or each.policy.suspend or each.policy.dry_run:
                 continue
-            nodes = self._labels.keys() if self._cluster else self.nodes
-            selected = sum(each.policy.selects(self._labels.get(node)) is True for node in nodes if strategy.kept)
+            selected = self._selected(each.policy) if strategy.kept else 0
             found[key] = KeptRejections(len(strategy.kept), selected, strategy.oldest_kept(self._now))
         return found
 
@@ -374,6 +373,12 @@ class View:
         return min(due, default=None)
 
     # Upkeep
+
+    def _selected(self, policy: Policy) -> int:
+        nodes = self._labels.keys() if self._cluster else self.nodes
+        if policy.node_selector is None:
+            return len(nodes)
+        return sum(policy.selects(self._labels.get(node)) is True for node in nodes)
 
     def _metric_key(self, policy: Policy, rule: Rule) -> MetricKey:
         return MetricKey(rule.metric, rule.source, self.stale_after(policy))

@@ -158,7 +158,8 @@ def replica(name: str, command: Sequence[str], *, folder: Path, tree: Path = REP
         replica.start()
         yield replica
     except BaseException:
-        print(f"the log of {name} ends:", *replica.log.read_text(errors="replace").splitlines()[-40:], sep="\n")
+        lines = replica.log.read_text(errors="replace").splitlines() if replica.log.exists() else []
+        print(f"the log of {name} ends:", *lines[-40:], sep="\n")
         raise
     finally:
         replica.kill()

@@ -6,6 +6,7 @@ Judged here, as here are the values that rules read, whoever measured, published
 import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
@@ -24,6 +25,9 @@ SHARE = 50
 LONGEST_PAUSE_SECONDS = 30.0
 """In the largest clusters a late metric is found so much later, and the pace of a metric is taken to be as long."""
 
+MAX_LAG = 100
+"""A view with more unread entries says nothing of sources: those of `TasViewBehind`."""
+
 AT_ONCE = 100
 """So many nodes, whose samples did not come in tables, are looked at in one piece."""
 
@@ -38,6 +42,7 @@ class LateMetrics(Collector):
         self._followed = followed
         self._paces = Paces()
         self._worked = self._began = 0.0  # the seconds of work of this look, and when its current piece began
+        self._was_current, self._away_until = False, -inf
         self.found: Sequence[LateMetric] = ()
         registry.register(self)
 
@@ -53,11 +58,20 @@ class LateMetrics(Collector):
         self._worked, self._began = 0.0, time.monotonic()
         limits = await self._limits()
         newest = await self._newest(limits)
-        # Without an answer of the bus nothing new can come of any source: other alerts tell of the bus.
-        is_known = self._followed.unready() is None and self._followed.watches[NODES.name].lag is not None
-        self.found = self._paces.late(newest, limits, time.time()) if is_known else ()
+        now = time.time()
+        if self._is_current():
+            self._was_current = True
+            self.found = self._paces.late(newest, limits, now, since=self._away_until)
+        else:
+            self.found = ()
+            self._away_until = now if self._was_current else -inf
         worked = self._worked + time.monotonic() - self._began
         return min(max(CHECK_SECONDS, SHARE * worked), LONGEST_PAUSE_SECONDS)
+
+    def _is_current(self) -> bool:
+        """Whether the view has what sources publish now: else other alerts tell of the bus, or of this process."""
+        lag = self._followed.watches[NODES.name].lag
+        return self._followed.unready() is None and lag is not None and lag <= MAX_LAG
 
     async def _let_others_run(self) -> None:
         self._worked += time.monotonic() - self._began

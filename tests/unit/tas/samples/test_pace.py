@@ -162,10 +162,10 @@ def test_after_an_outage_its_length_is_not_taken_for_the_pace() -> None:
     assert found[725]
 
 
-def test_their_number_is_bounded_and_the_oldest_are_kept() -> None:
+def test_their_number_is_bounded_and_the_oldest_are_kept_with_the_newest_of_a_silent_source() -> None:
     newest: dict[Series, Newest] = {(f"m{number:02}", None): Newest(float(number), "s") for number in range(50)}
     late = Paces().late(newest, dict.fromkeys(newest, 60.0), 1000.0)
-    assert [each.metric for each in late] == [f"m{number:02}" for number in range(MAX_LATE)]
+    assert [each.metric for each in late] == [*(f"m{number:02}" for number in range(MAX_LATE - 1)), "m49"]
 
 
 def test_a_source_that_gives_nothing_hides_no_late_metric_of_another_one() -> None:
@@ -190,3 +190,11 @@ def test_of_what_two_replicas_say_the_newest_value_counts() -> None:
     one, other = LateMetric("m", "s", 10.0, 1.0), LateMetric("m", "s", 12.0, 2.0)
     another = LateMetric("n", "s", 11.0)
     assert newest_late([one, another, other]) == [another, other]
+
+
+def test_many_late_metrics_of_a_source_that_speaks_hide_no_silent_one_nor_its_newest_value() -> None:
+    speaks = [LateMetric(f"m{number}", "speaks", 100.0 + number, others_come=True) for number in range(30)]
+    silent = [LateMetric(f"m{number}", "silent", 500.0 + number) for number in range(30)]
+    kept = newest_late([*speaks, *silent])
+    assert len(kept) == MAX_LATE
+    assert [each.measured for each in kept if each.source == "silent"] == [529.0]

@@ -102,6 +102,25 @@ async def test_a_source_of_which_nothing_comes_is_one_series_with_its_newest_val
         assert found == expected, "without an answer of the bus nothing new can come of any source"
 
 
+@pytest.mark.parametrize("lag", [None, 101], ids=["no bus", "behind"])
+async def test_what_could_not_come_is_not_late(monkeypatch: pytest.MonkeyPatch, lag: int | None) -> None:
+    """After each loss of the bus, all of it counted: an agent that publishes once a minute was called silent."""
+    now, view = NOW, View(default_stale_after=60.0)
+    monkeypatch.setattr(late_metrics, "time", SimpleNamespace(monotonic=lambda: now, time=lambda: now))
+    rules = [{"metricname": "a", "operator": "GreaterThan", "target": 1}]
+    policy, _ = parse_policy(PolicyKey("default", "p"), {"strategies": {"dontschedule": {"rules": rules}}})
+    view.set_policy(policy, NOW)
+    view.add_samples("n", [scrape("agent", 1, "a")], NOW)
+    of = followed(view)
+    late = LateMetrics(of, registry=CollectorRegistry())
+    found = []
+    for at, has_lag in ((NOW, 0), (NOW + 300, lag), (NOW + 310, 0), (NOW + 361, 0)):
+        now, of.watches[NODES.name].lag = at, has_lag
+        await late._look()
+        found.append([each.metric for each in late.found])
+    assert found == [[], [], [], ["a"]]
+
+
 def scrape(source: str, ago: float, *metrics: str) -> Scrape:
     return Scrape(source=source, measured=NOW - ago, arrived=NOW, sequence=1, metrics=dict.fromkeys(metrics, VALUE))
 
