@@ -4,6 +4,7 @@ The options of the commands, their `--help` and `docs/reference/settings.md` are
 """
 
 import re
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -31,8 +32,6 @@ from workers.samples.source_spec import SourceSpec, parse_sources
 
 if TYPE_CHECKING:
     from tas.gpu.claim import Options
-
-import socket
 
 
 def node_name(hostname: str) -> str:
