@@ -20,8 +20,9 @@ from bus.errors import MisconfiguredError, UnavailableError
 MINIMUM_VERSION = (2, 12, 3)
 """Earlier versions can lose data when the members of a cluster change (facts.md n30)."""
 
-START_SECONDS = 10.0
-"""How long a server may take to start, or to print its version."""
+START_SECONDS = 60.0
+"""How long a server may take to start, or to print its version. It reads a large store first, maybe on a busy machine;
+a server that ends by itself is noticed at once."""
 
 STOP_SECONDS = 5.0
 """How long a server may take to end after SIGTERM before it gets SIGKILL."""
@@ -284,7 +285,8 @@ async def _serving(process: asyncio.subprocess.Process, store: Path) -> str:
     except TimeoutError:
         pass
     tail = (store / "nats-server.log").read_text(errors="replace")[-2000:]
-    raise UnavailableError(f"nats-server in {store} did not start (exit status {process.returncode}):\n{tail}")
+    why = f"within {START_SECONDS:.0f} s" if process.returncode is None else f"(exit status {process.returncode})"
+    raise UnavailableError(f"nats-server in {store} did not start {why}:\n{tail}")
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
