@@ -33,6 +33,11 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, int]]:
     return found
 
 
+def waits(requests: list[dict[str, int]]) -> bool:
+    """Whether the watch has sent a request, and the last one waits: the server has no more entries."""
+    return bool(requests) and "expires" in requests[-1]
+
+
 async def put(bus: Bus, key: str) -> int:
     return await bus.put(NODES, key, b"1", revision=0, read_at=time.monotonic())
 
@@ -45,7 +50,7 @@ async def test_a_paced_watch_delivers_all_entries_in_order_and_gathers_those_tha
     async with following(bus, NODES, pace=0.2) as follower:
         await follower.caught_up()
         assert len(follower.view) == STORED
-        await eventually(lambda: any("expires" in each for each in requests[-1:]))  # the server has no more entries
+        await eventually(lambda: waits(requests))
         before, batches = len(requests), follower.batches
         # Together, not one after the other: on a busy machine so few a second come that nothing is gathered.
         revisions = sorted(await asyncio.gather(*(put(bus, f"later-{number}") for number in range(400))))
@@ -61,7 +66,7 @@ async def test_a_paced_watch_delivers_an_entry_after_an_idle_time_without_a_new_
 ) -> None:
     async with following(bus, NODES, pace=0.2) as follower:
         await follower.caught_up()
-        await eventually(lambda: "expires" in requests[-1])
+        await eventually(lambda: waits(requests))
         before = len(requests)
         await put(bus, "alone")
         await eventually(lambda: len(follower.entries) == 1)
