@@ -5,6 +5,8 @@ A series often names its node by an address, `172.20.3.4:9100`. The API server h
 
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
+from difflib import SequenceMatcher
+from functools import cached_property, lru_cache
 from ipaddress import IPv6Address, ip_address
 
 from tas.errors import shortened
@@ -16,13 +18,14 @@ MAX_REMEMBERED = 50_000
 MAX_REMEMBERED_TEXT = 300
 """The longest text that is remembered: a name and a port have fewer characters."""
 
-MAX_COMPARED = 512
-"""With so many names around a text it is compared to find the nearest one: by its beginning, its end and its length."""
+MAX_COMPARED = 256
+"""To find the nearest name, a text is compared with so many around it by their beginning, and as many by their end."""
 
 MAX_COMPARED_TEXT = 64
-"""So many characters are compared."""
+"""So many characters of a text are compared."""
 
-LENGTH_DIGITS = 4
+MAX_NEAREST = 512
+"""For so many texts the nearest name is remembered."""
 
 _SHARED = ""
 
@@ -73,10 +76,7 @@ class NodeNames:
                     self._owners[key] = _SHARED
                     self._sharing.setdefault(key, [owner] if owner else []).append(node)
         self._found: tuple[dict[str, str | None], dict[str, str | None]] = ({}, {})
-        self._nearest: dict[str, str] = {}
-        self._by_start: Sequence[str] = ()
-        self._by_end: Sequence[str] = ()
-        self._by_length: Sequence[str] = ()
+        self._nearest = lru_cache(MAX_NEAREST)(self._nearest_to)
 
     @property
     def is_complete(self) -> bool:
@@ -124,7 +124,7 @@ class NodeNames:
             return f"is an address of several nodes, {some[0]}, {some[1]}{others}: it counts for none of them"
         if not self._is_complete:
             return "must be a lowercase DNS subdomain (RFC 1123)"
-        nearest = self._nearest_to(key)
+        nearest = self._nearest(key)
         known = f"; the nearest is {nearest}" if nearest else ": the cluster has no nodes"
         return f"is no name of a node of the cluster, and no address of one{known}"
 
@@ -133,61 +133,32 @@ class NodeNames:
         lost = {node for key, node in self._owners.items() if node and later._owners.get(key) != node}
         return frozenset(lost | (self._names - later._names))
 
+    @cached_property
+    def _by_start(self) -> Sequence[str]:
+        return sorted(self._names | {address for address, owner in self._owners.items() if owner})
+
+    @cached_property
+    def _by_end(self) -> Sequence[str]:
+        return sorted(name[::-1] for name in self._by_start)
+
     def _nearest_to(self, key: str) -> str:
         """The known name or address that is most like `key`, as text with its node; empty without any."""
-        if key not in self._nearest:
-            if len(self._nearest) >= MAX_COMPARED:
-                self._nearest.clear()
-            self._nearest[key] = self._most_like(key)
-        return self._nearest[key]
+        near = {*_around(self._by_start, key), *(name[::-1] for name in _around(self._by_end, key[::-1]))}
+        matcher = SequenceMatcher(None, "", key[:MAX_COMPARED_TEXT], autojunk=False)
 
-    def _most_like(self, key: str) -> str:
-        if not self._by_start:
-            known = self._names | {address for address, owner in self._owners.items() if owner}
-            self._by_end = sorted(name[::-1] for name in known)
-            self._by_length = sorted(map(_with_length, known))
-            self._by_start = sorted(known)
-        near = {
-            *_around(self._by_start, key),
-            *(name[::-1] for name in _around(self._by_end, key[::-1])),
-            *(name[LENGTH_DIGITS:] for name in _around(self._by_length, _with_length(key))),
-        }
-        text = key[:MAX_COMPARED_TEXT]
-        some = sorted(near, key=lambda name: (-_common(text, name), abs(len(name) - len(text)), name))[:16]
-        best = min(some, key=lambda name: (_distance(text, name[:MAX_COMPARED_TEXT]), name), default="")
+        def likeness(name: str) -> float:
+            matcher.set_seq1(name)
+            return matcher.ratio()
+
+        best = max(sorted(near), key=likeness, default="")
         if not best:
             return ""
         return shortened(best) if best in self._names else f"{shortened(best)} of {self._owners[best]}"
 
 
-def _with_length(text: str) -> str:
-    return f"{min(len(text), 9999):0{LENGTH_DIGITS}}{text}"
-
-
 def _around(names: Sequence[str], text: str) -> Sequence[str]:
     at = bisect_left(names, text)
     return names[max(0, at - MAX_COMPARED // 2) : at + MAX_COMPARED // 2]
-
-
-def _common(first: str, second: str) -> int:
-    """How many characters both have in common at their beginning and their end."""
-    shorter = min(len(first), len(second))
-    start = next((at for at in range(shorter) if first[at] != second[at]), shorter)
-    end = next((at for at in range(shorter - start) if first[-1 - at] != second[-1 - at]), shorter - start)
-    return start + end
-
-
-def _distance(first: str, second: str) -> int:
-    """By how many inserted, deleted or replaced characters two texts differ (Levenshtein)."""
-    row = list(range(len(second) + 1))
-    for at, one in enumerate(first, start=1):
-        before, row[0] = row[0], at
-        for other_at, other in enumerate(second, start=1):
-            before, row[other_at] = (
-                row[other_at],
-                min(row[other_at] + 1, row[other_at - 1] + 1, before + (one != other)),
-            )
-    return row[-1]
 
 
 ANY_NODE = NodeNames({}, is_complete=False)
