@@ -1,8 +1,4 @@
 import asyncio
-import json
-import sys
-import urllib.request
-from pathlib import Path
 
 import aiohttp
 import pytest
@@ -69,30 +65,3 @@ async def test_the_definition_is_stored_as_it_is_applied() -> None:
         assert created["spec"] == sent["spec"]
         assert sandbox.cluster.serves(TASPOLICIES)
         assert len(sandbox.cluster.store.items(CRDS)) == 1
-
-
-async def test_the_sandbox_runs_as_a_program(tmp_path: Path) -> None:
-    kubeconfig = tmp_path / "kubeconfig"
-    command = ["-m", "lab.sandbox", "--nodes", "2", "--kubeconfig", str(kubeconfig)]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, *command, stdout=asyncio.subprocess.PIPE, cwd=Path(__file__).parents[4]
-    )
-    try:
-        assert process.stdout is not None
-        async with asyncio.timeout(120):
-            url = (await process.stdout.readline()).decode().strip()
-        config = json.loads(kubeconfig.read_text())
-        assert config["clusters"][0]["cluster"]["server"] == url
-
-        def listed() -> list[str]:
-            with urllib.request.urlopen(f"{url}/api/v1/nodes", timeout=60) as response:
-                return [node["metadata"]["name"] for node in json.load(response)["items"]]
-
-        assert await asyncio.to_thread(listed) == ["node-1", "node-2"]
-        process.terminate()
-        async with asyncio.timeout(120):
-            assert await process.wait() == 0
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
