@@ -45,7 +45,7 @@ from tas.processes.expected import Expected
 from tas.processes.process import Process
 from tas.samples.table import Table, TableKey
 from tas.sources.state import SourceState
-from tas.verdict.brake import Breaker, Pause
+from tas.verdict.freeze import Breaker, Pause
 from tas.verdict.outstanding import Announcements
 from tas.verdict.refused import RefusedLabel
 from tas.verdict.verdict import NodeVerdict
@@ -185,7 +185,7 @@ BREAKER_RECORDS: RecordKind[str, Breaker] = RecordKind(
     encode=encode_breaker,
     decode=lambda _, data: decode_breaker(data),
 )
-"""By name of the policies, and the breaker over all policies by `tas.verdict.brake.ALL`."""
+"""By name of the policies, and the breaker over all policies by `tas.verdict.freeze.ALL`."""
 
 PAUSE_RECORDS: RecordKind[str, Pause] = RecordKind(
     bucket=buckets.BREAKERS,

@@ -16,7 +16,7 @@ from tas.policy.policy import PolicyKey
 from tas.samples.parts import parse_part
 from tas.samples.table import TableKey
 from tas.values.names import is_dns_label, is_metric_name, is_source_name, is_subdomain
-from tas.verdict.brake import ALL
+from tas.verdict.freeze import ALL
 from tas.windows.key import Family, SeriesKey
 
 SAMPLES = "tas.samples"

@@ -26,10 +26,10 @@ COMMANDS = {
     "support": LazyCommand("cli.support", "Write an archive for a bug report, without secrets."),
     "top": LazyCommand("cli.top.top", "Show the live view of a running installation."),
     "simulate": LazyCommand("lab.simulate.simulate", "Compare default scores, policies and agents by simulation."),
-    "pause": LazyCommand("cli.brake", "Stop setting and removing labels."),
-    "resume": LazyCommand("cli.brake", "Go on setting and removing labels, after a pause."),
+    "pause": LazyCommand("cli.pause", "Stop setting and removing labels."),
+    "resume": LazyCommand("cli.pause", "Go on setting and removing labels, after a pause."),
     "release": LazyCommand("cli.release", "Stop rejecting a node by its last known values."),
-    "reset": LazyCommand("cli.brake", "Reset a tripped breaker: of one policy, or the common one."),
+    "reset": LazyCommand("cli.pause", "Reset a tripped breaker: of one policy, or the common one."),
     "dismiss": LazyCommand("cli.dismiss", "Expect only as many processes of WORKER as run now."),
     "configure": LazyCommand(
         "cli.configure.configure", "Configure the kube-scheduler of this node to ask the extenders."

@@ -8,9 +8,9 @@ import click
 from bus.connection import Bus
 from bus.kinds import EXPECTED_NUMBERS
 from bus.trying import STALE, Tries
-from cli.brake import user_name
 from cli.options import settings_command
 from cli.output import echo
+from cli.pause import user_name
 from cli.queries.query import ask
 from tas.processes.expected import KEPT_SECONDS, Expected
 from tas.processes.process import numbers

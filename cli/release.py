@@ -10,9 +10,9 @@ from bus.connection import Bus
 from bus.kinds import NODE_RELEASES
 from bus.records.nodes import NodeRelease
 from bus.trying import STALE, Tries
-from cli.brake import user_name
 from cli.options import settings_command
 from cli.output import echo
+from cli.pause import user_name
 from cli.queries.query import ask
 from tas.errors import shortened
 from tas.values.names import is_subdomain

@@ -7,7 +7,7 @@ from msgspec import UNSET, UnsetType
 
 from bus.records.codec import Time, encode, reader, struct_of, value_of
 from tas.errors import InvalidInputError, line_of
-from tas.verdict.brake import Breaker, Pause, Trip
+from tas.verdict.freeze import Breaker, Pause, Trip
 from tas.verdict.outstanding import MAX_ANNOUNCED, Announcement, Announcements
 
 

@@ -28,7 +28,7 @@ from tas.processes.process import NotReady, late_metrics, not_ready, refused_sam
 from tas.samples.sample import NodeSamples
 from tas.sources.state import SourceState
 from tas.values.backoff import Backoff
-from tas.verdict.brake import UNREADABLE_PAUSE, Breaker, Pause
+from tas.verdict.freeze import UNREADABLE_PAUSE, Breaker, Pause
 from tas.verdict.refused import RefusedLabel
 from workers.discovery import is_simulated, running_bus
 from workers.following.processes import StoredProcesses, stored_processes

@@ -46,7 +46,7 @@ from tas.samples.sample import NodeSamples
 from tas.sources.state import RefusedValues, SourceState, health, tolerances_of
 from tas.values.nouns import counted
 from tas.values.quantity import format_quantity
-from tas.verdict.brake import UNREADABLE_PAUSE, Freeze, freeze_of
+from tas.verdict.freeze import UNREADABLE_PAUSE, Freeze, freeze_of
 from tas.verdict.ownership import LABEL_STRATEGIES, Claim, claim_of, owner_of
 from tas.verdict.refused import RefusedLabel, refused_problems
 from tas.verdict.status import UNSET_SECONDS, any_source_limits, unset_labels, waiting_problem

@@ -30,7 +30,7 @@ from tas.samples.sample import NodeSamples
 from tas.samples.table import Table, TableKey, samples_of_nodes
 from tas.sources.state import SourceState
 from tas.values.quantity import parse_quantity, short_text
-from tas.verdict.brake import UNREADABLE_BREAKER, Breaker
+from tas.verdict.freeze import UNREADABLE_BREAKER, Breaker
 from workers.discovery import bus_access, bus_url
 from workers.process.errors import WorkerError
 from workers.process.log_form import LogFormat, LogLevel

@@ -24,7 +24,7 @@ from bus.errors import BusError
 from bus.kinds import BREAKER_RECORDS, PAUSE_RECORDS
 from bus.subscription import Subscription
 from tas.events.data import BreakerReset, LabelApplied, LabelRemoved
-from tas.verdict.brake import ALL, Breaker
+from tas.verdict.freeze import ALL, Breaker
 from tas.verdict.verdict import VIOLATING
 
 MARK = "example.com/cordoned-by"

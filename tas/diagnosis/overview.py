@@ -12,7 +12,7 @@ from tas.diagnosis.policies import PolicyFacts, StoredPolicy, check_policies
 from tas.diagnosis.processes import ProcessFacts, check_answers, check_processes
 from tas.processes.process import LastAnswer, NotReady, numbers, waiting_labels
 from tas.sources.state import health
-from tas.verdict.brake import freeze_of
+from tas.verdict.freeze import freeze_of
 from tas.verdict.ownership import LABEL_STRATEGIES
 from tas.verdict.status import waiting_problem
 

@@ -9,7 +9,7 @@ from tas.policy.manifest import STRATEGY_FIELDS
 from tas.policy.policy import Policy, PolicyKey, Problem
 from tas.processes.process import NotReady
 from tas.values.nouns import counted
-from tas.verdict.brake import Breaker, Pause, freeze_of
+from tas.verdict.freeze import Breaker, Pause, freeze_of
 from tas.verdict.ownership import LABEL_STRATEGIES, claim_of, owner_of
 from tas.verdict.refused import RefusedLabel
 

@@ -5,7 +5,7 @@ node. A node that needs an admission is *asked for*, and all that are asked for 
 the breakers to write for them, one conditional write for each record, and `end_round` the nodes that are handled again.
 An admission lasts: nodes of a large round that wait for their patch ask only once.
 
-Nothing here waits or writes: `workers.labels.brake` is the loop. Times are monotonic, in seconds.
+Nothing here waits or writes: `workers.labels.brake_loop` is the loop. Times are monotonic, in seconds.
 """
 
 from collections.abc import Collection, Mapping
@@ -20,7 +20,7 @@ from tas.enforcing.limits import ALL_DEFAULT, POLICY_DEFAULT, DefaultLimit, Kept
 from tas.enforcing.memory import FlapBudget
 from tas.policy.policy import Policy, PolicyKey
 from tas.values.names import is_subdomain
-from tas.verdict.brake import ALL, Breaker, Trip
+from tas.verdict.freeze import ALL, Breaker, Trip
 
 FLAP_SECONDS = 300.0
 """The time in which the changes of the flap budget are counted."""

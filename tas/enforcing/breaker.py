@@ -24,7 +24,7 @@ from typing import NamedTuple
 from tas.enforcing.labels import is_in_our_form, policy_name
 from tas.policy.policy import LABEL_PREFIX, Policy
 from tas.policy.selector import LabelSelector
-from tas.verdict.brake import ALL, Breaker, Trip
+from tas.verdict.freeze import ALL, Breaker, Trip
 
 MAX_SELECTORS = 1000
 """Of so many selectors of policies the selected nodes are counted; one more takes the place of the oldest. Those that

@@ -5,7 +5,7 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from tas.policy.policy import LABEL_PREFIX, BreakerLimits, Policy, PolicyKey
-from tas.verdict.brake import ALL
+from tas.verdict.freeze import ALL
 
 if TYPE_CHECKING:
     from tas.enforcing.breaker import LabelledNodes

@@ -38,7 +38,7 @@ from tas.events.event import SOURCE, Cause, Event, cause_of, event_of
 from tas.policy.policy import PolicyKey, Problem, StrategyType
 from tas.policy.rules import State
 from tas.sources.state import Health, SourceState, health
-from tas.verdict.brake import ALL, Breaker, Pause
+from tas.verdict.freeze import ALL, Breaker, Pause
 from tas.verdict.verdict import NodeVerdict, PolicyVerdict, StrategyVerdict
 
 MAX_PROBLEMS = 5

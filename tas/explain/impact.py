@@ -13,8 +13,8 @@ from tas.enforcing.limits import DefaultLimit, Limits
 from tas.enforcing.pod import PodKey
 from tas.policy.policy import Policy, PolicyKey, StrategyType
 from tas.policy.rules import State
-from tas.verdict.brake import ALL, Breaker
 from tas.verdict.evaluation import evaluate_policy
+from tas.verdict.freeze import ALL, Breaker
 from tas.verdict.ownership import LABEL_STRATEGIES
 from tas.verdict.verdict import VERDICT_STRATEGIES
 from tas.view.view import View

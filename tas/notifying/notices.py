@@ -30,7 +30,7 @@ from tas.events.event import DATA_TYPES, Event
 from tas.notifying.notice import Notice
 from tas.policy.policy import PolicyKey
 from tas.values.nouns import counted
-from tas.verdict.brake import ALL
+from tas.verdict.freeze import ALL
 
 
 def _kind(data: type[Data]) -> str:

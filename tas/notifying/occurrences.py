@@ -7,7 +7,7 @@ from tas.notifying.digest import Group
 from tas.notifying.event_series import ObjectReference, Occurrence
 from tas.notifying.notice import Notice
 from tas.policy.policy import API_VERSION, PolicyKey
-from tas.verdict.brake import ALL
+from tas.verdict.freeze import ALL
 
 _ACTIONS = {
     "violation": "Evaluate",

@@ -14,7 +14,7 @@ import msgspec
 from tas.policy.policy import Policy, PolicyKey, Problem, StrategyType
 from tas.policy.rules import State
 from tas.values.nouns import counted
-from tas.verdict.brake import PAUSED, TRIPPED, Freeze
+from tas.verdict.freeze import PAUSED, TRIPPED, Freeze
 from tas.verdict.ownership import LABEL_STRATEGIES, Claim, owner_of, strategy_of
 from tas.verdict.verdict import REPLACEABLE, VERDICT_STRATEGIES, DesiredKind, PolicyVerdict, deschedule_label
 

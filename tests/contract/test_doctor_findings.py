@@ -28,7 +28,7 @@ from tas.samples.sample import Scrape
 from tas.sources.result import SuspectReason
 from tas.sources.state import RefusedValues, SourceMetric, SourceState
 from tas.values.quantity import parse_quantity
-from tas.verdict.brake import Breaker, Pause, Trip
+from tas.verdict.freeze import Breaker, Pause, Trip
 from tas.verdict.refused import RefusedLabel
 from tests.contract.test_pages import accepts, calls
 from tests.unit.tas.diagnosis.found import bad

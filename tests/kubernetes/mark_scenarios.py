@@ -16,7 +16,7 @@ from bus.connection import Bus
 from bus.kinds import BREAKER_RECORDS, PAUSE_RECORDS
 from bus.subjects import breaker_key
 from tas.enforcing.marks import RULES_MET, RULES_VIOLATED
-from tas.verdict.brake import Breaker, Pause, Trip
+from tas.verdict.freeze import Breaker, Pause, Trip
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.running import running
 from tests.kubernetes.world import STALE_SECONDS, World, deschedule, rule

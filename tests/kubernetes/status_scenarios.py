@@ -17,7 +17,7 @@ from bus.records.breakers import encode_breaker
 from bus.records.refusals import encode_refused_marks
 from bus.subjects import breaker_key, refused_marks_key
 from tas.policy.policy import MARK_PREFIX, PolicyKey
-from tas.verdict.brake import Breaker, Trip
+from tas.verdict.freeze import Breaker, Trip
 from tas.verdict.refused import RefusedLabel
 from tests.integration.servers import Server, eventually
 from tests.integration.workers.running import running

@@ -51,7 +51,7 @@ from tas.events.transitions import (
 )
 from tas.policy.policy import PolicyKey
 from tas.sources.state import SourceState
-from tas.verdict.brake import Breaker, Pause
+from tas.verdict.freeze import Breaker, Pause
 from tas.verdict.verdict import NodeVerdict
 from workers.events.announcer import Announcer
 from workers.events.metrics import Metrics

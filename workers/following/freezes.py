@@ -7,7 +7,7 @@ from bus.connection import Bus
 from bus.kinds import BREAKER_RECORDS, PAUSE_RECORDS
 from bus.record_kind import Entry
 from tas.policy.policy import Policy
-from tas.verdict.brake import ALL, UNREADABLE_BREAKER, UNREADABLE_PAUSE, Breaker, Pause, freeze_of
+from tas.verdict.freeze import ALL, UNREADABLE_BREAKER, UNREADABLE_PAUSE, Breaker, Pause, freeze_of
 from tas.verdict.ownership import LABEL_STRATEGIES
 from workers.following.synced import SyncedWatch
 

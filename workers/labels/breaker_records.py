@@ -28,7 +28,7 @@ from bus.record_kind import Entry, Unreadable
 from bus.records.synced import Synced
 from bus.watch import Watch
 from tas.enforcing.limits import IN_FLIGHT_SECONDS
-from tas.verdict.brake import ALL, Breaker, Pause
+from tas.verdict.freeze import ALL, Breaker, Pause
 from tas.verdict.outstanding import HOLD_SECONDS, Announcements
 from workers.following.synced import write_synced
 from workers.process.tasks import set_within, together

@@ -37,7 +37,7 @@ from workers.kubernetes.errors import (
 )
 from workers.kubernetes.reflectors import Reflectors
 from workers.kubernetes.resources import LABELLED_NODES, LabelledNode, NodeMetadata
-from workers.labels.brake import BrakeLoop
+from workers.labels.brake_loop import BrakeLoop
 from workers.labels.reports import LabelReports
 from workers.labels.waking import Waking
 from workers.process.tasks import together

@@ -37,7 +37,7 @@ from bus.watch import Watch
 from tas.policy.manifest import ParsedSpec, parse_policy
 from tas.policy.policy import Policy, PolicyKey, Problem, StrategyType
 from tas.processes.process import NotReady
-from tas.verdict.brake import ALL, UNREADABLE_BREAKER, UNREADABLE_PAUSE, Breaker, Pause, freeze_of
+from tas.verdict.freeze import ALL, UNREADABLE_BREAKER, UNREADABLE_PAUSE, Breaker, Pause, freeze_of
 from tas.verdict.ownership import LABEL_STRATEGIES, Claim, Claims, claim_of, owner_of
 from tas.verdict.refused import RefusedLabel, refused_problems
 from tas.verdict.size import PolicySize, VerdictRoom, no_room, policy_size

@@ -67,7 +67,7 @@ from tas.samples.sample import Scrape
 from tas.sources.result import RefusalReason, SuspectReason
 from tas.sources.state import LostNodes, RefusedValues, SourceMetric, SourceState, as_stored
 from tas.values.quantity import parse_quantity
-from tas.verdict.brake import Breaker, Pause, Trip
+from tas.verdict.freeze import Breaker, Pause, Trip
 from tas.verdict.outstanding import Announcement
 from tas.verdict.refused import RefusedLabel
 from tas.verdict.verdict import (

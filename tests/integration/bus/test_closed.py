@@ -51,7 +51,7 @@ from lab.sandbox.resources import NODES as SANDBOX_NODES
 from lab.sandbox.resources import TASPOLICIES
 from tas.samples.sample import Scrape
 from tas.values.quantity import parse_quantity
-from tas.verdict.brake import Breaker, Trip
+from tas.verdict.freeze import Breaker, Trip
 from tests.e2e.processes import free_ports
 from tests.integration.bus.closed import Closed, closed
 from tests.integration.servers import answered, eventually

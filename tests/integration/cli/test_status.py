@@ -26,7 +26,7 @@ from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey
 from tas.processes.expected import Expected
 from tas.processes.process import LastAnswer, NotReady, Process
-from tas.verdict.brake import Breaker, Trip
+from tas.verdict.freeze import Breaker, Trip
 from tas.verdict.refused import RefusedLabel
 from tests.integration.cli.tas import Done, Tas
 from tests.integration.servers import Server, answered

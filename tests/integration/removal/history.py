@@ -15,8 +15,8 @@ from bus.errors import BusError
 from tests.integration.published import text_of
 from tests.integration.removal.api import Api
 from tests.integration.removal.behind import PAUSE_SECONDS
-from tests.integration.removal.brake import LIMITS, Operators
 from tests.integration.removal.cases import Case
+from tests.integration.removal.limits import LIMITS, Operators
 from tests.integration.removal.model import (
     PREFIX,
     REPLACEABLE,

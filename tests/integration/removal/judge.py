@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tests.integration.removal.brake import LimitJudge
 from tests.integration.removal.cases import Case, late
+from tests.integration.removal.limits import LimitJudge
 from tests.integration.removal.model import (
     PREFIX,
     REPLACEABLE,

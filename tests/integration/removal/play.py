@@ -15,11 +15,11 @@ from bus.connection import Bus
 from tas.enforcing.brake import BrakeSettings
 from tests.integration.lateness import Lateness
 from tests.integration.removal.api import Api, SandboxApi
-from tests.integration.removal.brake import DEFAULT_NODES, LIMITED, OFF, LimitJudge, Operators
 from tests.integration.removal.cases import added
 from tests.integration.removal.clocks import some_errors
 from tests.integration.removal.history import History
 from tests.integration.removal.judge import SLACK_SECONDS, Judge
+from tests.integration.removal.limits import DEFAULT_NODES, LIMITED, OFF, LimitJudge, Operators
 from tests.integration.removal.observed import Observed
 from tests.integration.removal.workers import KINDS, STALE_AFTER, One, Process, Task, WholeTask
 from tests.integration.replicas import Replica, replica, tas

@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 
 from tests.integration.removal.api import ADMIN, Api
-from tests.integration.removal.brake import with_limit
+from tests.integration.removal.limits import with_limit
 from tests.integration.removal.model import PREFIX, VIOLATING, Key, Spec, labels_of
 from tests.integration.removal.specs import some_spec
 

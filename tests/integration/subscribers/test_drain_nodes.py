@@ -10,7 +10,7 @@ from bus.connection import Bus
 from bus.kinds import BREAKER_RECORDS, PAUSE_RECORDS
 from lab.sandbox.resources import BUDGETS, NODES, PODS
 from tas.events.data import LabelApplied, LabelRemoved
-from tas.verdict.brake import ALL, Breaker, Pause, Trip
+from tas.verdict.freeze import ALL, Breaker, Pause, Trip
 from tests.integration.servers import eventually
 from tests.sandbox import Sandbox
 

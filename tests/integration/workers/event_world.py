@@ -23,7 +23,7 @@ from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey, StrategyType
 from tas.policy.rules import State
 from tas.sources.state import SourceMetric, SourceState
-from tas.verdict.brake import Breaker, Pause, Trip
+from tas.verdict.freeze import Breaker, Pause, Trip
 from tas.verdict.verdict import NodeVerdict, PolicyVerdict, StrategyVerdict
 from tests.integration.servers import answered, eventually
 from tests.integration.workers.running import put

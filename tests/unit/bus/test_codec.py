@@ -15,7 +15,7 @@ from tas.outcomes.outcome import Outcome, Placed
 from tas.processes.process import LastAnswer, Process, RefusedSamples
 from tas.samples.pace import LateMetric
 from tas.sources.state import LostNodes, RefusedValues, SourceState
-from tas.verdict.brake import Pause, Trip
+from tas.verdict.freeze import Pause, Trip
 
 VALUES: Mapping[ModuleType, Mapping[str, object]] = {
     breakers: {"_Trip": Trip, "_Pause": Pause},

@@ -33,7 +33,7 @@ from tas.errors import InvalidInputError
 from tas.policy.policy import PolicyKey
 from tas.samples.parts import MAX_PARTS, Part
 from tas.samples.table import TableKey
-from tas.verdict.brake import ALL
+from tas.verdict.freeze import ALL
 from tests.unit.tas.generators import matching, policy_keys, source_names
 
 node_names = matching(r"[a-z0-9]([a-z0-9-]{0,9}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,9}[a-z0-9])?){0,4}")

@@ -16,7 +16,7 @@ from bus.events import read_position
 from tas.events.data import Gap
 from tas.events.event import source_of
 from tas.policy.rules import State
-from tas.verdict.brake import ALL
+from tas.verdict.freeze import ALL
 from tests.integration.replicas import Replica, replica, tas
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.event_world import KEY, World

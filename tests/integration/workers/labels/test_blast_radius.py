@@ -15,7 +15,7 @@ from bus.buckets import BREAKERS, OUTSTANDING_KEY
 from bus.connection import Bus
 from bus.errors import BusError
 from bus.kinds import BREAKER_RECORDS, NODE_TABLES, NODE_VERDICTS, OUTSTANDING
-from cli.brake import TRIES, _reset
+from cli.pause import TRIES, _reset
 from lab.sandbox.resources import NODES
 from tas.enforcing.brake import BrakeSettings
 from tas.enforcing.label_rate import Rate
@@ -31,7 +31,7 @@ from tests.sandbox import Sandbox
 from workers.evaluate.worker import Evaluate
 from workers.following.followed_view import FollowedView
 from workers.following.records import Records
-from workers.labels.brake import BrakeLoop
+from workers.labels.brake_loop import BrakeLoop
 
 __all__ = ["long_limits", "world"]
 
@@ -229,7 +229,7 @@ async def test_a_node_waits_for_announced_verdicts_only_as_long_as_the_bound(
 ) -> None:
     """Something announces outstanding verdicts again and again, and never ends: it keeps no label away."""
     hold = 0.5
-    monkeypatch.setattr("workers.labels.brake.HOLD_SECONDS", hold)
+    monkeypatch.setattr("workers.labels.brake_loop.HOLD_SECONDS", hold)
     world, name = cluster.world, cluster.world.name()
     (node,) = await nodes_of(world, 1)
     announced = asyncio.Event()

@@ -13,7 +13,7 @@ from bus.feed import Feed
 from bus.kinds import BREAKER_RECORDS, LEASE_RECORDS, PAUSE_RECORDS, REFUSED_MARKS
 from lab.sandbox.resources import NODES
 from tas.enforcing.marks import RULES_VIOLATED
-from tas.verdict.brake import ALL, Breaker, Pause, Trip
+from tas.verdict.freeze import ALL, Breaker, Pause, Trip
 from tas.verdict.refused import RefusedLabel
 from tests.integration.replicas import replica as running_replica
 from tests.integration.servers import Server, answered, eventually

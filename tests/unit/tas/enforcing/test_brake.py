@@ -10,7 +10,7 @@ import pytest
 
 from tas.enforcing.brake import PATIENCE_SECONDS, RETRY_SECONDS, Brake, BrakeSettings, Permit
 from tas.policy.policy import BreakerLimits, Policy, PolicyKey
-from tas.verdict.brake import ALL, Breaker
+from tas.verdict.freeze import ALL, Breaker
 
 P = PolicyKey("a", "p")
 POLICY = Policy(key=P, strategies={})

@@ -9,7 +9,7 @@ import pytest
 from tas.enforcing.breaker import MAX_SELECTORS, LabelledNodes, admit, is_over, reset, version_of, without_leavers
 from tas.policy.policy import LABEL_PREFIX, Policy, PolicyKey
 from tas.policy.selector import parse_selector
-from tas.verdict.brake import ALL, Breaker, Trip
+from tas.verdict.freeze import ALL, Breaker, Trip
 
 P, OURS = "p", {"p": "violating"}
 

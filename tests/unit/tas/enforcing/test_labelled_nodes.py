@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tas.enforcing.breaker import LabelledNodes, names_on
 from tas.policy.policy import LABEL_PREFIX, Policy, PolicyKey
 from tas.policy.selector import parse_selector
-from tas.verdict.brake import ALL, Breaker
+from tas.verdict.freeze import ALL, Breaker
 
 NAMES = ("p", "q", "gone")
 KEYS = (*NAMES, "", ALL)

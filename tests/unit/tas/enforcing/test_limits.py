@@ -8,7 +8,7 @@ from tas.enforcing.breaker import LabelledNodes
 from tas.enforcing.limits import DefaultLimit, KeptLimits, Limit, Limits, limit_of
 from tas.policy.policy import LABEL_PREFIX, BreakerLimits, Policy, PolicyKey
 from tas.policy.selector import parse_selector
-from tas.verdict.brake import ALL
+from tas.verdict.freeze import ALL
 
 P, OURS = "p", {"p": "violating"}
 DEFAULT = DefaultLimit(30, 10)

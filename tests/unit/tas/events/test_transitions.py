@@ -42,7 +42,7 @@ from tas.events.transitions import (
 from tas.policy.policy import PolicyKey, Problem, StrategyType
 from tas.policy.rules import State
 from tas.sources.state import SourceMetric, SourceState
-from tas.verdict.brake import ALL, Breaker, Pause, Trip
+from tas.verdict.freeze import ALL, Breaker, Pause, Trip
 from tas.verdict.verdict import NodeVerdict, PolicyVerdict, StrategyVerdict
 
 VIOLATED, MET, UNKNOWN = State.VIOLATED, State.MET, State.UNKNOWN

@@ -12,7 +12,7 @@ from tas.policy.manifest import parse_policy
 from tas.policy.policy import Policy, PolicyKey
 from tas.samples.sample import Scrape
 from tas.values.quantity import parse_quantity
-from tas.verdict.brake import ALL, Breaker, Trip
+from tas.verdict.freeze import ALL, Breaker, Trip
 from tas.view.view import View
 
 NOW = 1000.0

@@ -8,7 +8,7 @@ import pytest
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import Policy, PolicyKey, Problem, StrategyType
 from tas.policy.rules import State
-from tas.verdict.brake import ALL, UNREADABLE_BREAKER, Breaker, Freeze, Pause, Trip, freeze_of
+from tas.verdict.freeze import ALL, UNREADABLE_BREAKER, Breaker, Freeze, Pause, Trip, freeze_of
 from tas.verdict.ownership import claim_of
 from tas.verdict.status import (
     MAX_NAMES,

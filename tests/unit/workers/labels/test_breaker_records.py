@@ -9,7 +9,7 @@ from bus.buckets import PAUSED
 from bus.connection import Bus
 from tas.enforcing.brake import Brake, BrakeSettings
 from tas.policy.policy import PolicyKey
-from tas.verdict.brake import ALL, Breaker
+from tas.verdict.freeze import ALL, Breaker
 from workers.labels.breaker_records import BreakerRecords, _Known
 
 P = PolicyKey("a", "p")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.removal.brake import LimitJudge
 from tests.integration.removal.cases import Case
+from tests.integration.removal.limits import LimitJudge
 from tests.integration.removal.observed import Observed, Request, Written
 from tests.sandbox import Call
 

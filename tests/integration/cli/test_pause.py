@@ -10,7 +10,7 @@ from bus.kinds import BREAKER_RECORDS, PAUSE_RECORDS, POLICY_RECORDS
 from bus.records.policies import PolicyRecord
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey
-from tas.verdict.brake import ALL, Breaker, Trip
+from tas.verdict.freeze import ALL, Breaker, Trip
 from tests.integration.cli.tas import Tas
 from tests.integration.servers import Server
 

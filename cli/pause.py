@@ -18,7 +18,7 @@ from tas.enforcing import breaker
 from tas.errors import InvalidInputError, shortened
 from tas.events.selection import parse_policy_name
 from tas.values.names import is_subdomain
-from tas.verdict.brake import ALL, Breaker, Pause
+from tas.verdict.freeze import ALL, Breaker, Pause
 from workers.settings import Settings
 
 TRIES = Tries(STALE, times=10)

@@ -19,7 +19,7 @@ from bus.kinds import BREAKER_RECORDS, PAUSE_RECORDS
 from tas.enforcing.brake import BrakeSettings
 from tas.enforcing.breaker import reset
 from tas.enforcing.limits import DefaultLimit
-from tas.verdict.brake import Breaker, Pause
+from tas.verdict.freeze import Breaker, Pause
 from tests.integration.removal.cases import Case
 from tests.integration.removal.model import PREFIX, VIOLATING, Key, Spec, is_silent, selects
 from tests.integration.removal.observed import Observed, Written

@@ -14,11 +14,11 @@ from bus.buckets import BREAKERS, PAUSED, SYNCED
 from bus.connection import Bus
 from bus.feed import Feed
 from bus.kinds import BREAKER_RECORDS, PAUSE_RECORDS, synced_of
-from cli.brake import TRIES, _pause, _reset, _resume
+from cli.pause import TRIES, _pause, _reset, _resume
 from lab.sandbox.resources import NODES
 from tas.enforcing.brake import BrakeSettings
 from tas.enforcing.limits import DefaultLimit
-from tas.verdict.brake import ALL, Breaker, Trip
+from tas.verdict.freeze import ALL, Breaker, Trip
 from tests.integration.servers import Server, answered, eventually
 from tests.kubernetes.admin import Admin
 from tests.kubernetes.label_fixtures import Running, labels, labels_running, world

@@ -6,7 +6,7 @@ import pwd
 import pytest
 
 from bus.errors import ConflictError, ExpiredError
-from cli.brake import TRIES, user_name
+from cli.pause import TRIES, user_name
 
 
 def test_a_user_without_a_name_can_pause(monkeypatch: pytest.MonkeyPatch) -> None:
