@@ -79,6 +79,7 @@ PARTS: Mapping[str, frozenset[str]] = {
     "measured-polls": frozenset({polls.NAME, writes.NAME}),
     "measured-cards": frozenset({cards.NAME}),
     "measured-agents": frozenset({agents.NAME, beside.NAME}),
+    "measured-attacked": frozenset({attacked.NAME}),
 }
 """The marks of the page for a run of no other families."""
 

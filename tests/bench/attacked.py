@@ -28,7 +28,10 @@ NODES = 500
 PAUSE_SECONDS = 0.01
 PERIOD = "1s"
 LEAST_ATTACKS = 3
-"""So many answers of the attacker must have ended in a round: else nothing was attacked."""
+"""A round lasts until so many answers of the attacker have ended in it: else nothing was attacked."""
+
+LONGEST_ROUND = 60.0
+"""Seconds after which a round without them is an error."""
 
 BUDGETS = {"p99": Budget(50.0)}
 QUIET = "quiet"
@@ -109,11 +112,15 @@ async def measure(stand: Stand) -> Results:
                 until(lambda: served_as(name, since=before), f"the source and the sink were served: {name}")
                 begun, used = time.monotonic(), cpu_seconds(served.process.pid)
                 before, times = process.log.stat().st_size, []
-                while (seconds := time.monotonic() - begun) < stand.some(20, 5):
+                length, sent = stand.some(8, 2), list[int]()
+                while (seconds := time.monotonic() - begun) < length or len(sent) < LEAST_ATTACKS:
+                    if seconds > LONGEST_ROUND:
+                        raise RuntimeError(f"{name}: fewer than {LEAST_ATTACKS} answers in {LONGEST_ROUND:.0f} s")
                     times.append(client.seconds(served.request(request)))
                     time.sleep(PAUSE_SECONDS)
+                    if seconds >= length:
+                        sent = [int(each) for each in re.findall(rf"sent {name} (\d+)", log(since=before))]
                 process.must_run()
-                sent = [int(each) for each in re.findall(rf"sent {name} (\d+)", log(since=before))]
                 return Round(times, (cpu_seconds(served.process.pid) - used) / seconds, sent)
 
             def served_as(name: str, *, since: int) -> bool:
@@ -125,8 +132,6 @@ async def measure(stand: Stand) -> Results:
             for name in CASES:
                 rounds = [(asked(QUIET), asked(name)) for _ in range(stand.some(3, 1))]
                 quiet, attacked = zip(*rounds, strict=True)
-                if min(len(each.sent) for each in attacked) < LEAST_ATTACKS:
-                    raise RuntimeError(f"{name}: fewer than {LEAST_ATTACKS} attacks in a round")
                 series = f"filter of {NODES} names, a source and a sink send {name}"
                 results.rows += quantile_rows(
                     series,
