@@ -52,17 +52,16 @@ def account_jwt(
     answers: Sequence[str] = (),
     asks: str = "",
     asked: Mapping[str, str] | None = None,
+    connections: int = _UNLIMITED,
 ) -> str:
     """The JWT of an account, signed by an operator. The `signing_keys` may sign users.
 
     `revoked` has the public key of each user whose JWTs up to a time (seconds since 1970) do not count. `answers` are
     subjects on which other accounts may send requests to this one. `asks` is another account, and `asked` has such
-    subjects of it by the subjects here.
+    subjects of it by the subjects here. `connections` is how many all users may have at once, on all servers together.
     """
     storage = _UNLIMITED if jetstream else 0
-    limits = dict.fromkeys(
-        ("subs", "data", "payload", "imports", "exports", "conn", "leaf", "streams", "consumer"), _UNLIMITED
-    )
+    limits = dict.fromkeys(("subs", "data", "payload", "imports", "exports", "leaf", "streams", "consumer"), _UNLIMITED)
     keys: list[str | dict[str, Any]] = [
         each
         if isinstance(each, str)
@@ -75,7 +74,7 @@ def account_jwt(
         for each in signing_keys
     ]
     nats: dict[str, Any] = {
-        "limits": {**limits, "wildcards": True, "mem_storage": storage, "disk_storage": storage},
+        "limits": {**limits, "conn": connections, "wildcards": True, "mem_storage": storage, "disk_storage": storage},
         "signing_keys": keys,
         "type": "account",
         "version": 2,

@@ -20,6 +20,12 @@ from bus.rights.roles import INBOX, PUBLISHERS, Permissions, Role, published
 NAME = "tas"
 """The name of the operator and of the account with the streams."""
 
+PUBLISHER_CONNECTIONS = 20_000
+"""A server takes 65,536 connections by default: so no credentials of a node keep the processes from connecting.
+
+It is four programs on each of 5,000 nodes.
+"""
+
 LOOKS = tuple(f"$SYS.REQ.SERVER.PING.{what}" for what in ("VARZ", "ACCOUNTZ", "CONNZ"))
 """The questions to which each server answers a user of the system account."""
 
@@ -115,6 +121,7 @@ class Keys:
             revoked=revoked,
             asks=self.account.public,
             asked=published(),
+            connections=PUBLISHER_CONNECTIONS,
         )
         system = account_jwt(
             self.operator, self.system.public, name="system", signing_keys=(), jetstream=False, now=now

@@ -1,8 +1,10 @@
 """Programs that publish samples are in an account without streams: no answer to them is written to a stream."""
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from bus.buckets import ALL, NODES, SAMPLES, TABLES, Bucket, Stream
 from bus.client import Msg
 from bus.connection import CALL_SECONDS, Bus
 from bus.errors import ForbiddenError, NobodyListensError, UnavailableError
+from bus.rights import operator
 from bus.rights.access import Access
 from bus.rights.roles import PUBLISHERS, permissions_of, tags_of
 from bus.subjects import API, OWN_RIGHTS, PUBLISHERS_API, samples_subject
@@ -132,6 +135,29 @@ async def test_a_server_soon_forgets_whom_an_answer_is_for_that_never_comes(clos
             await thief.link.send("tas.samples.a.probe", b"{}", reply=f"_INBOX.a.{number}")
         await eventually(partial(_awaits, closed))
         await eventually(partial(_awaits_none, closed), within=FORGET_SECONDS)
+
+
+async def test_publishers_that_connect_again_and_again_leave_places_for_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them together, since a server counts the connections of an account, and not those of a user."""
+    monkeypatch.setattr(operator, "PUBLISHER_CONNECTIONS", 3)
+    closed = Closed(tmp_path / "bus")
+    closed.server.configuration = f"max_connections: 5\n{closed.server.configuration}"
+    await closed.server.start()
+    try:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(closed.connected("publisher", "b", "probe"))
+            thief = closed.user("node", "a", "probe")
+            for _ in range(2):
+                await stack.enter_async_context(closed.raw(thief))
+            with pytest.raises(asyncio.IncompleteReadError) as refused:
+                async with closed.raw(thief):
+                    pass
+            assert b"maximum account active connections exceeded" in refused.value.partial
+            await stack.enter_async_context(closed.connected("extender"))
+    finally:
+        await closed.server.stop()
 
 
 async def _awaits(closed: Closed) -> bool:
