@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -28,7 +28,7 @@ from bus.records.outcomes import decode_outcome
 from bus.records.pods import decode_pod
 from bus.records.policies import decode_policy
 from bus.records.refusals import decode_refused_labels, decode_refused_marks
-from bus.records.samples import MAX_SAMPLES_BYTES, decode_samples
+from bus.records.samples import MAX_SAMPLES_BYTES, decode_newest, decode_samples
 from bus.records.sources import decode_source_state
 from bus.records.synced import decode_synced
 from bus.records.tables import MAX_TABLE_BYTES, decode_stored_table, decode_table
@@ -52,6 +52,7 @@ from bus.subjects import (
 )
 from cli.configure.cluster_dns import MAX_ANSWER as MAX_DNS_ANSWER
 from cli.policy_lint import lint
+from tas.agents.demand import demand_of
 from tas.allocation.pod import pod_totals
 from tas.configuring.dns import DnsError
 from tas.configuring.dns import addresses as dns_addresses
@@ -62,15 +63,17 @@ from tas.events.data import PolicyRefused, ViolationStarted
 from tas.events.event import Cause, event_of
 from tas.extender.binding import decode_binding
 from tas.extender.instant_query import parse_instant_query
+from tas.extender.pod_document import read_annotations, read_containers
 from tas.extender.preemption import decode_preemption_args
 from tas.extender.wire import decode_args
+from tas.extender.wire import decode_pod as decode_asked_pod
 from tas.gpu.claim import Options, read_claim
 from tas.policy.policy import PolicyKey
 from tas.samples.parts import Part
 from tas.samples.table import TableKey
 from tas.sources.annotations import Annotation, annotation_samples
 from tas.sources.config import parse_source_config
-from tas.sources.custom_metrics import decode_group, decode_metric_values
+from tas.sources.custom_metrics import decode_group, decode_metric_names, decode_metric_values
 from tas.sources.metrics_api import METRICS, decode_node_metrics
 from tas.sources.prometheus import AnswerError, read_answer
 from tas.sources.remote_write import SeriesStore
@@ -162,6 +165,15 @@ class Decoder:
         )
 
 
+class _Stored(NamedTuple):
+    """A message of SAMPLES."""
+
+    subject: str
+    data: bytes
+    arrived: float
+    sequence: int
+
+
 def _golden(pattern: str) -> tuple[bytes, ...]:
     found = tuple(path.read_bytes() for path in sorted(GOLDEN.glob(pattern)))
     assert found, pattern
@@ -225,6 +237,21 @@ def _decode_observed_pod(pod: ObservedPod) -> object:
     with suppress(InvalidInputError):  # as in `workers.inventory.pods_on_nodes`
         return claim, pod.runs(), pod_totals(pod.as_pod_resources())
     return claim, pod.runs()
+
+
+def _decode_asked_pod(data: bytes) -> object:
+    """What agents and the cards of a node need to know of a pod that a scheduler sends."""
+    pod = decode_asked_pod(msgspec.Raw(data))
+    with suppress(InvalidInputError):
+        demand_of(pod, amounts=True)
+    return read_annotations(pod.document), read_containers(pod.document)
+
+
+def _decode_newest(data: bytes) -> object:
+    """A message behind another one, of whose metrics only those count that the other one lacks."""
+    message = _Stored(SUBJECT, data, NOW, 1)
+    newer = _Stored(SUBJECT, _golden("bus/sample.json")[0], NOW, 2)
+    return list(decode_newest("node-1", "machine", (message, newer), ()))
 
 
 def _decode_annotation(text: str) -> object:
@@ -368,6 +395,13 @@ DECODERS: tuple[Decoder, ...] = (
         seeds=_golden("bus/sample.json"),
     ),
     Decoder(
+        name="bus-newest",
+        decode=_decode_newest,
+        allowed=(),  # refusals are in the result
+        largest=MAX_SAMPLES_BYTES,
+        seeds=_golden("bus/sample.json"),
+    ),
+    Decoder(
         name="bus-table",
         decode=partial(decode_table, TABLE_SUBJECT, arrived=NOW, sequence=1),
         allowed=(),  # refusals are in the result
@@ -435,6 +469,7 @@ DECODERS: tuple[Decoder, ...] = (
     _request("args", decode_args, "extender/[fp][ir][li]*.json"),
     _request("preempt", decode_preemption_args, "extender/preempt*.json"),
     _request("bind", decode_binding, "", _BINDING),
+    _request("pod", _decode_asked_pod, "", json.dumps(_GPU_POD).encode()),
     Decoder(
         name="prometheus",
         decode=_decode_prometheus,
@@ -463,6 +498,13 @@ DECODERS: tuple[Decoder, ...] = (
         allowed=(InvalidInputError,),
         largest=custom_metrics.MAX_ANSWER_BYTES,
         seeds=_golden("sources/custom-metrics-group.json"),
+    ),
+    Decoder(
+        name="custom-metrics-names",
+        decode=decode_metric_names,
+        allowed=(InvalidInputError,),
+        largest=custom_metrics.MAX_ANSWER_BYTES,
+        seeds=(b'{"kind": "APIResourceList", "resources": [{"name": "nodes/health", "kind": "MetricValueList"}]}',),
     ),
     Decoder(
         name="node-metrics",
