@@ -171,6 +171,8 @@ def _hint(text: str, loaded: Loaded, access: Access, *, address_has_user: bool, 
         "unknown ca": f"the server does not know the issuer of the certificate in {access.cert}",
         "certificate expired": f"the certificate in {access.cert} has expired",
         "after it got a certificate": f"the server does not accept the certificate in {access.cert}",
+        "maximum account active connections": "all users of this account together have as many as its JWT allows",
+        "maximum connections": "the server has as many clients as its max_connections allows",
     }
     return next((hint for part, hint in hints.items() if part in text.replace("_", " ")), "")
 

@@ -20,10 +20,10 @@ from bus.rights.roles import INBOX, PUBLISHERS, Permissions, Role, published
 NAME = "tas"
 """The name of the operator and of the account with the streams."""
 
-PUBLISHER_CONNECTIONS = 20_000
+PUBLISHER_CONNECTIONS = 50_000
 """A server takes 65,536 connections by default: so no credentials of a node keep the processes from connecting.
 
-It is four programs on each of 5,000 nodes.
+It is three programs on each of 16,000 nodes.
 """
 
 LOOKS = tuple(f"$SYS.REQ.SERVER.PING.{what}" for what in ("VARZ", "ACCOUNTZ", "CONNZ"))

@@ -59,6 +59,8 @@ def test_a_token_that_was_found_counts_as_one_that_was_given(tmp_path: Path) -> 
         ("Authorization Violation", Loaded(), Access(), "demands credentials, and none are given"),
         ("SSL: TLSV13_ALERT_CERTIFICATE_EXPIRED", Loaded(), Access(cert=Path("c")), "the certificate in c has expired"),
         ("SSL: TLSV1_ALERT_UNKNOWN_CA", Loaded(), Access(cert=Path("c")), "issuer of the certificate in c"),
+        ("nats: 'maximum connections exceeded'", Loaded(), Access(), "as its max_connections allows"),
+        ("nats: 'maximum account active connections exceeded'", Loaded(), Access(), "as its JWT allows"),
         ("Connect call failed", Loaded(), Access(), "Connect call failed"),
     ],
 )
