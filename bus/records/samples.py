@@ -24,7 +24,7 @@ from tas.samples.freshness import time_fault
 from tas.samples.sample import NodeSamples, Scrape
 from tas.values.blanks import ANY, has_small_blanks, is_plain, refusal_of
 from tas.values.names import is_metric_name
-from tas.values.quantity import Quantity, QuantityError, parse_quantity
+from tas.values.quantity import Quantity, QuantityError, parse_quantity, plain_quantity
 
 MAX_SAMPLES_BYTES = 256 << 10
 """The largest message on SAMPLES that is read."""
@@ -244,10 +244,13 @@ def _metrics(sample: str, body: _Samples) -> dict[str, msgspec.Raw]:
 
 
 def _metric_value(sample: str, metric: str, written: msgspec.Raw) -> Quantity:
-    field = f"metrics.{metric}"
     if not is_metric_name(metric):
         raise InvalidInputError(sample, "metrics", metric, "must be a metric's name of letters, digits, _, - and :")
     text = bytes(written).decode(errors="replace")
+    plain = plain_quantity(text[1:-1] if text[0] == '"' else text)
+    if plain is not None and is_plain(plain, ANY):
+        return plain  # as nearly every value: a text of digits and a point has nothing to decode
+    field = f"metrics.{metric}"
     if text[0] == '"':
         text = _field(sample, field, written, text_decoder)
     elif text[0] not in "-0123456789":
@@ -256,7 +259,7 @@ def _metric_value(sample: str, metric: str, written: msgspec.Raw) -> Quantity:
         value = parse_quantity(text)
     except QuantityError as error:
         raise InvalidInputError(sample, field, text, str(error)) from error
-    if is_plain(value, ANY) or (why := refusal_of(value, ANY, small=has_small_blanks(metric))) is None:
+    if (why := refusal_of(value, ANY, small=has_small_blanks(metric))) is None:
         return value
     raise InvalidInputError(sample, field, text, why)
 

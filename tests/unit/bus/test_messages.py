@@ -133,6 +133,11 @@ class TestSamples:
             "h": NANO // 1000,
         }
 
+    def test_a_text_of_a_plain_number_is_not_decoded_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("bus.records.samples.text_decoder", None)  # a call for each value is most of the work
+        body = {"metrics": {"a": "1.5", "b": "2", "c": 3}}
+        assert accepted(body).metrics == {"a": 3 * NANO // 2, "b": 2 * NANO, "c": 3 * NANO}
+
     def test_a_long_number_is_not_rounded(self) -> None:
         digits = "123456789012345678901234567890.123456789"
         assert accepted(f'{{"metrics": {{"a": {digits}}}}}'.encode()).metrics["a"] == parse_quantity(digits)
