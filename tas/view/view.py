@@ -510,12 +510,18 @@ class View:
         samples = self.samples(node)
         due = max((scrape.time for scrape in samples), default=inf) + MAX_SAMPLE_AGE
         touched: dict[StrategyIndex, None] = {}
-        for index in self._indices.values():
-            scrape = newest(samples, index.key.metric, index.key.source)
-            is_changed, until = self._refresh_index(index, node, scrape, now)
-            due = min(due, until)
-            if is_changed:
-                touched.update(dict.fromkeys(index.dependents))
+        for index, scrape, end in self._newest_by_index(samples):
+            value = None if scrape is None or end <= now else scrape.metrics[index.key.metric]
+            due = due if value is None else min(due, end)
+            if node in index.kept or (value is None and scrape is not None):
+                is_kept_anew, until = self._refresh_kept_value(index, node, scrape if value is None else None, now)
+                due = min(due, until)
+                if is_kept_anew:
+                    touched |= index.dependents
+            if (before := index.values.get(node)) != value and self._change_value(index, node, before, value):
+                touched |= index.dependents
+            for follower in index.followers:
+                follower(node, value, None if scrape is None else scrape.time)
         if due < inf:
             self._deadlines.set(node, due)
         else:
@@ -523,35 +529,46 @@ class View:
         self._refresh_strategies(node, touched)
         self._add_costs_of(node)
 
-    def _refresh_index(self, index: MetricIndex, node: str, scrape: Scrape | None, now: float) -> tuple[bool, float]:
-        """Updates an index for one node, which has this newest scrape.
+    def _newest_by_index(self, samples: NodeSamples) -> Iterator[tuple[MetricIndex, Scrape | None, float]]:
+        """For each index the newest scrape of a node with its metric, and when the value becomes stale."""
+        only = samples[0] if len(samples) == 1 else None  # as of nearly every node: nothing is compared for each metric
+        ends: dict[float, float] = {}  # of `only`, by `stale_after`
+        for index in self._indices.values():
+            metric, source, stale_after = index.key
+            if only is None:
+                scrape = newest(samples, metric, source)
+                yield index, scrape, inf if scrape is None else stale_at(scrape, stale_after)
+            elif metric in only.metrics and source in (None, only.source):
+                if (end := ends.get(stale_after)) is None:
+                    end = ends[stale_after] = stale_at(only, stale_after)
+                yield index, only, end
+            else:
+                yield index, None, inf
 
-        Returns whether that may change the state of a strategy, and when time alone changes the value.
+    def _change_value(self, index: MetricIndex, node: str, before: Quantity | None, value: Quantity | None) -> bool:
+        """Replaces the fresh value of a node; returns whether that may change the state of a strategy."""
+        if index.watches:
+            self._touch_watching(node, index, before, value)
+        if value is None:
+            del index.values[node]
+        else:
+            index.values[node] = value
+        return index.crosses_target(before, value)
+
+    def _refresh_kept_value(
+        self, index: MetricIndex, node: str, stale: Scrape | None, now: float
+    ) -> tuple[bool, float]:
+        """Updates the kept value of a node, whose newest scrape is `stale`; None: it is fresh, or there is none.
+
+        Returns whether that is a change, and when time alone changes it.
         """
-        metric, _, stale_after = index.key
-        value: Quantity | None = None
         kept: Kept | None = None
-        until = inf
-        if scrape is not None:
-            if (due := stale_at(scrape, stale_after)) > now:
-                value, until = scrape.metrics[metric], due
-            elif index.keep_counts:
-                kept = index.keep(scrape.metrics[metric], scrape.time, self.kept_from(node), now)
-                until = inf if kept is None else kept.until
+        if stale is not None and index.keep_counts:
+            kept = index.keep(stale.metrics[index.key.metric], stale.time, self.kept_from(node), now)
         is_changed = (kept is not None or node in index.kept) and index.set_kept(node, kept)
         if is_changed:
             self._touch_keeping(node, index)
-        if (before := index.values.get(node)) != value:
-            if index.watches:
-                self._touch_watching(node, index, before, value)
-            if value is None:
-                del index.values[node]
-            else:
-                index.values[node] = value
-            is_changed |= index.crosses_target(before, value)
-        for follower in index.followers:
-            follower(node, value, None if scrape is None else scrape.time)
-        return is_changed, until
+        return is_changed, inf if kept is None else kept.until
 
     def _set_created(self, node: str, created: float | None) -> None:
         if created is None:

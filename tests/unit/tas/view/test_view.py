@@ -1,6 +1,7 @@
 """The view against a second evaluation of the same facts: after any history, its answers are those of the present."""
 
 import operator
+import sys
 from collections.abc import Callable, Mapping
 from math import inf
 from typing import Any, NamedTuple
@@ -1219,3 +1220,30 @@ def test_a_new_policy_looks_at_each_node_once_or_twice_whatever_the_number_of_it
     rules = [{"metricname": f"m{number}", "operator": "GreaterThan", "target": 1} for number in range(64)]
     view.set_policy(policy_of({"strategies": {strategy: {"rules": rules}}}), 1000.0)
     assert looks == most
+
+
+def calls_of_a_sample(metrics: int) -> int:
+    """The calls for the next sample of a node, of which a policy uses each metric, and no value crosses a target."""
+    names = [f"m{number}" for number in range(metrics)]
+    rules = [{"metricname": name, "operator": "GreaterThan", "target": 9} for name in names]
+    view = View()
+    view.set_policy(policy_of({"strategies": {"dontschedule": {"rules": rules}}}), 1000.0)
+    view.add_samples("a", [scrape(1000.0, 1, **dict.fromkeys(names, "1"))], 1000.0)
+    following = scrape(1001.0, 2, **dict.fromkeys(names, "2"))
+    calls = 0
+
+    def count(_frame: object, event: str, _arg: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        view.add_samples("a", [following], 1001.0)
+    finally:
+        sys.setprofile(None)
+    assert set(view.metric(MetricKey(names[-1], None, view.default_stale_after), 1001.0)) == {"a"}
+    return calls
+
+
+def test_a_metric_more_costs_each_sample_few_calls() -> None:
+    assert (calls_of_a_sample(30) - calls_of_a_sample(10)) / 20 <= 9
