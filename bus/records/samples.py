@@ -259,7 +259,7 @@ def _metric_value(sample: str, metric: str, written: msgspec.Raw) -> Quantity:
         value = parse_quantity(text)
     except QuantityError as error:
         raise InvalidInputError(sample, field, text, str(error)) from error
-    if (why := refusal_of(value, ANY, small=has_small_blanks(metric))) is None:
+    if is_plain(value, ANY) or (why := refusal_of(value, ANY, small=has_small_blanks(metric))) is None:
         return value
     raise InvalidInputError(sample, field, text, why)
 
