@@ -6,7 +6,6 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -84,23 +83,18 @@ async def test_an_idle_process_writes_once_in_five_seconds_whatever_the_bus_has(
     assert WRITE_SECONDS == 5.0
     async with all_workers(server, tmp_path) as parts:
         await eventually(lambda: not parts.unready())
-        writes: list[float] = []
+        began = time.monotonic()
+        first = (await answered(partial(bus.epoch, WORKERS))).last_sequence
+        written = 0
 
-        async def count() -> None:
-            last = (await answered(partial(bus.epoch, WORKERS))).last_sequence
-            while True:
-                found = (await answered(partial(bus.epoch, WORKERS))).last_sequence
-                if found > last:
-                    assert found == last + 1, "two writes within a fraction of the interval"
-                    writes.append(time.monotonic())
-                last = found
-                await asyncio.sleep(0.02)
+        async def is_written() -> bool:
+            nonlocal written
+            written = (await answered(partial(bus.epoch, WORKERS))).last_sequence - first
+            return written >= 6
 
-        async with meanwhile(count()):
-            await eventually(lambda: len(writes) >= 6)
-        # A busy machine delays a write, and does not bring the next one forward by more than that.
-        assert (writes[-1] - writes[0]) / (len(writes) - 1) > 0.2
-        assert all(later > earlier for earlier, later in pairwise(writes))
+        await eventually(is_written)
+        # A busy machine delays writes and this look, so the time is too long, never too short for their number.
+        assert written <= (time.monotonic() - began) / 0.2 + 1
 
 
 async def test_a_key_that_somebody_else_writes_is_given_up(bus: Bus) -> None:
