@@ -144,13 +144,15 @@ class AnnouncedUpTo(msgspec.Struct, frozen=True, kw_only=True):
     """Up to which revision of VERDICTS everything is announced: the position of the publisher.
 
     `epoch` and `log` are the times of creation of VERDICTS and VERDICT_LOG, `sequence` is that in VERDICT_LOG. A
-    `revision` of 0 means that it is not known.
+    `revision` of 0 means that it is not known. Until the last verdicts up to `revision` have been `compared`, some of
+    them may not be announced.
     """
 
     epoch: str
     log: str
     sequence: int
     revision: int
+    compared: bool = True
 
 
 _POSITION = "tas.announced.verdicts"

@@ -13,6 +13,8 @@ class Proxy:
         delay: Seconds by which answers that arrive from now on are delayed; their order stays the same.
         open: Whether new connections are accepted.
         flowing: While it is not set, no answer goes on.
+        halt_before: Of a client that sends this, nothing goes on from there.
+        halted: Whether that has happened.
     """
 
     def __init__(self, target: str) -> None:
@@ -20,6 +22,8 @@ class Proxy:
         self.open = True
         self.flowing = asyncio.Event()
         self.flowing.set()
+        self.halt_before: bytes | None = None
+        self.halted = asyncio.Event()
         parts = urlsplit(target)
         self._host, self._port = parts.hostname, parts.port
         self._server: asyncio.Server | None = None
@@ -86,6 +90,9 @@ class Proxy:
         writing = asyncio.create_task(write())
         try:
             while chunk := await reader.read(1 << 16):
+                if not delayed and self.halt_before is not None and self.halt_before in chunk:
+                    self.halted.set()
+                    await asyncio.Event().wait()
                 chunks.put_nowait((loop.time() + (self.delay if delayed else 0.0), chunk))
         finally:
             writing.cancel()

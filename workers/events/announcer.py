@@ -78,7 +78,7 @@ class Announcer:
             bus: The connection.
             metrics: What was published, and how late.
             announced: What was announced before.
-            epoch: The epoch of the bus. It counts as known once a position is stored.
+            epoch: The epoch of the bus. It counts as known once a position is stored whose verdicts are compared.
             streams: The times of creation of VERDICTS and VERDICT_LOG, as the server reports them.
             position_sequence: What the next write of the position expects, as from `bus.events.read_position`.
             source: The attribute of the events.
@@ -152,7 +152,20 @@ class Announcer:
                     self._done = change.logged or self._done
             self._idle.set()
             if self._done is not None and time.monotonic() - self._written_at >= POSITION_SECONDS:
-                await self._write_position(self._done)
+                await self.store_position(self._done)
+
+    async def store_position(self, done: LoggedVerdict, *, compared: bool = True) -> None:
+        """Stores the position; `compared` as in `bus.events.AnnouncedUpTo`. Raises BusError."""
+        created, log_created = self._streams
+        position = AnnouncedUpTo(
+            epoch=created, log=log_created, sequence=done.sequence, revision=done.revision, compared=compared
+        )
+        self._position_sequence = await write_position(self._bus, position, expected=self._position_sequence)
+        self._written_at = time.monotonic()
+        self._done = None
+        if compared and not self._epoch.is_known:
+            self._epoch = self._epoch._replace(is_known=True)
+            log.info("events_epoch_known", epoch=self._epoch.name)
 
     def _next(self, event: NextEvent, revision: Revision) -> Callable[[], Event | None]:
         return lambda: event(Publication(self._announced, self._epoch, revision, source=self._source))
@@ -161,16 +174,6 @@ class Announcer:
         self._queue.append(change)
         self._idle.clear()
         self._wake.set()
-
-    async def _write_position(self, done: LoggedVerdict) -> None:
-        created, log_created = self._streams
-        position = AnnouncedUpTo(epoch=created, log=log_created, sequence=done.sequence, revision=done.revision)
-        self._position_sequence = await write_position(self._bus, position, expected=self._position_sequence)
-        self._written_at = time.monotonic()
-        self._done = None
-        if not self._epoch.is_known:
-            self._epoch = self._epoch._replace(is_known=True)
-            log.info("events_epoch_known", epoch=self._epoch.name)
 
     async def _announce(self, changes: Sequence[_Change]) -> None:
         """Publishes all events of these changes, those of a group in order. Raises BusError."""

@@ -105,9 +105,10 @@ class Session:
         self._metrics = metrics
         self._streams = streams
         self._announced = announced
-        self._position, position_sequence = position
+        stored, position_sequence = position
+        self._position = stored if stored is not None and stored.epoch == streams.verdicts.created else None
         self._began = _seconds(streams.verdicts.created)
-        is_known = self._position is not None and self._position.epoch == streams.verdicts.created
+        is_known = self._position is not None and self._position.compared
         self._announcer = Announcer(
             bus,
             metrics,
@@ -258,25 +259,30 @@ class Session:
         """Reads every revision of the verdicts. Raises BusError."""
         await self._lists_known.wait()
         position = self._position
-        last: int | None = None
-        if position is not None and (position.epoch, position.log) == self._streams.created:
-            after, last = position.sequence, position.revision or None
+        if position is not None and position.log == self._streams.log.created:
+            begin, is_compared = LoggedVerdict(None, position.revision, position.sequence), position.compared
         else:
-            if position is not None and position.epoch == self._streams.verdicts.created:
+            begin, is_compared = await self._log_end(), False
+            if position is None:
+                # Before the first event of a verdict: whoever goes on after a kill begins at the same revision.
+                await self._announcer.store_position(begin, compared=False)
+            else:
                 # The log alone was replaced.
                 await self._note_gap(Lost(VERDICT_LOG.name, position.sequence + 1, self._streams.log.last_sequence))
-            after = await self._take_all_verdicts()
-        reader = StreamReader(self._bus, VERDICT_LOG, Start(after=after))
+        if not is_compared:
+            await self._take_last_verdicts(begin)
+        last = begin.revision or None
+        reader = StreamReader(self._bus, VERDICT_LOG, Start(after=begin.sequence))
         async with aclosing(reader.batches()) as batches:
             async for batch in batches:
                 if batch.lost is not None:
                     await self._note_gap(batch.lost)
-                    await self._take_all_verdicts()
+                    await self._take_last_verdicts(await self._log_end())
                     last = None
                 for logged in logged_verdicts(self._bus, batch.messages):
                     if last is not None and logged.revision > last + 1:
                         await self._note_gap(Lost(VERDICTS.stream, last + 1, logged.revision - 1))
-                        await self._take_all_verdicts()
+                        await self._take_last_verdicts(await self._log_end())
                     last = logged.revision
                     if logged.entry is not None:
                         self._take_verdict(logged.entry, logged)
@@ -285,21 +291,25 @@ class Session:
                     self._is_reading = True
                 await self._announcer.wait_for_room()
 
-    async def _take_all_verdicts(self) -> int:
-        """Compares the stored verdicts, and returns after which sequence of the log to continue. Raises BusError."""
-        after = (await self._bus.epoch(VERDICT_LOG)).last_sequence
+    async def _log_end(self) -> LoggedVerdict:
+        """A revision and a sequence of the log behind which the log has every later revision. Raises BusError."""
+        sequence = (await self._bus.epoch(VERDICT_LOG)).last_sequence  # first: what is stored now is copied behind it
+        return LoggedVerdict(None, (await self._bus.epoch(VERDICTS)).last_sequence, sequence)
+
+    async def _take_last_verdicts(self, until: LoggedVerdict) -> None:
+        """Compares the last verdicts up to a revision: the log has the later ones. Raises BusError."""
         found: set[str] = set()
         async with aclosing(last_verdicts(self._bus)) as parts:
             async for entries in parts:
                 for entry in entries:
                     found.add(entry.key)
-                    self._take_verdict(entry)
+                    if entry.revision <= until.revision:
+                        self._take_verdict(entry)
                 await self._announcer.wait_for_room()
         if self._is_cluster:
             self._announcer.add_missing("violation", self._announced.nodes("violation") - self._nodes.keys() - found)
         await self._announcer.flush()
-        self._announcer.note_position(LoggedVerdict(None, 0, after))  # the last revision may be a tombstone: no entry
-        return after
+        self._announcer.note_position(until)
 
     async def _note_gap(self, lost: Lost) -> None:
         """Announces that changes were lost, before anything that follows. Raises BusError."""
