@@ -10,6 +10,7 @@ from pathlib import Path
 
 import aiohttp
 import psutil
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.e2e.processes import REPOSITORY, Process, clean_environment
 from tests.forks import ForkedProcess
@@ -143,6 +144,17 @@ class Replica:
                     return answer.status == 200
 
             await eventually(is_ready, within=START_SECONDS, every=0.05)
+
+
+async def metric(one: Replica, name: str) -> float:
+    """The value of a metric of a replica."""
+    async with aiohttp.ClientSession() as session, session.get(f"{await one.address('health')}/metrics") as answer:
+        text = await answer.text()
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name == name:
+                return sample.value
+    raise AssertionError(f"{one.name} has no metric {name}")
 
 
 def tas(*arguments: str, bus: str) -> list[str]:

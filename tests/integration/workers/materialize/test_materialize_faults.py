@@ -7,10 +7,8 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry
-from prometheus_client.parser import text_string_to_metric_families
 
 from bus.buckets import NANOSECONDS, NODES, SAMPLES, SAMPLES_CONSUMER
 from bus.connection import WRITE_SECONDS, Bus, RawEntry
@@ -21,7 +19,7 @@ from bus.records.nodes import decode_node_samples
 from bus.subjects import samples_subject
 from tas.values.quantity import NANO
 from tests.integration.published import SECOND, now, text_of
-from tests.integration.replicas import Replica, replica, tas
+from tests.integration.replicas import Replica, metric, replica, tas
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.halting import InterruptedBus
 from tests.integration.workers.running import (
@@ -106,17 +104,6 @@ def halting(server: Server, folder: Path, *, signal: str, line: str) -> Iterator
     command = ["-m", "tests.integration.workers.halting", server.url, signal, line]
     with replica("halting", command, folder=folder) as halting:
         yield halting
-
-
-async def metric(one: Replica, name: str) -> float:
-    """The value of a metric of a replica."""
-    async with aiohttp.ClientSession() as session, session.get(f"{await one.address('health')}/metrics") as answer:
-        text = await answer.text()
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            if sample.name == name:
-                return sample.value
-    raise AssertionError(f"{one.name} has no metric {name}")
 
 
 async def has_finished(one: Replica, messages: int) -> None:
