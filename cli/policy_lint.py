@@ -133,7 +133,7 @@ def _parsed(manifest: object) -> tuple[Policy | None, list[InvalidInputError], t
             policy, problems = parse_manifest(manifest)
         except InvalidInputError as error:
             errors.append(error)
-            if not isinstance(manifest, dict):
+            if not isinstance(manifest, dict) or not manifest:  # an empty object lacks everything: that is one problem
                 return None, errors, ()
             manifest = _with_valid(manifest, error.field)
         else:

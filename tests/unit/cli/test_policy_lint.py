@@ -94,6 +94,11 @@ def test_each_document_and_item_of_a_list_has_its_own_lines() -> None:
     ]
 
 
+def test_an_empty_object_is_one_error() -> None:
+    found = lint("f", b"kind: List\nitems:\n- {}\n- {}").findings
+    assert [(each.line, each.field) for each in found] == [(3, "apiVersion"), (4, "apiVersion")]
+
+
 def test_json_has_lines() -> None:
     manifest = {
         "apiVersion": "telemetry.intel.com/v1alpha1",
