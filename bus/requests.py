@@ -5,11 +5,13 @@ quickly, a request gets those that were stored during a pause. All other message
 """
 
 import asyncio
+import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from math import inf
 
 import msgspec
+from msgspec.structs import replace
 
 from bus.buckets import NANOSECONDS
 from bus.client import Msg
@@ -32,9 +34,23 @@ RESOLUTION_SECONDS = 1e-6
 DELIVERED_AT_ONCE = 4
 """How many messages one request gets without a pause."""
 
+REQUEST_BYTES = 4 << 20
+"""About how many bytes one request gets, or twice the largest message of the server.
+
+A server closes a connection at which 64 MiB wait (facts.md n165): without this bound a request for large messages would
+end each connection.
+"""
+
+SPREAD_BYTES = 4 << 10
+"""A request whose bytes are used up exactly ends without a status (facts.md n165): nobody may know them in advance."""
+
 _HEARTBEAT = "100"
 _ENDS = ("404", "408")
 """The statuses of a request that got all stored messages, and of one that has expired."""
+
+_NO_BYTES_LEFT, _COMPLETED = "Message Size Exceeds MaxBytes", "Batch Completed"
+"""How the server describes the end of a request whose bytes do not suffice for the next message, and of one that got
+all of its messages before its bytes were used up: the last message has told that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +142,16 @@ class Requests:
         what = status(message)
         if what == _HEARTBEAT:
             return True
+        why = (message.headers or {}).get("Description", "")
+        if why == _COMPLETED:
+            return False
+        if why == _NO_BYTES_LEFT:
+            self._asked_at = asyncio.get_running_loop().time()
+            self._request(self._stored)  # a backlog
+            return False
         if what not in _ENDS:
             # 409 has a description: the consumer was deleted, has another leader, or has too many requests.
-            missing = what == NO_RESPONDERS
-            why = "the consumer is missing" if missing else (message.headers or {}).get("Description", "")
+            why = "the consumer is missing" if what == NO_RESPONDERS else why
             raise UnavailableError(f"{self._subject}: {what} {why}")
         is_idle = not self._received
         self._continue()
@@ -152,6 +174,9 @@ class Requests:
         self._due = None if self._is_room() else what
         if self._due is None and not self._stopped:
             self._requested, self._received = what.batch, 0
+            if what.batch > DELIVERED_AT_ONCE:
+                most = max(REQUEST_BYTES, 2 * self._link.max_payload) + secrets.randbelow(SPREAD_BYTES)
+                what = replace(what, max_bytes=most)
             self._sending = asyncio.ensure_future(self._send(msgspec.json.encode(what)))
 
     async def _send(self, body: bytes) -> None:
@@ -167,6 +192,7 @@ class _Request(msgspec.Struct, frozen=True, omit_defaults=True):
     """The body of a request: for what is stored now, or with `expires` (in nanoseconds) for the next messages."""
 
     batch: int
+    max_bytes: int = 0
     no_wait: bool = False
     expires: int = 0
     idle_heartbeat: int = 0

@@ -1,0 +1,76 @@
+"""Messages that are together more than a server lets wait at one connection, which it then closes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from bus import server as embedded
+from bus.buckets import NODES, SAMPLES
+from bus.connection import Bus
+from bus.consumer import Message, SharedConsumer
+from bus.entry import RawEntry
+from bus.feed import Feed
+from tests.integration.servers import Server, eventually
+
+MAX_PENDING = 8 << 20
+"""An eighth of the default, so that fewer messages are enough."""
+
+BYTES = SAMPLES.max_message_bytes - 1000
+COUNT = 8 * MAX_PENDING // BYTES
+"""A request of one batch may get them all."""
+
+
+@pytest.fixture
+async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Server]:
+    monkeypatch.setattr(embedded, "_CONFIG", embedded._CONFIG + f"max_pending: {MAX_PENDING}\n")
+    server = Server(tmp_path / "store")
+    await server.start()
+    yield server
+    await server.stop()
+
+
+async def keeps_its_connection(server: Server, came: Callable[[], bool]) -> None:
+    """Waits until all came, over connections that the server does not close."""
+
+    def holds() -> bool:
+        assert "Slow Consumer" not in server.log.read_text()
+        return came()
+
+    await eventually(holds)
+
+
+async def test_large_messages_of_one_publisher_do_not_end_the_connection_of_a_consumer(
+    server: Server, bus: Bus
+) -> None:
+    """Nobody would get samples until they are too old for the stream: each connection would get them again."""
+    await bus.publish_all(SAMPLES, [(f"tas.samples.n{number}.flood", bytes(BYTES)) for number in range(COUNT)])
+    sequences: list[int] = []
+
+    async def handle(messages: Sequence[Message]) -> None:
+        sequences.extend(message.sequence for message in messages)
+
+    consuming = asyncio.create_task(SharedConsumer(bus, SAMPLES, "test", handle, ack_wait_seconds=600.0).run())
+    try:
+        await keeps_its_connection(server, lambda: len(sequences) >= COUNT)
+    finally:
+        consuming.cancel()
+        with suppress(asyncio.CancelledError):
+            await consuming
+    assert sequences == sorted(set(sequences))
+    assert len(sequences) == COUNT
+
+
+async def test_large_entries_of_a_bucket_do_not_end_the_connection_of_a_paced_feed(server: Server, bus: Bus) -> None:
+    values = [(NODES.subject(f"n{number}.samples"), bytes(BYTES)) for number in range(COUNT)]
+    await asyncio.gather(*(bus.link.send(subject, value) for subject, value in values))
+    entries: list[RawEntry] = []
+    feed = await Feed.open(bus.link, NODES, name="test", pace=0.1)
+    try:
+        await feed.release(entries.append)
+        await keeps_its_connection(server, lambda: len(entries) >= COUNT)
+    finally:
+        await feed.close()
+    assert len(entries) == COUNT
