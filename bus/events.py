@@ -144,15 +144,15 @@ class AnnouncedUpTo(msgspec.Struct, frozen=True, kw_only=True):
     """Up to which revision of VERDICTS everything is announced: the position of the publisher.
 
     `epoch` and `log` are the times of creation of VERDICTS and VERDICT_LOG, `sequence` is that in VERDICT_LOG. A
-    `revision` of 0 means that it is not known. Until the last verdicts up to `revision` have been `compared`, some of
-    them may not be announced.
+    `revision` of 0 means that it is not known. Until the last verdicts up to `revision` have been compared, `comparing`
+    has the epoch, and `epoch` is "": earlier versions compare all of them then.
     """
 
     epoch: str
     log: str
     sequence: int
     revision: int
-    compared: bool = True
+    comparing: str = ""
 
 
 _POSITION = "tas.announced.verdicts"

@@ -155,10 +155,14 @@ class Announcer:
                 await self.store_position(self._done)
 
     async def store_position(self, done: LoggedVerdict, *, compared: bool = True) -> None:
-        """Stores the position; `compared` as in `bus.events.AnnouncedUpTo`. Raises BusError."""
+        """Stores the position; `compared`: whether the last verdicts up to it are. Raises BusError."""
         created, log_created = self._streams
         position = AnnouncedUpTo(
-            epoch=created, log=log_created, sequence=done.sequence, revision=done.revision, compared=compared
+            epoch=created if compared else "",
+            log=log_created,
+            sequence=done.sequence,
+            revision=done.revision,
+            comparing="" if compared else created,
         )
         self._position_sequence = await write_position(self._bus, position, expected=self._position_sequence)
         self._written_at = time.monotonic()

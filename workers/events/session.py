@@ -106,9 +106,10 @@ class Session:
         self._streams = streams
         self._announced = announced
         stored, position_sequence = position
-        self._position = stored if stored is not None and stored.epoch == streams.verdicts.created else None
-        self._began = _seconds(streams.verdicts.created)
-        is_known = self._position is not None and self._position.compared
+        created = streams.verdicts.created
+        self._position = stored if stored is not None and created in (stored.epoch, stored.comparing) else None
+        self._began = _seconds(created)
+        is_known = self._position is not None and not self._position.comparing
         self._announcer = Announcer(
             bus,
             metrics,
@@ -260,7 +261,7 @@ class Session:
         await self._lists_known.wait()
         position = self._position
         if position is not None and position.log == self._streams.log.created:
-            begin, is_compared = LoggedVerdict(None, position.revision, position.sequence), position.compared
+            begin, is_compared = LoggedVerdict(None, position.revision, position.sequence), not position.comparing
         else:
             begin, is_compared = await self._log_end(), False
             if position is None:

@@ -76,7 +76,7 @@ async def last_sequence(bus: Bus, *, messages: int = 0) -> int:
 async def position_stored(bus: Bus, sequence: int) -> None:
     async def is_stored() -> bool:
         position, _ = await read_position(bus)
-        return position is not None and position.compared and position.sequence >= sequence
+        return position is not None and not position.comparing and position.sequence >= sequence
 
     await eventually(is_stored)
 
@@ -282,14 +282,15 @@ async def test_a_replica_that_is_paused_while_it_compares_the_last_verdicts_lose
     await world.verdict("node-1", MET, VIOLATED)
     await world.verdict("node-2", MET)
     async with Proxy.before(server.url) as proxy:
-        proxy.halt_before = b'"compared":true'
+        proxy.halt_before = b'"comparing":""'
         with replica("first", tas("events", bus=proxy.url), folder=tmp_path) as first:
             await eventually(proxy.halted.is_set)
             first.pause()
             await world.until("violation.started node-1")
             begun, _ = await read_position(bus)
             assert begun is not None
-            assert not begun.compared
+            assert begun.comparing
+            assert not begun.epoch
             await world.verdict("node-1", MET, VIOLATED, MET)
             await world.verdict("node-2", VIOLATED, MET)
             async with publishing(bus) as registry:
