@@ -7,12 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from bus import requests as of_messages
 from bus import server as embedded
 from bus.buckets import NODES, SAMPLES
+from bus.client import Msg
 from bus.connection import Bus
 from bus.consumer import Message, SharedConsumer
 from bus.entry import RawEntry
 from bus.feed import Feed
+from bus.link import Link
+from bus.requests import Pace, Requests
 from tests.integration.servers import Server, eventually
 
 MAX_PENDING = 8 << 20
@@ -74,3 +78,53 @@ async def test_large_entries_of_a_bucket_do_not_end_the_connection_of_a_paced_fe
     finally:
         await feed.close()
     assert len(entries) == COUNT
+
+
+async def test_each_entry_that_alone_is_larger_than_a_request_is_requested_alone(
+    bus: Bus, requests: list[dict[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`max_payload` may have been larger when it was stored."""
+    count = 20
+    values = [(NODES.subject(f"n{number}.samples"), bytes(3 * of_messages.SPREAD_BYTES)) for number in range(count)]
+    await asyncio.gather(*(bus.link.send(subject, value) for subject, value in values))
+    monkeypatch.setattr(of_messages, "REQUEST_BYTES", 0)
+    monkeypatch.setattr(Link, "max_payload", 1000)
+    entries: list[RawEntry] = []
+    feed = await Feed.open(bus.link, NODES, name="test", pace=0.01)
+    try:
+        await feed.release(entries.append)
+        await eventually(lambda: len(entries) == count)
+    finally:
+        await feed.close()
+    assert len([request for request in requests if request["batch"] == 1]) == count
+    assert len(requests) <= 2 * count + 5
+
+
+async def test_a_status_before_the_messages_of_its_request_causes_no_other_request(
+    bus: Bus, requests: list[dict[str, int]]
+) -> None:
+    """As of a consumer with replicas: a request for each such status made the server pass its limit all the same."""
+    asked = asyncio.Event()
+
+    async def note() -> None:
+        asked.set()
+
+    ended: list[Exception] = []
+    subject = f"$JS.API.CONSUMER.MSG.NEXT.{NODES.stream}.none"
+    tested = Requests(
+        bus.link, subject, "_INBOX.none", batch=100, pace=Pace(0.0, messages=4), end=ended.append, before=note
+    )
+    tested.start()
+    await asked.wait()
+    asked.clear()
+    headers = {"Status": "409", "Description": "Message Size Exceeds MaxBytes", "Nats-Pending-Messages": "80"}
+    assert not tested.received_status(Msg(bus.link._client, subject="_INBOX.none", headers=headers))
+    for _ in range(20):
+        assert not asked.is_set()
+        assert len(requests) == 1
+        tested.received()
+        await asyncio.sleep(0)
+    await asked.wait()
+    await eventually(lambda: len(requests) == 2)
+    assert requests[1]["batch"] == 100
+    assert not ended

@@ -3,12 +3,10 @@
 import asyncio
 import time
 
-import msgspec
 import pytest
 
 from bus.buckets import NODES
 from bus.connection import Bus
-from bus.link import Link
 from tests.integration.bus.followers import following
 from tests.integration.servers import eventually
 
@@ -16,21 +14,6 @@ pytestmark = pytest.mark.usefixtures("long_limits", "late_pulse")
 
 STORED = 1500
 """More than one request gets."""
-
-
-@pytest.fixture
-def requests(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, int]]:
-    """The requests for messages that are sent."""
-    found: list[dict[str, int]] = []
-    send = Link.send
-
-    async def noted(link: Link, subject: str, payload: bytes, *, reply: str = "") -> None:
-        if subject.startswith("$JS.API.CONSUMER.MSG.NEXT."):
-            found.append(msgspec.json.decode(payload))
-        await send(link, subject, payload, reply=reply)
-
-    monkeypatch.setattr(Link, "send", noted)
-    return found
 
 
 def waits(requests: list[dict[str, int]]) -> bool:
