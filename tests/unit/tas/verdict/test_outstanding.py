@@ -107,5 +107,6 @@ def test_an_announcement_replaces_that_of_its_replica_and_drops_those_of_replica
     known = {"mine": Announcement(since=99.0), "other": other, "ended": Announcement(since=since)}
     assert with_announcement(known, "mine", mine) == {"mine": mine, "other": other}
     assert with_announcement(known, "mine", None).keys() == {"other", "ended"}
-    many = {str(number): Announcement(since=99.0) for number in range(2 * MAX_ANNOUNCED)}
-    assert len(with_announcement(many, "mine", mine)) == MAX_ANNOUNCED
+    many = {str(number): Announcement(since=99.0 + number / 1000) for number in range(2 * MAX_ANNOUNCED)}
+    newest = list(many)[1 - MAX_ANNOUNCED :]
+    assert with_announcement(many, "mine", mine).keys() == {"mine", *newest}
