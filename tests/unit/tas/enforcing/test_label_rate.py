@@ -1,5 +1,7 @@
 """The rate of first labels, as pure functions of time."""
 
+import pytest
+
 from tas.enforcing.label_rate import UNUSED_SECONDS, LabelRate, Rate
 
 
@@ -40,8 +42,9 @@ def test_policies_have_a_rate_each_and_one_over_all() -> None:
     assert LabelRate(None, None).wait("n", "p", 0.0) == 0
 
 
-def test_a_node_that_needs_no_label_any_more_gives_its_token_back() -> None:
-    rate = LabelRate(Rate(60, 1), None)
+@pytest.mark.parametrize("rates", [(Rate(60, 1), None), (None, Rate(60, 1))], ids=["of the policy", "over all"])
+def test_a_node_that_needs_no_label_any_more_gives_its_token_back(rates: tuple[Rate | None, Rate | None]) -> None:
+    rate = LabelRate(*rates)
     assert waits(rate, range(3)) == [0, 1, 2]
     rate.end("n2", "p", 0.0, is_used=False)
     assert rate.wait("n3", "p", 0.0) == 2
