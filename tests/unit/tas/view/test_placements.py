@@ -163,6 +163,14 @@ class TestEnds:
         view.add_samples("b", [scrape(NOW + 2, m="1")], NOW + 3)
         assert values_of(view) == {"a": 1, "b": 3}
 
+    def test_a_pod_of_a_clock_that_is_ahead_was_placed_when_it_was_first_seen(self) -> None:
+        view = view_of(cheap(), a="1")
+        view.place_pod(pod(), POLICY, "a", NOW + 5, NOW)
+        view.add_samples("a", [scrape(NOW + 2, m="1")], NOW + 2)
+        assert values_of(view) == {"a": 1}
+        view.place_pod(pod(), POLICY, "a", NOW + 5, NOW + 3)
+        assert values_of(view) == {"a": 1}, "the sample shows the pod"
+
     @pytest.mark.parametrize("ahead", [0.0, FUTURE_TOLERANCE / 2, FUTURE_TOLERANCE, MAX_SAMPLE_AGE])
     def test_whatever_the_clocks_say_a_cost_ends_soon_after_the_pod_was_seen(self, ahead: float) -> None:
         """The pod is reported again and again, by an API server whose clock is ahead, and the samples are old."""

@@ -869,6 +869,18 @@ class TestStaleness:
         view.advance(now)
         assert set(TelemetryDecider(view).filter(pod_of(), ["a"], now).rejected) == rejected
 
+    def test_of_a_node_that_is_deleted_nothing_is_kept(self) -> None:
+        view = View(default_stale_after=10)
+        view.set_policy(policy_of(dontschedule(("m", "GreaterThan", 40))), 0.0)
+        view.set_labels("a", {}, created=50.0)
+        view.set_cluster(cluster=True)
+        view.add_samples("a", [scrape(100.0, m="50")], 100.0)
+        view.advance(110.0)
+        decider = TelemetryDecider(view)
+        assert set(decider.filter(pod_of(), ["a"], 110.0).rejected) == {"a"}
+        view.drop_labels("a")
+        assert set(decider.filter(pod_of(), ["a"], 110.0).rejected) == set()
+
     def test_while_all_is_fresh_nothing_is_kept(self) -> None:
         view = View(default_stale_after=10)
         view.set_policy(policy_of(dontschedule(("m", "GreaterThan", 40))), 0.0)
