@@ -236,6 +236,8 @@ class TestReplaced:
         assert replaced_columns(known, table("a", y=column(at(5, 5), 2))) == {"y": 5}
         assert replaced_columns(known, table("a", x=column(at(5, 9), 2))) == {}
         assert replaced_columns(known, table("a", x=column(at(10, 5), 2))) == {}
+        known = table("a", x=column(at(9, 4), 1), y=column(at(9, 9), 1))
+        assert replaced_columns(known, table("a", x=column(at(5, 5), 2))) == {}, "x came late and never counted"
 
     def test_the_sequence_is_that_of_the_last_value_that_is_replaced(self) -> None:
         known = table("abc", x=column([at(9, 9), at(9, 9), at(3, 3)], 1, 1, 1))
