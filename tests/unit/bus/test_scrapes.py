@@ -88,6 +88,13 @@ def test_only_values_that_count_are_decoded(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(decoded) == 51
 
 
+def test_a_message_of_a_clock_that_is_ahead_counts_as_measured_when_it_arrived() -> None:
+    ahead = message(1, {"m": "1"}, measured=ARRIVED + 5)
+    later = message(2, {"m": "2"}, measured=ARRIVED + 1, arrived=ARRIVED + 1)
+    (found,) = newest([ahead, later], ())
+    assert found.metrics == {"m": Quantity(2 * 10**9)}
+
+
 def test_an_invalid_value_replaces_nothing_and_is_refused() -> None:
     (found,), _ = by_source([message(1, {"a": "1"}), message(2, {"a": "much", "b": "1"})])
     results = list(found.newest(()))
