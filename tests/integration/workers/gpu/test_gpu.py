@@ -377,11 +377,12 @@ async def test_an_installed_extension_is_asked_once_what_it_reads_is_complete(
 
 
 async def test_a_pod_that_is_another_one_or_elsewhere_by_now_gets_no_cards(world: Gpus) -> None:
-    await world.add_nodes(a="N(0) i1", b="N(0) i1")
+    await world.add_nodes(a="N(0) i1 t2", b="N(0) i1")
     await world.complete()
     replaced, elsewhere, gone, ours = (world.add_pod(name, "A{i1}") for name in ("replaced", "else", "gone", "ours"))
+    tiled = world.add_pod("tiled", "A{i1 t1}")
     async with world.extender() as extender:
-        for pod in (replaced, elsewhere, gone, ours):
+        for pod in (replaced, elsewhere, gone, ours, tiled):
             await extender.filter(pod, "a")
         for pod in (replaced, gone):
             world.sandbox.cluster.delete(PODS, NAMESPACE, pod["metadata"]["name"])
@@ -389,19 +390,21 @@ async def test_a_pod_that_is_another_one_or_elsewhere_by_now_gets_no_cards(world
         same = {"name": "else", "annotations": {"gas-container-cards": "card0"}}
         target: Object = {"metadata": same, "target": {"kind": "Node", "name": "b"}}
         world.sandbox.cluster.bind(NAMESPACE, "else", target, manager="test")
-        # Somebody else has bound it to our node, with other cards.
-        other: Object = {"name": "ours", "annotations": {"gas-container-cards": "card7"}}
-        target = {"metadata": other, "target": {"kind": "Node", "name": "a"}}
-        world.sandbox.cluster.bind(NAMESPACE, "ours", target, manager="test")
+        # Somebody else has bound them to our node, with another card, and with another tile of the card.
+        for name, cards, tiles in (("ours", "card7", ""), ("tiled", "card0", "card0:gt1")):
+            other: Object = {"gas-container-cards": cards, "gas-container-tiles": tiles}
+            target = {"metadata": {"name": name, "annotations": other}, "target": {"kind": "Node", "name": "a"}}
+            world.sandbox.cluster.bind(NAMESPACE, name, target, manager="test")
         for pod, text in (
             (replaced, "UID in precondition"),
             (elsewhere, 'already assigned to node "b"'),
             (gone, "not found"),
             (ours, 'already assigned to node "a"'),
+            (tiled, 'already assigned to node "a"'),
         ):
             assert text in await extender.bind(pod, "a")
             assert (await world.hold("a")).pods == {}, text
-        assert extender.metric("tas_gpu_binds_total", result=Result.FAILED) == 4
+        assert extender.metric("tas_gpu_binds_total", result=Result.FAILED) == 5
 
 
 @pytest.mark.parametrize("status", [500, 404])

@@ -79,6 +79,12 @@ class TestAdopted:
         # The adopted pod still uses the tile, so nobody else gets it.
         assert remove(hold, "z").cards[0] == CardUse(amounts={"x": 1}, owners={1: ("a",)}, tiles=0b10)
 
+    def test_a_tile_that_only_adopted_pods_have_belongs_to_the_first_uid(self) -> None:
+        hold = add(EMPTY, "z", held(share(0, 1), verified=False))
+        hold = add(hold, "a", held(share(0, 1), verified=False))
+        hold = add(hold, "m", held(share(0, 1), verified=False))
+        assert hold.cards[0].owners == {1: ("a", "m", "z")}
+
     def test_no_second_verified_pod_gets_the_tile(self) -> None:
         hold = add(add(EMPTY, "a", held(share(0, 1), verified=False)), "z", held(share(0, 1)))
         with pytest.raises(HoldError, match="card0:gt1 belongs to"):
