@@ -490,7 +490,7 @@ class TestOtherSinks:
 
 @asynccontextmanager
 async def event_api() -> AsyncIterator[tuple[str, list[dict[str, Any]], list[str]]]:
-    """The part of an API server that takes Events: its URL, the created Events, and the paths of patched ones."""
+    """The part of an API server that takes Events: its URL, the Events that exist, and the paths of patched ones."""
     created: list[dict[str, Any]] = []
     patched: list[str] = []
 
@@ -499,6 +499,8 @@ async def event_api() -> AsyncIterator[tuple[str, list[dict[str, Any]], list[str
         return web.json_response(created[-1], status=201)
 
     async def patch(request: web.Request) -> web.Response:
+        if request.match_info["name"] not in {each["metadata"]["name"] for each in created}:
+            return web.json_response({"kind": "Status", "reason": "NotFound", "code": 404}, status=404)
         patched.append(request.path)
         return web.json_response({"metadata": {"name": "x", "namespace": "default"}})
 
@@ -515,32 +517,56 @@ async def event_api() -> AsyncIterator[tuple[str, list[dict[str, Any]], list[str
         await runner.cleanup()
 
 
-async def test_150_nodes_that_change_make_a_bounded_number_of_events(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tas.notifying.node_events.WINDOW_SECONDS", inf)
-    nodes, policies = [f"node-{number}" for number in range(150)], ("demo", "other")
-    kubeconfig = tmp_path / "kubeconfig"
+@asynccontextmanager
+async def cluster_sink(
+    world: World, folder: Path, config: KubernetesEventsConfig
+) -> AsyncIterator[tuple[Sink, list[dict[str, Any]], list[str]]]:
+    """A sink that writes Events, the Events that exist, and the paths of patched ones."""
+    kubeconfig = folder / "kubeconfig"
     async with event_api() as (url, created, patched):
         entry = {"name": "test", "cluster": {"server": url}}
         context = {"name": "test", "context": {"cluster": "test", "user": "test"}}
         user = {"name": "test", "user": {}}
         document = {"current-context": "test", "clusters": [entry], "contexts": [context], "users": [user]}
         kubeconfig.write_text(json.dumps(document))
-        config = KubernetesEventsConfig(wait="5s", interval="1s")  # a busy machine reads all events within that
         async with KubernetesClient.connect(kubeconfig, worker="notify") as client:
-            sink = KubernetesEventsSink(world.bus, client, "cluster", config, metrics=world.metrics)
-            # Before the sink runs: a busy machine may need longer for it than the sink waits for more events.
-            await world.publish(*(started(node, policy=policy) for node in nodes for policy in policies))
-            await world.publish(
-                *(
-                    msgspec.structs.replace(ended(node, policy=policy), node_uid=f"uid-{node}")
-                    for node in nodes
-                    for policy in policies
-                )
+            yield KubernetesEventsSink(world.bus, client, "cluster", config, metrics=world.metrics), created, patched
+
+
+async def test_an_event_that_is_gone_when_its_series_begins_is_created_again(world: World, tmp_path: Path) -> None:
+    config = KubernetesEventsConfig(wait="0s", interval="0s")
+    async with cluster_sink(world, tmp_path, config) as (sink, created, patched):
+        await world.publish(started("node-1"))
+        async with world.running(sink):
+            await world.acknowledged("cluster")
+            kinds = Counter(each["regarding"]["kind"] for each in created)
+            assert kinds == {"Node": 1, "TASPolicy": 1}
+            created.clear()
+            await world.publish(started("node-1"))
+            dead = partial(world.value, "tas_notify_events_total", sink="cluster", outcome="dead")
+            await eventually(lambda: len(created) == 2 or dead() > 0)
+    assert Counter(each["regarding"]["kind"] for each in created) == kinds
+    assert not patched
+
+
+async def test_150_nodes_that_change_make_a_bounded_number_of_events(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tas.notifying.node_events.WINDOW_SECONDS", inf)
+    nodes, policies = [f"node-{number}" for number in range(150)], ("demo", "other")
+    config = KubernetesEventsConfig(wait="5s", interval="1s")  # a busy machine reads all events within that
+    async with cluster_sink(world, tmp_path, config) as (sink, created, patched):
+        # Before the sink runs: a busy machine may need longer for it than the sink waits for more events.
+        await world.publish(*(started(node, policy=policy) for node in nodes for policy in policies))
+        await world.publish(
+            *(
+                msgspec.structs.replace(ended(node, policy=policy), node_uid=f"uid-{node}")
+                for node in nodes
+                for policy in policies
             )
-            async with world.running(sink):
-                await world.acknowledged("cluster")
+        )
+        async with world.running(sink):
+            await world.acknowledged("cluster")
     of_nodes = Counter(
         (each["reason"], each["related"]["name"]) for each in created if each["regarding"]["kind"] == "Node"
     )

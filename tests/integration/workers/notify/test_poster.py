@@ -139,6 +139,32 @@ async def test_a_sink_can_ask_for_a_wait_up_to_two_minutes(
     assert (await answer_of(receiver)).retry_after == seconds
 
 
+@pytest.mark.parametrize(
+    ("status", "is_about_the_body"),
+    [(400, True), (413, True), (415, True), (422, True), (401, False), (404, False), (429, False), (500, False)],
+)
+async def test_only_an_answer_about_the_body_says_that_another_attempt_changes_nothing(
+    receiver: Receiver, status: int, is_about_the_body: bool
+) -> None:
+    receiver.behaviour = answering(status)
+    answer = await answer_of(receiver)
+    assert (answer.accepted, answer.refused) == (False, is_about_the_body)
+
+
+async def test_a_url_in_a_file_counts_from_the_next_event_on(receiver: Receiver, tmp_path: Path) -> None:
+    config = ChatConfig(url_file="url", timeout="60s")
+    requests = SinkMetrics(CollectorRegistry()).requests
+    poster = Poster(config, sink="hook", folder=tmp_path, requests=requests, url_file="url")
+    async with receiving() as moved:
+        try:
+            for receives in (receiver, moved):
+                (tmp_path / "url").write_text(receives.url)
+                assert (await poster.post(b"{}", JSON)).accepted
+                assert len(receives.requests) == 1
+        finally:
+            await poster.close()
+
+
 async def test_a_server_with_a_certificate_of_another_authority_gets_nothing(tmp_path: Path) -> None:
     ours, theirs = Authority("ours"), Authority("theirs")
     (tmp_path / "ca.crt").write_bytes(ours.certificate)
