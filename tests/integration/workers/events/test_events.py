@@ -215,6 +215,18 @@ async def test_lost_verdicts_are_marked_before_what_follows(bus: Bus, world: Wor
 STARTED_LATER = ("violation.started node-2", "violation.started node-3 resync")
 
 
+async def test_events_that_the_stream_has_dropped_keep_no_later_one_back(bus: Bus, world: World) -> None:
+    await prepared(world)
+    await world.verdict("node-1", MET)
+    async with publishing(bus) as registry:
+        await world.verdict("node-1", VIOLATED)
+        await world.until("violation.started node-1")
+        await bus.api(f"STREAM.PURGE.{EVENTS.stream}")
+        await world.verdict("node-1", MET)
+        await world.until("violation.ended node-1")
+        assert value(registry, "tas_events_conflicts_total") == 1
+
+
 async def test_a_burst_of_transitions_costs_one_message_each(
     bus: Bus, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
