@@ -244,6 +244,15 @@ async def test_a_failing_source_does_not_delay_others(
             await world.problem("bad", "")
 
 
+async def test_a_failing_source_is_asked_less_and_less_often(bus: Bus, world: World) -> None:
+    await world.use("load")
+    good, bad = Fake("good"), Fake("bad")
+    bad.problem = SourceError("connection refused")
+    async with collecting(bus, bad, good):
+        await eventually(lambda: len(good.asked) > 40)
+        assert 2 <= len(bad.asked) <= 20
+
+
 async def test_retry_after_of_a_source_is_respected(bus: Bus, world: World) -> None:
     await world.use("load")
     fake, other = Fake(), Fake("other")

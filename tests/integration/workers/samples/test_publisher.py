@@ -3,6 +3,7 @@
 import time
 from contextlib import suppress
 from functools import partial
+from math import inf
 
 import pytest
 
@@ -61,6 +62,21 @@ async def test_only_new_scrapes_are_published_again(bus: Bus) -> None:
     changed = samples(2, measured=now, nodes=3) + tuple(each for each in first if each.node > "node-2.example")
     await answered(lambda: publisher.publish(changed, requested_at=now))
     assert (await stored(bus))["messages"] == before + 3
+
+
+@pytest.mark.usefixtures("long_limits")
+@pytest.mark.parametrize("form", list(Publish))
+async def test_the_same_values_are_published_again_after_a_while(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch, form: Publish
+) -> None:
+    """The bus may have been wiped meanwhile."""
+    now = time.time()
+    publisher = SamplePublisher(bus, "s", form=form)
+    found = []
+    for seconds in (inf, inf, 0.0):
+        monkeypatch.setattr("workers.samples.publisher.REPEAT_SECONDS", seconds)
+        found.append(await publisher.publish(samples(1, measured=now, nodes=1), requested_at=now))
+    assert found == [1, 0, 1]
 
 
 async def test_unpublished_scrapes_are_published_with_the_next_poll(server: Server, bus: Bus) -> None:
