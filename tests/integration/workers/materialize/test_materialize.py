@@ -642,7 +642,11 @@ async def test_after_a_wipe_a_newer_sample_stays_and_a_released_node_gets_nothin
     await put(bus, NODES, NODE_RELEASES.key("released"), release)
     await publish(bus, "last", load1=2)
     await materialized.has("last", "load1", "2")
-    await eventually(lambda: "released" in materialized.worker._released)
+    ahead = encode(NodeRelease(time=datetime.now(UTC) + timedelta(hours=1)))
+    await put(bus, NODES, NODE_RELEASES.key("ahead"), ahead)
+    await eventually(lambda: {"released", "ahead"} <= materialized.worker._released.keys())
+    await publish(bus, "ahead", load1=3)
+    await materialized.has("ahead", "load1", "3")
     await server.restart(wiped=True)
     await eventually(lambda: bus.connected)
     await publish(bus, "current", load1=1)
@@ -651,6 +655,7 @@ async def test_after_a_wipe_a_newer_sample_stays_and_a_released_node_gets_nothin
     await materialized.has("silent", "load1", "2")
     await materialized.has("last", "load1", "2")
     await materialized.has("current", "load1", "1")
+    await materialized.has("ahead", "load1", "3")  # released by a clock that is ahead: what came after it stays
     assert [await materialized.value(name, "load1") for name in ("released", "released-later")] == [None] * 2
 
 
@@ -762,10 +767,11 @@ async def test_samples_that_another_replica_wrote_late_for_a_deleted_node_are_de
 
 
 class Interrupted(Bus):
-    """A bus whose first `failures` deletions fail, and on which something happens before a node's samples are read."""
+    """A bus whose first `failures` deletions fail; something happens when a node's samples are read or written."""
 
     failures = 0
     before_get: Callable[[], Awaitable[None]] | None = None
+    before_put: Callable[[], Awaitable[None]] | None = None
 
     async def delete(self, bucket: Bucket, key: str, *, revision: int, read_at: float, ttl_seconds: int = 0) -> int:
         if self.failures:
@@ -779,6 +785,14 @@ class Interrupted(Bus):
             happens, self.before_get = self.before_get, None
             await happens()
         return found
+
+    async def put(
+        self, bucket: Bucket, key: str, value: bytes, *, revision: int, read_at: float, ttl_seconds: int = 0
+    ) -> int:
+        if key == NODE_SAMPLES.key("node-1") and self.before_put is not None:
+            happens, self.before_put = self.before_put, None
+            await happens()
+        return await super().put(bucket, key, value, revision=revision, read_at=read_at, ttl_seconds=ttl_seconds)
 
 
 async def test_a_deletion_that_failed_is_tried_again(server: Server, bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -821,6 +835,24 @@ async def test_samples_of_a_node_that_has_come_back_are_not_deleted(server: Serv
             await asyncio.wait_for(come_back.wait(), 60)
             for _ in range(20):  # exchanges with the server, in which it could have deleted
                 assert await bus.get(NODES, NODE_SAMPLES.key("node-1")) == written
+
+
+async def test_samples_of_a_node_that_is_deleted_while_they_are_written_are_refused(server: Server, bus: Bus) -> None:
+    async def is_deleted() -> None:
+        await delete_facts(bus, "node-1")
+        await eventually(lambda: materialized.metric("tas_nodes") == 0)
+
+    async with Interrupted.connect(server.url, name="interrupted") as interrupted:
+        assert isinstance(interrupted, Interrupted)
+        await interrupted.wait_connected()
+        async with materializing(interrupted) as materialized:
+            await list_nodes(bus, "node-1")
+            await publish(bus, "node-1", load1=1)
+            await eventually(lambda: materialized.metric("tas_nodes") == 1)
+            interrupted.before_put = is_deleted
+            await publish(bus, "node-1", load1=2)
+            await all_handled(bus)
+            assert materialized.refusals() == {"unknown_node": 1}
 
 
 class Behind(Materialize):
