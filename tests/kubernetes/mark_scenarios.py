@@ -220,8 +220,9 @@ class MarkScenarios:
         assert await is_bare(world, unknown, name)
 
     async def test_no_node_gets_a_mark_while_another_has_one_without_the_label_and_a_freeze_keeps_all_marks(
-        self, world: World, marks: Running
+        self, world: World, marks: Running, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.setattr("workers.marks.worker.HELD_BACK_SECONDS", 3600.0)  # who waits does not come by itself
         first, second, name = await world.node("first"), await world.node("second"), world.name()
         await world.policy(await world.namespace(), name, deschedule(**BOTH))
         for node in (first, second):
