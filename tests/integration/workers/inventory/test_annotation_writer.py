@@ -12,6 +12,7 @@ from bus.kinds import NODE_SAMPLES
 from bus.records.nodes import StoredSamples
 from bus.scrapes import publish_scrape
 from lab.sandbox.resources import NODES, PODS
+from tas.allocation.node import NodeAllocation
 from tas.allocation.node_annotations import WRITTEN
 from tas.enforcing.managers import ANNOTATIONS_MANAGER
 from tas.samples.sample import Scrape
@@ -156,6 +157,31 @@ async def test_of_tables_what_was_measured_since_the_node_was_created_is_written
                 await eventually(lambda: are_written(3000))
                 assert patches_of("node-0") > 0  # its requests
                 assert free("node-0") is None
+
+
+async def test_a_new_node_gets_nothing_of_what_was_known_of_the_node_before_it(bus: Bus, tmp_path: Path) -> None:
+    uid, asked = "before", 0
+
+    def allocation(_: str) -> NodeAllocation:
+        nonlocal asked
+        asked += 1
+        return NodeAllocation(uid=uid, allocatable={"cpu": 1000}, requested={"cpu": 100})
+
+    async with (
+        Sandbox.start(nodes=["a"]) as sandbox,
+        KubernetesClient.connect(sandbox.kubeconfig(tmp_path / "kubeconfig"), worker="inventory") as client,
+    ):
+        worker = AnnotationWriter(
+            bus, client, CollectorRegistry(), lambda: True, allocation, prefix=PREFIX, interval=0.05
+        )
+        worker.nodes.begin()
+        worker.nodes.read((await client.list(annotated_nodes(()))).items)
+        worker.nodes.end("1")
+        async with running(worker):
+            await eventually(lambda: asked > 2)  # some passes
+            assert sandbox.count()["patch", "nodes"] == 0
+            uid = sandbox.cluster.get(NODES, "", "a")["metadata"]["uid"]
+            await eventually(lambda: sandbox.count()["patch", "nodes"] > 0)
 
 
 async def test_on_standby_it_follows_nothing_and_active_it_keeps_only_what_it_writes(bus: Bus, tmp_path: Path) -> None:
