@@ -1,7 +1,7 @@
 import pytest
 
 from bus.buckets import NODES, configuration
-from bus.mending import StreamState, changes
+from bus.mending import Consumer, StreamState, changes
 
 MEBIBYTE = 1 << 20
 
@@ -14,3 +14,19 @@ def test_a_bucket_without_a_limit_gets_one_that_does_not_make_it_full(size: int,
     assert changes(NODES, StreamState(config, size)) == {"max_bytes": (-1, most)}
     # A limit that somebody has set stays.
     assert changes(NODES, StreamState(config | {"max_bytes": MEBIBYTE}, size)) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "lasts", "used", "is_left"),
+    [
+        pytest.param("revoked_1", False, True, True, id="of a revoked user, in use"),
+        pytest.param("anna_1", True, False, False, id="of a user"),
+        pytest.param("random", True, False, True, id="of nobody"),
+        pytest.param("random", True, True, False, id="of nobody, in use"),
+        pytest.param("random", False, False, False, id="of nobody, and ends by itself"),
+    ],
+)
+def test_consumers_of_revoked_users_and_those_of_nobody_that_nobody_uses_are_removed(
+    name: str, lasts: bool, used: bool, is_left: bool
+) -> None:
+    assert Consumer(NODES.stream, name, lasts, used).is_left(users={"anna"}, gone={"revoked"}) is is_left
