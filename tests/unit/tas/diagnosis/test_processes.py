@@ -97,6 +97,13 @@ def test_what_policies_need_and_nobody_runs_is_an_error_also_if_it_never_ran() -
     assert bad(check_processes(other)) == {}
 
 
+@pytest.mark.parametrize(("cluster", "severity"), [(True, {"workers.running": Severity.ERROR}), (False, {})])
+def test_labels_are_needed_only_on_a_cluster(cluster: bool, severity: dict[str, Severity]) -> None:
+    others = {worker: Expected(count=2) for worker in ALL if worker != "labels"}
+    processes = [each for worker in others for each in running(worker, 2)]
+    assert bad(check_processes(facts(*processes, expected=others, cluster=cluster))) == severity
+
+
 def test_a_dismissed_worker_is_not_missed() -> None:
     found = facts(expected={"marks": Expected(count=0, dismissed="anna"), **facts().expected})
     assert bad(check_processes(found)) == {}

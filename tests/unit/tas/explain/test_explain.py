@@ -39,6 +39,17 @@ def test_rejected_nodes_come_first(on_stale: str, nodes: str) -> None:
     assert list(explained(onStale=on_stale).nodes) == list(nodes)
 
 
+def test_a_node_that_is_rejected_by_a_last_known_value_comes_with_those_that_violate() -> None:
+    policy, _ = parse_policy(KEY, {"strategies": {"dontschedule": {"rules": [RULE]}}})
+    view = View(default_stale_after=10)
+    view.set_policy(policy, NOW)
+    for node, value, measured in (("a", "1", NOW), ("b", "50", NOW - 60)):
+        metrics = {"m": parse_quantity(value)}
+        scrape = Scrape(source="s", measured=measured, arrived=measured, sequence=1, metrics=metrics)
+        view.add_samples(node, [scrape], NOW)
+    assert list(explain_policy(view, KEY, NOW).nodes) == ["b", "a"]
+
+
 def test_the_first_of_many_nodes_are_listed_and_all_counted() -> None:
     found = explained(limit=1)
     assert (list(found.nodes), found.total, found.known) == (["c"], 4, True)
