@@ -174,6 +174,15 @@ async def test_a_feed_without_stored_entries_is_caught_up_at_once(bus: Bus, keys
     await feed.close()
 
 
+async def test_a_watch_has_nothing_of_another_epoch(bus: Bus) -> None:
+    await fill(bus, 2)
+    async with following(bus, NODES) as follower:
+        await follower.caught_up()
+        epoch = await bus.epoch(NODES)
+        assert follower.watch.status.has_all(epoch)
+        assert not follower.watch.status.has_all(replace(epoch, created="another"))
+
+
 @pytest.mark.parametrize("pace", [0.0, 0.1])
 async def test_an_empty_bucket_is_caught_up_without_an_entry(bus: Bus, pace: float) -> None:
     async with following(bus, NODES, pace=pace) as follower:
