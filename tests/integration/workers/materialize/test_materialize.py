@@ -838,14 +838,15 @@ async def test_samples_of_a_node_that_has_come_back_are_not_deleted(server: Serv
 
 
 async def test_samples_of_a_node_that_is_deleted_while_they_are_written_are_refused(server: Server, bus: Bus) -> None:
-    async def is_deleted() -> None:
-        await delete_facts(bus, "node-1")
-        await eventually(lambda: materialized.metric("tas_nodes") == 0)
-
     async with Interrupted.connect(server.url, name="interrupted") as interrupted:
         assert isinstance(interrupted, Interrupted)
         await interrupted.wait_connected()
         async with materializing(interrupted) as materialized:
+
+            async def is_deleted() -> None:
+                await delete_facts(bus, "node-1")
+                await eventually(lambda: materialized.metric("tas_nodes") == 0)
+
             await list_nodes(bus, "node-1")
             await publish(bus, "node-1", load1=1)
             await eventually(lambda: materialized.metric("tas_nodes") == 1)
