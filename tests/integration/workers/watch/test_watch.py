@@ -19,6 +19,8 @@ from bus.buckets import FORGET_SECONDS, NODES, PODS, POLICIES, SYNCED, Bucket
 from bus.connection import Bus, Epoch, RawEntry
 from bus.errors import BusError
 from bus.kinds import NODE_FACTS, NODE_SAMPLES, NODE_TABLES, POLICY_RECORDS
+from bus.records.codec import encode
+from bus.records.nodes import NodeFacts
 from bus.records.pods import decode_pod
 from bus.records.policies import decode_policy
 from bus.subjects import parse_policy_key, pod_key, policy_key
@@ -221,6 +223,14 @@ async def replica(
 
 def called_by(name: str, verb: str) -> Callable[[Call], bool]:
     return lambda call: call.user_agent.endswith(f"/{name}") and call.verb == verb
+
+
+async def test_after_the_restore_of_an_earlier_state_of_the_api_server_its_list_counts(admin: Admin, bus: Bus) -> None:
+    later = NodeFacts(uid="uid-gone", labels={}, resource_version=str(10**15))
+    await put(bus, NODES, NODE_FACTS.key("gone"), encode(later))
+    async with replica(bus, admin, "restored") as restored:
+        await restored.ready()
+    assert not (await answered(partial(NODE_FACTS.get, bus, "gone"))).present
 
 
 async def test_a_delayed_replica_reverts_nothing(
