@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from bus.buckets import BREAKERS, REFUSALS
+from bus.buckets import BREAKERS, PAUSED, REFUSALS
 from bus.connection import Bus
 from bus.records.breakers import encode_breaker
 from bus.records.refusals import encode_refused_marks
 from bus.subjects import breaker_key, refused_marks_key
 from tas.policy.policy import MARK_PREFIX, PolicyKey
-from tas.verdict.freeze import Breaker, Trip
+from tas.verdict.freeze import UNREADABLE_PAUSE, Breaker, Trip
 from tas.verdict.refused import RefusedLabel
 from tests.integration.servers import Server, eventually
 from tests.integration.workers.running import running
@@ -127,6 +127,11 @@ class StatusScenarios:
         key = await world.policy(namespace, name, deschedule())
         found = await wait_for_status(world, key, Ready=("False", "BreakerTripped"))
         assert f"tas reset {key}" in found["message"]
+        await world.put(BREAKERS, PAUSED, b"not a pause")
+        found = await wait_for_status(world, key, Ready=("False", "Paused"))
+        assert str(UNREADABLE_PAUSE) in found["message"]
+        await world.remove(BREAKERS, PAUSED)
+        await wait_for_status(world, key, Ready=("False", "BreakerTripped"))
         await world.put(BREAKERS, breaker_key(name), encode_breaker(Breaker()))
         found = await wait_for_status(world, key, Ready=("False", "MarksNotWritten"))
         (problem,) = found["problems"]
