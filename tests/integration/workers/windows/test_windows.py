@@ -744,7 +744,7 @@ async def test_another_replica_goes_on_with_what_is_stored(bus: Bus, cluster: Cl
         assert await world.scrape("b", SOURCE) is None
 
 
-async def test_a_series_ends_after_its_window_and_with_its_node(
+async def test_a_series_ends_after_its_window_with_its_node_and_when_a_new_machine_has_the_name(
     bus: Bus, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers.windows.worker, "CHECK_SECONDS", 0.1)
@@ -775,6 +775,8 @@ async def test_a_series_ends_after_its_window_and_with_its_node(
         await put(bus, NODES, NODE_FACTS.key("b"), None)
         await eventually(lambda: series() == 1)
         await eventually(lambda: stored() == {"c"})  # else they would grow with every node that ever was
+        await put(bus, NODES, NODE_FACTS.key("c"), encode(NodeFacts(uid="new", labels={}, created=datetime.now(UTC))))
+        await eventually(lambda: series() == 0)
 
 
 async def test_no_sample_writes_its_series_again(bus: Bus, cluster: Cluster) -> None:
