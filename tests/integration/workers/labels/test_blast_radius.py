@@ -94,7 +94,7 @@ def cluster(
     sandbox: Sandbox, world: World, kubeconfig: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> Cluster:
     for module in (
-        "labels.brake",
+        "labels.brake_loop",
         "evaluate.announcing",
         "labels.breaker_records",
     ):  # however slow this machine is
