@@ -6,7 +6,7 @@ A series often names its node by an address, `172.20.3.4:9100`. The API server h
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from difflib import SequenceMatcher
-from functools import cached_property, lru_cache
+from functools import cached_property
 from ipaddress import IPv6Address, ip_address
 
 from tas.errors import shortened
@@ -76,7 +76,7 @@ class NodeNames:
                     self._owners[key] = _SHARED
                     self._sharing.setdefault(key, [owner] if owner else []).append(node)
         self._found: tuple[dict[str, str | None], dict[str, str | None]] = ({}, {})
-        self._nearest = lru_cache(MAX_NEAREST)(self._nearest_to)
+        self._nearest: dict[str, str] = {}
 
     @property
     def is_complete(self) -> bool:
@@ -124,7 +124,7 @@ class NodeNames:
             return f"is an address of several nodes, {some[0]}, {some[1]}{others}: it counts for none of them"
         if not self._is_complete:
             return "must be a lowercase DNS subdomain (RFC 1123)"
-        nearest = self._nearest(key)
+        nearest = self._nearest_to(key)
         known = f"; the nearest is {nearest}" if nearest else ": the cluster has no nodes"
         return f"is no name of a node of the cluster, and no address of one{known}"
 
@@ -143,6 +143,13 @@ class NodeNames:
 
     def _nearest_to(self, key: str) -> str:
         """The known name or address that is most like `key`, as text with its node; empty without any."""
+        if key not in self._nearest:
+            if len(self._nearest) >= MAX_NEAREST:
+                self._nearest.clear()
+            self._nearest[key] = self._most_like(key)
+        return self._nearest[key]
+
+    def _most_like(self, key: str) -> str:
         near = {*_around(self._by_start, key), *(name[::-1] for name in _around(self._by_end, key[::-1]))}
         matcher = SequenceMatcher(None, "", key[:MAX_COMPARED_TEXT], autojunk=False)
 
