@@ -105,7 +105,9 @@ async def test_ten_times_the_nodes_cost_as_many_messages_writes_and_wakeups(
     assert many.stored.pop(VERDICTS.name) < MANY / 2  # not one of each node: some of the first may have come late
     for stream, messages in many.stored.items():
         assert messages <= (few.stored[stream] / few.polls + 2) * many.polls, stream  # a poll more may have begun
-    assert many.wakeups_of_a_table < 2 * few.wakeups_of_a_table < 2 * MANY
+    # Timers go on while a poll is handled, so both have some hundred; a step for each node would be 900 more.
+    assert many.wakeups_of_a_table - few.wakeups_of_a_table < MANY - FEW
+    assert few.wakeups_of_a_table < MANY
 
 
 async def cost(server: Server, bus: Bus, nodes: int, policies: Path, monkeypatch: pytest.MonkeyPatch) -> Cost:
