@@ -21,8 +21,8 @@ def test_no_folder_has_two_public_classes_of_one_name() -> None:
     assert {f"{folder.relative_to(ROOT)}: {name}": found for (folder, name), found in files.items() if found[1:]} == {}
 
 
-def test_no_file_of_the_core_has_the_name_of_files_in_two_other_rooms() -> None:
-    rooms: defaultdict[str, list[str]] = defaultdict(list)
+def test_no_file_of_the_core_has_the_name_of_files_in_two_other_folders() -> None:
+    folders: defaultdict[str, list[str]] = defaultdict(list)
     for path in (ROOT / "tas").rglob("*.py"):
-        rooms[path.name].append(path.parent.name)
-    assert {name: found for name, found in rooms.items() if len(found) > 2 and name != "__init__.py"} == {}
+        folders[path.name].append(path.parent.name)
+    assert {name: found for name, found in folders.items() if len(found) > 2 and name != "__init__.py"} == {}
