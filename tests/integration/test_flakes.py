@@ -53,6 +53,7 @@ class Run:
         # Each pytest loads only the plugins that it is given: to load all takes 0.4 s of processor time.
         self._environment = os.environ | {"TAS_FAILED": str(folder / "failed"), "PYTHONPATH": str(REPOSITORY)}
         self._environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+        self._environment.pop("PYTEST_ADDOPTS", None)
         (folder / "failed").touch()
         (folder / "pytest.ini").write_text("[pytest]\naddopts = -p tests.flakes\nmarkers = seeded\n")
 
