@@ -34,6 +34,8 @@ from workers.samples.publisher import REPEAT_SECONDS
 from workers.samples.source import Listener
 from workers.samples.source_spec import SourceKind, SourceSpec
 
+pytestmark = pytest.mark.usefixtures("long_limits")
+
 LAST_SUCCESS = "tas_source_last_success_timestamp_seconds"
 MISSING = "tas_source_metrics_missing"
 LATE = "tas_source_polls_late_total"
