@@ -9,9 +9,11 @@ LONG_LIMITS = {
     "bus.connection.CALL_SECONDS": 60.0,
     "bus.connection.ENTRIES_SECONDS": 60.0,
     "bus.connection.WRITE_SECONDS": 60.0,
+    "bus.consumers.CALL_SECONDS": 60.0,
     "bus.feed.CALL_SECONDS": 60.0,
     "bus.feed.REMOVE_SECONDS": 60.0,
     "bus.link.UNANSWERED_PINGS": 60,
+    "bus.pull.CALL_SECONDS": 60.0,
 }
 
 PULSE_SECONDS = 20.0

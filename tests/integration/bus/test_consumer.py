@@ -110,7 +110,12 @@ async def test_a_batch_of_large_messages_is_short_and_knows_how_many_are_behind_
     body = b"x" * (BATCH_BYTES // 10)
     await bus.publish_all(SAMPLES, [(f"tas.samples.n{number}.machine", body) for number in range(60)])
     handler = Handler()
+    handler.gate.clear()
     async with consuming(bus, handler, ack_wait_seconds=600):
+        # A server that is slower than the handler would never let enough of them wait.
+        await eventually(lambda: handler.begun == 1)
+        await eventually(lambda: pending_is(bus, (60, 0)))
+        handler.gate.set()
         await eventually(lambda: len(handler.sequences) == 60)
     assert max(map(len, handler.batches)) == 11  # the last one exceeds the size
     behind = 60

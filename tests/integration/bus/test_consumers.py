@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from bus import connection
 from bus.buckets import ALL, EVENTS, NANOSECONDS, NODES, OUTCOMES, SAMPLES_CONSUMER, SINK_CONSUMERS
-from bus.connection import CALL_SECONDS, FULL_SECONDS, Bus
+from bus.connection import FULL_SECONDS, Bus
 from bus.deliveries import Deliveries
 from bus.errors import CrowdedError, ForbiddenError, NoPlaceError, RefusedError, UnavailableError
 from bus.outcomes import OutcomeReader
@@ -69,7 +70,7 @@ async def test_a_reader_leaves_nothing_that_lasts_and_takes_no_place_of_others(c
                 await thief.api(attempt[0].decode().removeprefix("$JS.API."), json.loads(attempt[1]))
         for other in ("thief_0", f"thief_{PLACES + 1}", "other", "materialize"):
             with pytest.raises(ForbiddenError):
-                await thief.link.request(created(other, "SAMPLES")[0].decode(), b"{}", seconds=CALL_SECONDS)
+                await thief.link.request(created(other, "SAMPLES")[0].decode(), b"{}", seconds=connection.CALL_SECONDS)
         total = sum([await count(thief, of.stream) for of in ALL])
         assert total == len(ALL) * len(names) - 2
     async with closed.raw(credentials) as (reader, writer):

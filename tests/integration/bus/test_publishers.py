@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from bus import connection
 from bus.buckets import ALL, NODES, SAMPLES, TABLES, Bucket, Stream
 from bus.client import Msg
-from bus.connection import CALL_SECONDS, Bus
+from bus.connection import Bus
 from bus.errors import ForbiddenError, NobodyListensError, UnavailableError
 from bus.rights import operator
 from bus.rights.access import Access
@@ -62,7 +63,7 @@ async def ask(bus: Bus, role: str, name: str) -> None:
         for target in targets():
             await bus.link.send(question, b"{}", reply=target)
         with suppress(NobodyListensError):  # one after the other; one question is for the account of publishers alone
-            await bus.link.request(question, b"{}", seconds=CALL_SECONDS)
+            await bus.link.request(question, b"{}", seconds=connection.CALL_SECONDS)
 
 
 @pytest.mark.parametrize(("role", "name"), [("node", "a_b"), ("publisher", "probe-of-all")])
@@ -108,7 +109,7 @@ async def test_a_publisher_has_answers_as_before_also_of_the_largest_message(
         monkeypatch.setattr(bus.link, "request", counted)
         for _ in range(2):
             with pytest.raises(UnavailableError, match="stream not found"):
-                await bus.link.api(f"STREAM.INFO.{SAMPLES.stream}", seconds=CALL_SECONDS)
+                await bus.link.api(f"STREAM.INFO.{SAMPLES.stream}", seconds=connection.CALL_SECONDS)
         missing = f"STREAM.INFO.{SAMPLES.stream}"
         assert asked == [f"{API}.{missing}", f"{PUBLISHERS_API}.{missing}", f"{PUBLISHERS_API}.{missing}"]
     await closed.with_streams()
@@ -130,7 +131,7 @@ async def test_a_server_soon_forgets_whom_an_answer_is_for_that_never_comes(clos
 
     async with closed.connected_as(closed.owner()) as owner, closed.connected("node", "a", "probe") as thief:
         await owner.link.subscribe("tas.samples.>", ignore)
-        await owner.link.request(OWN_RIGHTS, b"", seconds=CALL_SECONDS)  # the server has the subscription
+        await owner.link.request(OWN_RIGHTS, b"", seconds=connection.CALL_SECONDS)  # the server has the subscription
         for number in range(REQUESTS):
             await thief.link.send("tas.samples.a.probe", b"{}", reply=f"_INBOX.a.{number}")
         await eventually(partial(_awaits, closed))

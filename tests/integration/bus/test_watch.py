@@ -70,7 +70,7 @@ def partial_copy(*missing: str) -> Iterator[list[str]]:
     async def created(link: Link, stream: str, config: dict[str, Any], **options: Any) -> tuple[str, dict[str, Any]]:
         if not wanted:
             filters = config.pop("filter_subjects", None) or [config.pop("filter_subject")]
-            answer = await link.api(f"STREAM.INFO.{stream}", {"subjects_filter": ">"}, seconds=2)
+            answer = await link.api(f"STREAM.INFO.{stream}", {"subjects_filter": ">"}, seconds=60)
             wanted.extend(
                 key
                 for key in map(NODES.key, answer["state"]["subjects"])

@@ -222,7 +222,7 @@ async def complete(bus: Bus, *, cluster: bool = True) -> None:
     """The lists of policies and nodes are stored: both are empty. Without a `cluster` each name is a node."""
     for bucket in (POLICIES, NODES):
         epoch = await answered(partial(bus.epoch, bucket))
-        await write_synced(bus, bucket, epoch, count=0, writer="test", cluster=cluster)
+        await answered(partial(write_synced, bus, bucket, epoch, count=0, writer="test", cluster=cluster))
 
 
 async def test_defects_f2_f3_f4_f5_f6_each_agent_answers_below_its_paths_and_binds_nothing(

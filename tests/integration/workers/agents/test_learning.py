@@ -156,7 +156,7 @@ async def complete(bus: Bus) -> None:
     """The lists of policies and nodes are stored: both are empty."""
     for bucket in (POLICIES, NODES):
         epoch = await answered(partial(bus.epoch, bucket))
-        await write_synced(bus, bucket, epoch, count=0, writer="test", cluster=True)
+        await answered(partial(write_synced, bus, bucket, epoch, count=0, writer="test", cluster=True))
 
 
 async def stored(bus: Bus, agent: str) -> LearnedState | None:
@@ -261,9 +261,13 @@ async def test_what_is_learned_outlives_processes_and_the_bus(server: Server, bu
         await eventually(knows(three, 7))
 
     # What another version has stored is refused, and the agent learns from what the log still has.
-    entry = await answered(lambda: LEARNED_STATES.get(bus, "rl-priority"))
     other = msgspec.structs.replace(before, state={"version": 99})
-    await LEARNED_STATES.put(bus, "rl-priority", other, revision=entry.revision, read_at=time.monotonic())
+
+    async def put_other() -> int:
+        entry = await LEARNED_STATES.get(bus, "rl-priority")
+        return await LEARNED_STATES.put(bus, "rl-priority", other, revision=entry.revision, read_at=time.monotonic())
+
+    await answered(put_other)
     with capture_logs() as logs:
         async with replica(bus, tmp_path) as four:
             await eventually(knows(four, 2))
@@ -344,7 +348,8 @@ async def test_the_replica_that_has_learned_for_longer_is_right(bus: Bus, tmp_pa
         await answered(lambda: put(same))  # as another replica, which then writes no more
         await fail(bus, ["3"])
         await eventually(is_stored)
-        message = (await bus.api("STREAM.MSG.GET.KV_AGENTS", {"last_by_subj": "$KV.AGENTS.counts"}))["message"]
+        last = {"last_by_subj": "$KV.AGENTS.counts"}
+        message = (await answered(lambda: bus.api("STREAM.MSG.GET.KV_AGENTS", last)))["message"]
         assert b"Nats-TTL: 2592000\r\n" in base64.b64decode(message["hdrs"])
     # What is stored is no state for another agent of this name.
     with capture_logs() as logs:

@@ -34,6 +34,8 @@ from workers.samples.publisher import REPEAT_SECONDS
 from workers.samples.source import Listener
 from workers.samples.source_spec import SourceKind, SourceSpec
 
+pytestmark = pytest.mark.usefixtures("long_limits")
+
 LAST_SUCCESS = "tas_source_last_success_timestamp_seconds"
 MISSING = "tas_source_metrics_missing"
 LATE = "tas_source_polls_late_total"
@@ -415,8 +417,10 @@ async def test_a_source_says_how_far_it_is_behind_and_is_current_soon_after(bus:
             self.polls += 1
             self.at_once += 1
             self.most_at_once = max(self.most_at_once, self.at_once)
-            await answers.wait()
-            self.at_once -= 1
+            try:
+                await answers.wait()
+            finally:  # also at the time limit of a poll, on a busy machine
+                self.at_once -= 1
             return await super().read(metrics)
 
     fake = Held()
@@ -436,15 +440,16 @@ async def test_a_source_says_how_far_it_is_behind_and_is_current_soon_after(bus:
         assert registry.get_sample_value("tas_source_metrics", {"source": "fake"}) == 1
         answers.clear()
         await eventually(lambda: behind() > 3 * period)
-        assert (overdue() or 0.0) > period
+        # It is counted from the end of the last poll, and the time behind from its start.
+        await eventually(lambda: (overdue() or 0.0) > period)
         await eventually(partial(is_said, said=True))
         fake.value = "7"
         began = fake.polls
         answers.set()
-        await world.has("node-1", "fake", {"load": 7})
         await eventually(lambda: behind() <= period)
+        assert fake.polls <= began + 2  # before the bus is asked: on a busy machine that takes longer than some polls
+        await world.has("node-1", "fake", {"load": 7})
         await eventually(lambda: overdue() == 0.0)
-        assert fake.polls <= began + 2
         await eventually(partial(is_said, said=False))
     assert fake.most_at_once == 1
 

@@ -39,6 +39,8 @@ from workers.roles import ROLES
 from workers.samples.metrics import SourceMetrics
 from workers.samples.source_spec import SourceKind, SourceSpec
 
+pytestmark = pytest.mark.usefixtures("long_limits")
+
 HEADERS = {"Content-Encoding": "snappy", "Content-Type": "application/x-protobuf"}
 
 

@@ -161,7 +161,7 @@ async def add_records(bus: Bus, name: str, text: str, hold: Hold, *, uid: str = 
 async def complete(bus: Bus) -> None:
     """As `Gpus.complete`."""
     epoch = await answered(partial(bus.epoch, HOLDS))
-    await write_synced(bus, HOLDS, epoch, count=1, writer="test", cluster=True)
+    await answered(partial(write_synced, bus, HOLDS, epoch, count=1, writer="test", cluster=True))
 
 
 class UnusedCards:

@@ -5,6 +5,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from bus.connection import Bus
@@ -26,6 +27,8 @@ from workers.inventory.worker import Inventory
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.resources import annotated_nodes
 from workers.materialize.worker import Materialize
+
+pytestmark = pytest.mark.usefixtures("long_limits")
 
 PREFIX = "example.com/"
 

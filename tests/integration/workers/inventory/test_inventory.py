@@ -33,7 +33,11 @@ from workers.inventory.worker import Inventory
 from workers.kubernetes.client import KubernetesClient
 
 CARDS = "gas-container-cards"
-LONG = 600.0
+LONG = 1e6
+"""Longer than any run: HOLDS has the age of a server that is kept for many tests."""
+
+# Writes that are not repeated, and a bind, wait for the bus.
+pytestmark = pytest.mark.usefixtures("long_limits")
 
 
 @pytest.fixture(autouse=True)
