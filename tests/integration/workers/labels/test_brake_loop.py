@@ -236,6 +236,7 @@ async def test_a_node_is_admitted_again_for_the_labels_that_a_refused_patch_has_
     namespace = await world.namespace()
     for name in (first, second):
         await world.policy(namespace, name, deschedule())
+    await labels.caught_up()  # with both policies, so the first patch has both labels
     sandbox.faults.answer(422, which=lambda call: (call.verb, call.resource) == ("patch", "nodes"))
     await sampled(world, [node], health=1)
     for name in (first, second):
