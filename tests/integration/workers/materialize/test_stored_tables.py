@@ -439,8 +439,11 @@ async def test_a_replica_that_comes_with_older_tables_says_once_that_nobody_has_
     replica = Materialize(bus, registry=registry)  # without a watch it knows only what it has written or read
     newest = replica if knows else Materialize(bus, registry=CollectorRegistry())
 
+    now = time.time()  # of all messages: a later one with a smaller number must be older
+
     def message(sequence: int, rows: Mapping[str, str], metric: str = "load") -> Message:
-        body = {"nodes": list(rows), "measured": at(sequence - 100), "metrics": {metric: list(rows.values())}}
+        measured = datetime.fromtimestamp(now + sequence - 100, UTC).isoformat()
+        body = {"nodes": list(rows), "measured": measured, "metrics": {metric: list(rows.values())}}
         data = json.dumps(body).encode()
         return Message("tas.tables.poll.1-0", data, sequence, arrived=time.time(), deliveries=1, reply="")
 
