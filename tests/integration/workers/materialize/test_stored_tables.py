@@ -306,10 +306,8 @@ async def test_a_source_beyond_the_limit_is_refused_and_the_others_go_on(materia
 
 async def test_an_invalid_stored_table_is_replaced(materialized: Materialized) -> None:
     bus = materialized.bus
-    read_at = time.monotonic()
-    await bus.put(
-        NODES, "_table.poll.1-0", b'{"nodes": ["a"], "readings": [], "metrics": {}, "x": ', revision=0, read_at=read_at
-    )
+    invalid = b'{"nodes": ["a"], "readings": [], "metrics": {}, "x": '
+    await answered(lambda: bus.put(NODES, "_table.poll.1-0", invalid, revision=0, read_at=time.monotonic()))
     await publish(bus, {"a": {"load": "1"}})
     await have(bus, "load", {"a": 1})
 
