@@ -35,6 +35,7 @@ IMPORTED_LATE = ("bus.connection", "cli.agents", "cli.queries.query", "cli.wirin
 LIMITS = LONG_LIMITS | {
     "cli.queries.query.CONNECT_SECONDS": 60.0,
     "cli.publish.OUTCOME_SECONDS": 0.3,  # short: where nothing stores samples, every publish would wait for it
+    "tas.processes.process.ABANDONED_SECONDS": 3600.0,  # tests store records once, which no process writes again
 }
 
 _forking = multiprocessing.get_context("forkserver")

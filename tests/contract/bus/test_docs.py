@@ -31,8 +31,13 @@ from tas.policy.policy import PolicyKey
 from tas.samples.capacity import NODE_LIMIT, SOURCE_LIMIT
 from tas.samples.parts import MAX_PARTS, MAX_ROWS
 from tas.values.quantity import parse_quantity
+from tests.integration.bus.limits import long_limits
 from tests.integration.servers import eventually
 from workers.materialize.stored_tables import MAX_SOURCES
+
+__all__ = ["long_limits"]
+
+pytestmark = pytest.mark.usefixtures("long_limits")
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "contract" / "golden" / "bus"

@@ -40,6 +40,10 @@ SHORT = {
     "crd",
     "docs",
     "simulate",
+    "status",
+    "support",
+    "dismiss",
+    "release",
 }
 """The commands that end by themselves."""
 

@@ -77,10 +77,14 @@ class Played:
         return {node["metadata"]["name"] for node in nodes if "demo-policy" in node["metadata"]["labels"]}
 
     async def shows(self, node: str) -> None:
-        """Waits until this node, and no other, is rejected and labelled."""
+        """Waits until this node, and no other, is rejected by each extender and labelled.
+
+        Each request is a new connection, of which the system gives some to each extender.
+        """
 
         async def is_shown() -> bool:
-            return await self.rejected() == {node} == await self.labelled()
+            rejected = [await self.rejected() for _ in range(20)]
+            return rejected == [{node}] * 20 and await self.labelled() == {node}
 
         await eventually(is_shown)
 

@@ -123,6 +123,7 @@ async def test_the_archive_has_everything_but_secrets(tas: Tas, server: Server, 
 
 async def test_without_a_bus_it_says_what_is_lacking(tas: Tas, tmp_path: Path) -> None:
     tas.environment["TAS_BUS"] = f"nats://me:{SECRETS['url']}@127.0.0.1:1"
+    tas.long_limits = False
     output = tmp_path / "report.tar.gz"
     done = await tas("support", "--output", str(output))
     assert done.code == 0, done.err
@@ -173,6 +174,7 @@ async def pods(folder: Path, logs: Mapping[str, str]) -> AsyncIterator[tuple[Pat
 
 async def test_with_a_cluster_it_has_the_end_of_the_logs_of_our_pods(tas: Tas, tmp_path: Path) -> None:
     tas.environment["TAS_BUS"] = "nats://127.0.0.1:1"
+    tas.long_limits = False
     secret = f"nats://me:{SECRETS['log']}@{ADDRESS}:4222 password={SECRETS['log']}"
     lines = "\n".join(["first line", *["x" * 900] * 3000])
     output = tmp_path / "report.tar.gz"
@@ -196,6 +198,7 @@ async def test_with_a_cluster_it_has_the_end_of_the_logs_of_our_pods(tas: Tas, t
 
 async def test_a_cluster_that_gives_no_logs_is_named(tas: Tas, tmp_path: Path) -> None:
     tas.environment["TAS_BUS"] = "nats://127.0.0.1:1"
+    tas.long_limits = False
     async with pods(tmp_path, {}) as (kubeconfig, _):
         done = await tas("support", "--output", str(tmp_path / "one.tar.gz"), "--kubeconfig", str(kubeconfig))
     assert "without logs: no pod of the cluster has the label app.kubernetes.io/name=tas-on-nats" in done.out

@@ -2,14 +2,21 @@
 
 import time
 
+import pytest
+
 from bus.buckets import NODES
 from bus.connection import Bus
 from bus.kinds import NODE_ALLOCATION
 from bus.records.codec import encode
 from cli.queries.allocation_tables import SHOWN
 from tas.allocation.node import NodeAllocation, Recent
+from tests.integration.bus.limits import long_limits
 from tests.integration.cli.tas import Tas
 from tests.integration.servers import Server
+
+__all__ = ["long_limits"]
+
+pytestmark = pytest.mark.usefixtures("long_limits")
 
 
 async def test_explain_node_shows_what_its_pods_request(tas: Tas, server: Server, bus: Bus) -> None:

@@ -13,10 +13,15 @@ from bus.kinds import NODE_HOLDS, NODE_INVENTORY
 from bus.records.codec import encode
 from bus.records.devices import NodeHold, NodeInventory
 from cli.top.cards import Cards
+from tests.integration.bus.limits import long_limits
 from tests.integration.cli.tas import Tas
 from tests.integration.servers import Server, eventually
 from tests.unit.tas.gpu.notation import Node
 from workers.process.manifests import MAX_BYTES
+
+__all__ = ["long_limits"]
+
+pytestmark = pytest.mark.usefixtures("long_limits")
 
 PACKAGE = "gpu.intel.com/"
 WORKLOAD = Path(__file__).parents[4] / "deploy" / "examples" / "gpu" / "workload.yaml"

@@ -10,6 +10,8 @@ from copy import deepcopy
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from bus.buckets import BREAKERS, EVENTS, HOLDS, NODES, PODS, POLICIES, REFUSALS, SOURCES, VERDICTS, WORKERS, Bucket
 from bus.connection import Bus
 from bus.records.codec import encode
@@ -19,9 +21,14 @@ from tas.events import cloudevents
 from tas.events.event import Cause, event_of
 from tests.e2e.processes import free_ports
 from tests.fuzz.decoders import GOLDEN
+from tests.integration.bus.limits import long_limits
 from tests.integration.cli.tas import Tas
 from tests.integration.servers import Server, eventually
 from tests.unit.tas.events.examples import EXAMPLES
+
+__all__ = ["long_limits"]
+
+pytestmark = pytest.mark.usefixtures("long_limits")
 
 FORGED = "FORGED"
 LINE = f"x\n{FORGED}  healthy"

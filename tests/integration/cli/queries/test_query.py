@@ -549,6 +549,7 @@ SHORT_COMMANDS = [
     ("configure", "verify", "-m", "nowhere.yaml"),
     ("crd",),
     ("demo", "labeling", "--within", "soon"),
+    ("dismiss",),
     ("docs", "--check", "--folder", "nowhere"),
     ("doctor", "--skip", "nothing"),
     ("events", "--since", "soon"),
@@ -557,9 +558,12 @@ SHORT_COMMANDS = [
     ("policy", "lint", "nowhere.yaml"),
     ("pause", "--reason"),
     ("publish", "No_Node", "m=1"),
+    ("release",),
     ("simulate", "--only", "nobody"),
     ("reset",),
     ("resume",),
+    ("status", "--no-such-flag"),
+    ("support", "--output"),
     ("trace", "m", "node-1"),
 ]
 

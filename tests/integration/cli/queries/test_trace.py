@@ -11,9 +11,14 @@ import pytest
 from bus.buckets import NODES, SOURCES, TABLES, VERDICTS
 from bus.connection import Bus
 from tas.samples.parts import parts_with
+from tests.integration.bus.limits import long_limits
 from tests.integration.cli.tas import HEALTH, Done, Tas, demo_policy, policy_folder
 from tests.integration.servers import Server, eventually
 from tests.integration.tables import PARTS, publish
+
+__all__ = ["long_limits"]
+
+pytestmark = pytest.mark.usefixtures("long_limits")
 
 POLICY = demo_policy("""\
     deschedule:

@@ -19,7 +19,7 @@ from cli.pause import TRIES, _reset
 from lab.sandbox.resources import NODES
 from tas.enforcing.brake import BrakeSettings
 from tas.enforcing.label_rate import Rate
-from tas.verdict.outstanding import Announcement
+from tas.verdict.outstanding import HOLD_SECONDS, Announcement
 from tests.integration.bus.limits import long_limits
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.tables import put_tables, tables
@@ -228,8 +228,7 @@ async def test_a_node_waits_for_announced_verdicts_only_as_long_as_the_bound(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Something announces outstanding verdicts again and again, and never ends: it keeps no label away."""
-    hold = 0.5
-    monkeypatch.setattr("workers.labels.brake_loop.HOLD_SECONDS", hold)
+    monkeypatch.setattr("workers.labels.brake_loop.HOLD_SECONDS", HOLD_SECONDS)  # that of the product
     world, name = cluster.world, cluster.world.name()
     (node,) = await nodes_of(world, 1)
     announced = asyncio.Event()
@@ -254,7 +253,7 @@ async def test_a_node_waits_for_announced_verdicts_only_as_long_as_the_bound(
                 await world.policy(await world.namespace(), name, deschedule())
                 await put_tables(world.bus, {node: SICK})
                 await eventually(has(world, node, name, VIOLATING))
-                assert time.monotonic() - began >= hold
+                assert time.monotonic() - began >= HOLD_SECONDS
                 assert cluster.holds, "the node has not waited"
                 assert not announcing.done()
         finally:

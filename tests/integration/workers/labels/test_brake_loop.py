@@ -236,6 +236,7 @@ async def test_a_node_is_admitted_again_for_the_labels_that_a_refused_patch_has_
     namespace = await world.namespace()
     for name in (first, second):
         await world.policy(namespace, name, deschedule())
+    await labels.caught_up()  # with both policies, so the first patch has both labels
     sandbox.faults.answer(422, which=lambda call: (call.verb, call.resource) == ("patch", "nodes"))
     await sampled(world, [node], health=1)
     for name in (first, second):
@@ -277,7 +278,7 @@ async def test_while_paused_no_label_changes_and_a_wiped_bus_does_not_end_the_pa
     await world.policy(namespace, name, deschedule())
     await sampled(world, [first], health=1)
     await eventually(has(world, first, name, VIOLATING))
-    assert await _pause(world.bus, "upgrade") == 0
+    assert await answered(partial(_pause, world.bus, "upgrade")) == 0
     await eventually(lambda: labels.count("tas_labels_paused") == 1)
     await server.restart(wiped=True)
     await world.bus.wait_connected()
@@ -303,7 +304,7 @@ async def test_while_paused_no_label_changes_and_a_wiped_bus_does_not_end_the_pa
     await labels.idle()
     assert await world.has(first, name, VIOLATING)
     assert await world.has(second, name, None)
-    assert await _resume(world.bus) == 0
+    assert await answered(partial(_resume, world.bus)) == 0
     await eventually(has(world, first, name, None))
     await eventually(has(world, second, name, VIOLATING))
 
@@ -403,7 +404,7 @@ async def test_a_burst_of_nodes_costs_few_reads_and_writes(
         for name in (first, second):
             assert (await breaker(world, name)).nodes.keys() == set(nodes)
         entry = await answered(partial(world.bus.epoch, BREAKERS))
-        info = await world.bus.api(f"STREAM.INFO.{BREAKERS.stream}")
+        info = await answered(partial(world.bus.api, f"STREAM.INFO.{BREAKERS.stream}"))
         written = entry.last_sequence - info["config"]["first_seq"] + 1
         assert 3 <= written <= len(nodes)
 
@@ -420,11 +421,11 @@ async def test_a_pause_and_a_trip_that_the_watch_has_not_delivered_are_read(
     for each in (name, other):
         await world.policy(namespace, each, deschedule())
     tripped = Breaker(trip=Trip(since=1.0, limit=1, wanted=2, selected=2))
-    await BREAKER_RECORDS.put(world.bus, other, tripped, revision=0, read_at=time.monotonic())
+    await answered(lambda: BREAKER_RECORDS.put(world.bus, other, tripped, revision=0, read_at=time.monotonic()))
     await sampled(world, [node], health=1)
     await eventually(has(world, node, name, VIOLATING))
     assert reads["STREAM.MSG.GET"] > 0
-    assert await _pause(world.bus, "upgrade") == 0
+    assert await answered(partial(_pause, world.bus, "upgrade")) == 0
     await eventually(lambda: labels.worker._brake._records._is_old([name]))  # until then a permit is given unread
     await sampled(world, [node], health=0)
     await eventually(lambda: labels.count("tas_labels_paused") == 1)

@@ -466,10 +466,10 @@ async def test_an_orphan_is_not_removed_by_reads_that_are_too_old_for_a_write(
     world: World, labels: Running, monkeypatch: pytest.MonkeyPatch, old: str
 ) -> None:
     """One of the list of policies and the records of freezes is shared for longer than a write may wait."""
+    node, _ = await violating(world, labelled=True)  # with the product's limits: this write must not expire
     for each in ("reconcile.confirmation.LIST_SECONDS", "labels.breaker_records.FRESH_SECONDS"):
         monkeypatch.setattr(f"workers.{each}", 600.0 if each == old else 0.1)
     monkeypatch.setattr("workers.kubernetes.client.WRITE_SECONDS", 0.5)
-    node, _ = await violating(world, labelled=True)
     await world.remove(VERDICTS, NODE_VERDICTS.key(node))
     await eventually(lambda: labels.count("tas_label_orphans_kept_total") >= 1)  # by what was read now
     read = time.monotonic()

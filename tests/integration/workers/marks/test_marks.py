@@ -315,6 +315,7 @@ async def test_another_replica_sets_the_mark_that_a_killed_replica_was_about_to_
     command = ["-m", "tests.integration.workers.halting_labels", server.url, str(kubeconfig), "KILL", "send"]
     with running_replica("marks", [*command, "--worker", "marks"], folder=tmp_path) as killed:
         await eventually(partial(has_lease_holder, world))
+        await killed.ready()  # it may have the lease before; the other replica acts when it does nothing for a second
         async with marks_running(kubeconfig, server.url) as other:
             await world.sample(node, health=1)
             await world.evaluate(node)

@@ -815,7 +815,7 @@ async def test_samples_of_a_node_that_has_come_back_are_not_deleted(server: Serv
     come_back = asyncio.Event()
 
     async def comes_back() -> None:
-        deleted = await bus.get(NODES, NODE_FACTS.key("node-1"))
+        deleted = await answered(lambda: bus.get(NODES, NODE_FACTS.key("node-1")))
         assert deleted is not None
         assert deleted.value is None
         value = encode(NodeFacts(uid="another", labels={}))
@@ -829,12 +829,12 @@ async def test_samples_of_a_node_that_has_come_back_are_not_deleted(server: Serv
             await list_nodes(bus, "node-1")
             await publish(bus, "node-1", load1=1)
             await eventually(lambda: materialized.metric("tas_nodes") == 1)
-            written = await bus.get(NODES, NODE_SAMPLES.key("node-1"))
+            written = await answered(lambda: bus.get(NODES, NODE_SAMPLES.key("node-1")))
             interrupted.before_get = comes_back
             await delete_facts(bus, "node-1")
             await asyncio.wait_for(come_back.wait(), 60)
             for _ in range(20):  # exchanges with the server, in which it could have deleted
-                assert await bus.get(NODES, NODE_SAMPLES.key("node-1")) == written
+                assert await answered(lambda: bus.get(NODES, NODE_SAMPLES.key("node-1"))) == written
 
 
 async def test_samples_of_a_node_that_is_deleted_while_they_are_written_are_refused(server: Server, bus: Bus) -> None:

@@ -93,9 +93,8 @@ async def impatient(bus: Bus) -> Bus:
         "max_deliver": -1,
         "deliver_policy": "all",
     }
-    await bus.api(
-        f"CONSUMER.CREATE.{SAMPLES.stream}.{SAMPLES_CONSUMER}", {"stream_name": SAMPLES.stream, "config": config}
-    )
+    request = {"stream_name": SAMPLES.stream, "config": config}
+    await answered(lambda: bus.api(f"CONSUMER.CREATE.{SAMPLES.stream}.{SAMPLES_CONSUMER}", request))
     return bus
 
 

@@ -306,10 +306,8 @@ async def test_a_source_beyond_the_limit_is_refused_and_the_others_go_on(materia
 
 async def test_an_invalid_stored_table_is_replaced(materialized: Materialized) -> None:
     bus = materialized.bus
-    read_at = time.monotonic()
-    await bus.put(
-        NODES, "_table.poll.1-0", b'{"nodes": ["a"], "readings": [], "metrics": {}, "x": ', revision=0, read_at=read_at
-    )
+    invalid = b'{"nodes": ["a"], "readings": [], "metrics": {}, "x": '
+    await answered(lambda: bus.put(NODES, "_table.poll.1-0", invalid, revision=0, read_at=time.monotonic()))
     await publish(bus, {"a": {"load": "1"}})
     await have(bus, "load", {"a": 1})
 
@@ -439,8 +437,11 @@ async def test_a_replica_that_comes_with_older_tables_says_once_that_nobody_has_
     replica = Materialize(bus, registry=registry)  # without a watch it knows only what it has written or read
     newest = replica if knows else Materialize(bus, registry=CollectorRegistry())
 
+    now = time.time()  # of all messages: a later one with a smaller number must be older
+
     def message(sequence: int, rows: Mapping[str, str], metric: str = "load") -> Message:
-        body = {"nodes": list(rows), "measured": at(sequence - 100), "metrics": {metric: list(rows.values())}}
+        measured = datetime.fromtimestamp(now + sequence - 100, UTC).isoformat()
+        body = {"nodes": list(rows), "measured": measured, "metrics": {metric: list(rows.values())}}
         data = json.dumps(body).encode()
         return Message("tas.tables.poll.1-0", data, sequence, arrived=time.time(), deliveries=1, reply="")
 

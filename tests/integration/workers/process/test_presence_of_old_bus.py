@@ -89,7 +89,8 @@ async def test_nobody_is_unready_and_it_is_said_once(
                     checks += 1
                     return checks > 20
 
-                await eventually(lambda: any(each["event"] == "process_not_shown" for each in logs))
+                # Each of the two processes has been refused.
+                await eventually(lambda: [each["event"] for each in logs].count("process_not_shown") >= 2)
                 await eventually(tried, every=0.05)
                 for process in (keeper, evaluate):
                     assert process.context.bus_problem() is None

@@ -60,7 +60,8 @@ class Cluster:
 
     def __init__(self, bus: Bus) -> None:
         self.bus = bus
-        self.start = (time.time() - 130) // 6 * 6  # the begin of a slot of each window
+        self.now = time.time()
+        self.start = (self.now - 130) // 6 * 6  # the begin of a slot of each window
 
     async def measure(self, node: str, after: float, value: float, metric: str = "cpu") -> None:
         at = self.start + after
@@ -86,8 +87,9 @@ def cluster(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     And it keeps its lease. After a loss it publishes everything that is wanted, not only what has changed.
     """
     monkeypatch.setattr(workers.windows.worker, "Lease", partial(Lease, ttl_seconds=60))
-    cluster, now = Cluster(bus), time.time()
-    monkeypatch.setattr(workers.windows.worker, "time", SimpleNamespace(time=lambda: now, monotonic=time.monotonic))
+    cluster = Cluster(bus)
+    clock = SimpleNamespace(time=lambda: cluster.now, monotonic=time.monotonic)
+    monkeypatch.setattr(workers.windows.worker, "time", clock)
     return cluster
 
 
@@ -147,7 +149,7 @@ class Readers:
     """The readers of SAMPLES that a worker makes. Those after the first, of the past, begin and end by events.
 
     Attributes:
-        back: How many seconds back each begins.
+        back: How many seconds back each begins, by the clock of the worker.
         reads: When each of the past was made and had read, by the clock of the loop.
         complete: How many batches with nothing behind them the bus has given to those of the past.
         is_held: Whether such a batch is given to the worker only when it is `allowed`.
@@ -155,7 +157,8 @@ class Readers:
         of_tables: The readers of TABLES.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, now: float) -> None:
+        self._now = now
         self.back: list[float] = []
         self.reads: list[tuple[float, float]] = []
         self.complete = 0
@@ -174,7 +177,7 @@ class Readers:
         if stream is TABLES:
             self.of_tables.append(StreamReader(bus, stream, start))
             return self.of_tables[-1]
-        self.back.append(time.time() - start.time)
+        self.back.append(self._now - start.time)
         if self.count > 1:
             return HeldReader(self, bus, stream, start)
         if self.first_batch is not None:
@@ -256,8 +259,8 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def readers(monkeypatch: pytest.MonkeyPatch) -> Readers:
-    readers = Readers()
+def readers(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Readers:
+    readers = Readers(cluster.now)
     monkeypatch.setattr(workers.windows.worker, "StreamReader", readers.make)
     return readers
 

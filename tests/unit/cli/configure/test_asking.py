@@ -19,6 +19,7 @@ from cli.configure.reachability import Unreached, why_not_reached
 from tas.configuring.dns import A, question
 from tas.values.backoff import Backoff
 from tests.certificates import Authority, Pair
+from tests.e2e.processes import free_ports
 from tests.unit.cli.configure.node import AUTHORITY, CLIENT, Node, code, message
 
 SERVICE = "tas-service.tas.svc"
@@ -107,7 +108,8 @@ def first_scheduler(node: Node, stop: threading.Event, gone: threading.Event) ->
     ready = threading.Event()
 
     def run() -> None:
-        with serving(node.folder, AUTHORITY.server("first"), port=0) as port:
+        (free,) = free_ports(1)  # of this process alone, so the next scheduler gets it, too
+        with serving(node.folder, AUTHORITY.server("first"), port=free) as port:
             ports.append(port)
             ready.set()
             stop.wait()

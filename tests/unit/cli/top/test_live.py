@@ -59,6 +59,13 @@ PROBLEM = FileProblem(
 METRICS = ("cpu_percent", "disk_used_percent", "health_metric", "load1", "memory_available_bytes", "swap_used_bytes")
 
 
+@pytest.fixture(autouse=True)
+def _no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a new value would be a second old when it is shown."""
+    now = time.time()
+    monkeypatch.setattr("cli.top.live.time.time", lambda: now)
+
+
 def live(
     width: int,
     height: int,
