@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from bus.buckets import EVENTS, VERDICT_LOG, VERDICTS
+from bus.buckets import ANNOUNCED, EVENTS, VERDICT_LOG, VERDICTS
 from bus.connection import Bus
 from bus.events import read_position
 from tas.events.data import Gap
@@ -225,6 +225,22 @@ async def test_events_that_the_stream_has_dropped_keep_no_later_one_back(bus: Bu
         await world.verdict("node-1", MET)
         await world.until("violation.ended node-1")
         assert value(registry, "tas_events_conflicts_total") == 1
+
+
+async def test_the_end_of_a_violation_is_published_if_the_server_has_not_copied_its_start_yet(
+    bus: Bus, world: World
+) -> None:
+    await prepared(world)
+    await world.verdict("node-1", MET)
+    async with publishing(bus):
+        config = (await bus.api(f"STREAM.INFO.{ANNOUNCED.stream}"))["config"]
+        await bus.api(f"STREAM.UPDATE.{ANNOUNCED.stream}", config | {"sources": []})
+        await world.verdict("node-1", VIOLATED)
+        await world.until("violation.started node-1")
+        await position_stored(bus, await last_sequence(bus, messages=2))
+    await world.verdict("node-1", MET)
+    async with publishing(bus):
+        await world.until("violation.started node-1", "violation.ended node-1")
 
 
 async def test_a_burst_of_transitions_costs_one_message_each(
