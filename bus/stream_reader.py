@@ -155,7 +155,11 @@ class StreamReader:
                 yield Batch(())
             caught_up = not attachment.pending
             while True:
-                messages = await attachment.pull.next()
+                messages = await (attachment.pull.next() if caught_up else attachment.pull.next_or_none())
+                if not messages:  # the last of the stored ones have expired, or were purged, before they came
+                    caught_up = True
+                    yield Batch(())
+                    continue
                 self._check_deliveries(attachment, messages)
                 lost = await self._lost_within(messages)
                 self._applied = messages[-1].sequence

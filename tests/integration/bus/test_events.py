@@ -176,3 +176,27 @@ async def test_the_last_event_of_a_subject_is_known_before_the_server_has_copied
     (new,) = await publish(bus, 3)
     found = {each.subject.split(".")[3]: each.sequence for each in await last_events(bus)}
     assert found == {"node-1": again, "node-2": before[1], "node-3": new}
+
+
+@pytest.mark.usefixtures("late_pulse")
+async def test_a_reader_of_what_is_stored_ends_if_the_rest_expires_before_it_is_delivered(bus: Bus) -> None:
+    sequences = await publish(bus, *range(50))
+    async with aclosing(EventReader(bus, FROM_START, batch=7).stored()) as batches:
+        seen = [each.sequence for each in (await anext(batches)).messages]
+        await bus.api(f"STREAM.PURGE.{EVENTS.stream}")
+        seen += [each.sequence async for batch in batches for each in batch.messages]
+    assert seen == sequences[: len(seen)]
+    assert len(seen) < len(sequences)
+
+
+@pytest.mark.usefixtures("late_pulse")
+async def test_a_reader_has_caught_up_if_the_rest_expires_before_it_is_delivered(bus: Bus) -> None:
+    sequences = await publish(bus, *range(50))
+    async with aclosing(EventReader(bus, FROM_START, batch=7).batches()) as batches:
+        await anext(batches)
+        await bus.api(f"STREAM.PURGE.{EVENTS.stream}")
+        while (batch := await anext(batches)).messages:
+            assert batch.messages[-1].sequence < sequences[-1]
+        (later,) = await publish(bus, 50)
+        found = [batch async for batch in until_message(batches)]
+    assert [each.sequence for each in found[-1].messages] == [later]
