@@ -1,7 +1,7 @@
 """The publisher with a real bus: each transition once and in order, whatever is killed, paused, wiped or discarded."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -13,16 +13,21 @@ from prometheus_client import CollectorRegistry
 from bus.buckets import ANNOUNCED, EVENTS, VERDICT_LOG, VERDICTS
 from bus.connection import Bus
 from bus.events import read_position
+from bus.verdict_log import LoggedVerdict
+from tas.events.announcements import Announcements
 from tas.events.data import Gap
-from tas.events.event import source_of
+from tas.events.event import Event, source_of
+from tas.events.transitions import Epoch
 from tas.policy.rules import State
 from tas.verdict.freeze import ALL
 from tests.integration.proxy import Proxy
 from tests.integration.replicas import Replica, replica, tas
 from tests.integration.servers import Server, answered, eventually
+from tests.integration.watched import meanwhile
 from tests.integration.workers.event_world import KEY, World
 from tests.integration.workers.running import running
 from workers.events import announcer
+from workers.events.metrics import Metrics
 from workers.events.worker import EventPublisher
 
 pytestmark = pytest.mark.usefixtures("long_limits")
@@ -330,6 +335,31 @@ async def test_a_replica_that_is_paused_while_it_compares_the_last_verdicts_lose
                 assert value(registry, "tas_events_gaps_total") == 0
     ids = [event.id for event in await world.events()]
     assert len(ids) == len(set(ids))
+
+
+async def test_a_position_that_is_noted_while_another_one_is_stored_is_stored_next(bus: Bus, server: Server) -> None:
+    async def read_nothing(_events: Sequence[Event]) -> bool:
+        return False
+
+    async with Proxy.before(server.url) as proxy, Bus.connect(proxy.url, name="far") as far:
+        await far.wait_connected()
+        announcing = announcer.Announcer(
+            far,
+            Metrics(CollectorRegistry()),
+            announced=Announcements(),
+            epoch=Epoch("1", 1.0),
+            streams=("verdicts", "log"),
+            position_sequence=0,
+            source="test",
+            read_unknown=read_nothing,
+        )
+        async with meanwhile(announcing.run()):
+            proxy.flowing.clear()
+            announcing.note_position(LoggedVerdict(None, 1, 1))
+            await position_stored(bus, 1)  # the answer to this write does not come yet
+            announcing.note_position(LoggedVerdict(None, 2, 2))
+            proxy.flowing.set()
+            await position_stored(bus, 2)
 
 
 def holds(replica: Replica) -> bool:
