@@ -1,6 +1,6 @@
 """Every revision of every verdict, in order, from VERDICT_LOG; and the last ones, from VERDICTS."""
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
@@ -10,8 +10,11 @@ from bus.entry import RawEntry, is_tombstone
 from bus.kinds import NODE_VERDICTS
 from bus.pull import Message
 from bus.record_kind import Entry, hand_on
-from bus.stream_reader import Start, StreamReader, origin
+from bus.stream_reader import FROM_START, Start, StreamReader, origin
 from tas.verdict.verdict import NodeVerdict
+
+NODES_AT_ONCE = 100
+"""Of so many nodes one consumer reads the history."""
 
 
 class LoggedVerdict(NamedTuple):
@@ -36,6 +39,26 @@ async def last_verdicts(bus: Bus) -> AsyncGenerator[list[Entry[str, NodeVerdict]
         async for batch in batches:
             entries = (_entry(bus, message, message.sequence) for message in batch.messages)
             yield [entry for entry in entries if entry is not None]
+
+
+async def verdicts_at(
+    bus: Bus, revision: int, nodes: Collection[str]
+) -> AsyncGenerator[list[Entry[str, NodeVerdict]], None]:
+    """Of each of these nodes the last verdict up to a revision, tombstones included, in parts. Raises BusError.
+
+    A node is left out if it had no verdict then, or if the history of the bucket does not reach back so far.
+    """
+    names = sorted(nodes)
+    for start in range(0, len(names), NODES_AT_ONCE):
+        filters = [VERDICTS.subject(NODE_VERDICTS.key(node)) for node in names[start : start + NODES_AT_ONCE]]
+        last: dict[str, Message] = {}
+        async with aclosing(StreamReader(bus, VERDICTS, FROM_START, filters=filters).stored()) as batches:
+            async for batch in batches:
+                last |= {message.subject: message for message in batch.messages if message.sequence <= revision}
+                if batch.messages and batch.messages[-1].sequence > revision:
+                    break
+        entries = (_entry(bus, message, message.sequence) for message in last.values())
+        yield [entry for entry in entries if entry is not None]
 
 
 def _entry(bus: Bus, message: Message, revision: int) -> Entry[str, NodeVerdict] | None:

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from bus.buckets import ANNOUNCED, EVENTS, VERDICT_LOG, VERDICTS
 from bus.connection import Bus
-from bus.events import read_position
+from bus.events import AnnouncedUpTo, read_position, write_position
 from bus.verdict_log import LoggedVerdict
 from tas.events.announcements import Announcements
 from tas.events.data import Gap
@@ -335,6 +335,28 @@ async def test_a_replica_that_is_paused_while_it_compares_the_last_verdicts_lose
                 assert value(registry, "tas_events_gaps_total") == 0
     ids = [event.id for event in await world.events()]
     assert len(ids) == len(set(ids))
+
+
+async def test_a_violation_that_ended_before_it_could_be_compared_is_published(bus: Bus, world: World) -> None:
+    await prepared(world)
+    await world.verdict("node-1", MET, VIOLATED)
+    await world.verdict("node-2", MET)
+    # As of a replica that was killed before it had compared any verdict.
+    begin, log = await last_sequence(bus, messages=3), await bus.epoch(VERDICT_LOG)
+    verdicts = await bus.epoch(VERDICTS)
+    position = AnnouncedUpTo(
+        epoch="", log=log.created, sequence=begin, revision=verdicts.last_sequence, comparing=verdicts.created
+    )
+    await write_position(bus, position, expected=0)
+    await world.verdict("node-1", UNKNOWN, MET)
+    await world.verdict("node-2", VIOLATED, MET)
+    await world.verdict("node-3", MET)
+    async with publishing(bus):
+        await world.until(
+            *("violation.started node-1", "violation.ended node-1"),
+            *("violation.started node-2", "violation.ended node-2"),
+        )
+        await world.until("metric.stale node-1", "metric.fresh node-1", channel="metric")
 
 
 async def test_a_position_that_is_noted_while_another_one_is_stored_is_stored_next(bus: Bus, server: Server) -> None:
