@@ -1,18 +1,21 @@
 """Events on the bus: conditional publishing, replay from a time or a sequence, gaps, the last event of a subject."""
 
 import time
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 
-from bus.buckets import ANNOUNCED, EVENTS
+from bus import consumers
+from bus.buckets import ANNOUNCED, EVENTS, Bucket, Stream
 from bus.connection import Bus
-from bus.errors import ConflictError
-from bus.events import EventMessage, EventReader, Events, Expected, last_events, publish_events
+from bus.errors import ConflictError, UnavailableError
+from bus.events import ALL_EVENTS, EventMessage, EventReader, Events, Expected, last_events, publish_events
+from bus.link import Link
 from bus.stream_reader import FROM_START, Lost, Start
-from bus.subjects import selection_filters
+from bus.subjects import event_subject, selection_filters
 from tas.events.data import EventData, Gap, ViolationStarted
 from tas.events.event import Cause, Event, event_of
 from tas.events.selection import Selection
@@ -200,3 +203,71 @@ async def test_a_reader_has_caught_up_if_the_rest_expires_before_it_is_delivered
         (later,) = await publish(bus, 50)
         found = [batch async for batch in until_message(batches)]
     assert [each.sequence for each in found[-1].messages] == [later]
+
+
+@pytest.mark.usefixtures("late_pulse")
+async def test_a_reader_of_the_last_messages_gets_what_follows_one_that_was_removed(bus: Bus) -> None:
+    """At a removed one the server says that it has nothing left."""
+    sequences = await publish(bus, *range(50))
+    async with aclosing(EventReader(bus, Start(last_per_subject=True), batch=7).stored()) as batches:
+        seen = [each.sequence for each in (await anext(batches)).messages]
+        removed = sequences[21]  # the first one of a request
+        await bus.api(f"STREAM.MSG.DELETE.{EVENTS.stream}", {"seq": removed})
+        seen += [each.sequence async for batch in batches for each in batch.messages]
+    assert seen == [each for each in sequences if each != removed]
+
+
+@pytest.mark.usefixtures("late_pulse")
+async def test_a_reader_of_the_last_messages_attaches_again_if_many_were_removed(bus: Bus) -> None:
+    sequences = await publish(bus, *range(50))
+    removed = sequences[21:35]
+
+    async def remove() -> None:
+        for each in removed:
+            await bus.api(f"STREAM.MSG.DELETE.{EVENTS.stream}", {"seq": each})
+
+    async with aclosing(EventReader(bus, Start(last_per_subject=True), batch=7).batches()) as batches:
+        seen = [each.sequence for each in (await anext(batches)).messages]
+        await remove()
+        while (batch := await anext(batches)).messages or batch.lost:
+            seen += [each.sequence for each in batch.messages]
+    assert seen == [each for each in sequences if each not in removed]
+
+
+@contextmanager
+def copy_without(of: Stream | Bucket, *missing: str) -> Iterator[None]:
+    """Consumers of a stream are on a server whose copy lacks these subjects.
+
+    They have a filter of the other ones: so a real server counts, and delivers, what such a copy has.
+    """
+    create = consumers.create
+
+    async def created(link: Link, stream: str, config: dict[str, Any], **options: Any) -> tuple[str, dict[str, Any]]:
+        if stream == of.stream:
+            answer = await link.api(f"STREAM.INFO.{stream}", {"subjects_filter": ">"}, seconds=2)
+            wanted = set(answer["state"]["subjects"])
+            if config["filter_subjects"] not in ([">"], [ALL_EVENTS]):
+                wanted &= set(config["filter_subjects"])
+            config = config | {"filter_subjects": sorted({*wanted, "none"}.difference(missing))}
+        return await create(link, stream, config, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(consumers, "create", created)
+        yield
+
+
+@pytest.mark.usefixtures("late_pulse")
+async def test_facts_n74_a_server_that_has_not_all_events_yet_is_not_believed(bus: Bus) -> None:
+    await publish(bus, 1, 2)
+    await eventually(partial(has_copied, bus, 2))
+    newest = event_subject(event(2).data)
+    with copy_without(EVENTS, newest):
+        with pytest.raises(UnavailableError, match="lacks"):
+            await stored(bus, FROM_START)
+        assert len(await last_events(bus)) == 2  # nothing follows the last copied event
+    with copy_without(ANNOUNCED, newest), pytest.raises(UnavailableError, match="lacks"):
+        await last_events(bus)
+
+
+async def has_copied(bus: Bus, messages: int) -> bool:
+    return bool((await bus.api(f"STREAM.INFO.{ANNOUNCED.stream}"))["state"]["messages"] == messages)
