@@ -1,24 +1,26 @@
 """Events on the bus: conditional publishing, replay from a time or a sequence, gaps, the last event of a subject."""
 
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from functools import partial
 from typing import Any
 
 import pytest
 
-from bus import consumers
-from bus.buckets import ANNOUNCED, EVENTS, Bucket, Stream
+from bus import events as events_module
+from bus.buckets import ANNOUNCED, EVENTS
 from bus.connection import Bus
 from bus.errors import ConflictError, UnavailableError
-from bus.events import ALL_EVENTS, EventMessage, EventReader, Events, Expected, last_events, publish_events
-from bus.link import Link
+from bus.events import EventMessage, EventReader, Events, Expected, last_events, publish_events
+from bus.pull import Message
 from bus.stream_reader import FROM_START, Lost, Start
 from bus.subjects import event_subject, selection_filters
+from tas.errors import InvalidInputError
 from tas.events.data import EventData, Gap, ViolationStarted
 from tas.events.event import Cause, Event, event_of
 from tas.events.selection import Selection
+from tests.integration.bus.copies import copy_without
 from tests.integration.proxy import Proxy
 from tests.integration.servers import Server, eventually
 
@@ -234,28 +236,6 @@ async def test_a_reader_of_the_last_messages_attaches_again_if_many_were_removed
     assert seen == [each for each in sequences if each not in removed]
 
 
-@contextmanager
-def copy_without(of: Stream | Bucket, *missing: str) -> Iterator[None]:
-    """Consumers of a stream are on a server whose copy lacks these subjects.
-
-    They have a filter of the other ones: so a real server counts, and delivers, what such a copy has.
-    """
-    create = consumers.create
-
-    async def created(link: Link, stream: str, config: dict[str, Any], **options: Any) -> tuple[str, dict[str, Any]]:
-        if stream == of.stream:
-            answer = await link.api(f"STREAM.INFO.{stream}", {"subjects_filter": ">"}, seconds=2)
-            wanted = set(answer["state"]["subjects"])
-            if config["filter_subjects"] not in ([">"], [ALL_EVENTS]):
-                wanted &= set(config["filter_subjects"])
-            config = config | {"filter_subjects": sorted({*wanted, "none"}.difference(missing))}
-        return await create(link, stream, config, **options)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(consumers, "create", created)
-        yield
-
-
 @pytest.mark.usefixtures("late_pulse")
 async def test_facts_n74_a_server_that_has_not_all_events_yet_is_not_believed(bus: Bus) -> None:
     await publish(bus, 1, 2)
@@ -267,6 +247,26 @@ async def test_facts_n74_a_server_that_has_not_all_events_yet_is_not_believed(bu
         assert len(await last_events(bus)) == 2  # nothing follows the last copied event
     with copy_without(ANNOUNCED, newest), pytest.raises(UnavailableError, match="lacks"):
         await last_events(bus)
+
+
+async def test_without_a_copy_only_the_last_event_of_each_subject_is_read(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = (await bus.api(f"STREAM.INFO.{ANNOUNCED.stream}"))["config"]
+    await bus.api(f"STREAM.UPDATE.{ANNOUNCED.stream}", config | {"sources": []})
+    last = dict(zip((1, 2, 3), await publish(bus, 1, 2, 3), strict=True))
+    for _ in range(20):
+        outcomes = await publish_events(bus, [Expected(event(number), last[number]) for number in last])
+        last |= {number: each for number, each in zip(last, outcomes, strict=True) if isinstance(each, int)}
+    read: list[int] = []
+
+    def decoded(messages: Sequence[Message]) -> tuple[list[EventMessage], list[InvalidInputError]]:
+        read.extend(message.sequence for message in messages)
+        return decode(messages)
+
+    decode = events_module.decoded
+    monkeypatch.setattr(events_module, "decoded", decoded)
+    assert [each.sequence for each in await last_events(bus)] == sorted(last.values()) == sorted(read)
 
 
 async def has_copied(bus: Bus, messages: int) -> bool:
