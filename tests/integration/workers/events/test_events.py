@@ -10,16 +10,20 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from bus import verdict_log
 from bus.buckets import ANNOUNCED, EVENTS, VERDICT_LOG, VERDICTS
 from bus.connection import Bus
+from bus.errors import UnavailableError
 from bus.events import AnnouncedUpTo, read_position, write_position
-from bus.verdict_log import LoggedVerdict
+from bus.kinds import NODE_VERDICTS
+from bus.verdict_log import LoggedVerdict, verdicts_at
 from tas.events.announcements import Announcements
 from tas.events.data import Gap
 from tas.events.event import Event, source_of
 from tas.events.transitions import Epoch
 from tas.policy.rules import State
 from tas.verdict.freeze import ALL
+from tests.integration.bus.copies import copy_without
 from tests.integration.proxy import Proxy
 from tests.integration.replicas import Replica, replica, tas
 from tests.integration.servers import Server, answered, eventually
@@ -357,6 +361,27 @@ async def test_a_violation_that_ended_before_it_could_be_compared_is_published(b
             *("violation.started node-2", "violation.ended node-2"),
         )
         await world.until("metric.stale node-1", "metric.fresh node-1", channel="metric")
+
+
+async def test_what_the_verdicts_were_at_a_revision_is_read_of_some_nodes_at_once(
+    bus: Bus, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verdict_log, "NODES_AT_ONCE", 2)
+    nodes = [f"node-{number}" for number in range(5)]
+    await world.verdicts(nodes, MET)
+    expected = {node: await world.verdict(node, VIOLATED) for node in nodes}
+    revision = max(expected.values())
+    await world.verdicts(["new", *nodes], MET)
+
+    async def found() -> dict[str, int]:
+        return {
+            entry.key: entry.revision async for part in verdicts_at(bus, revision, ["new", *nodes]) for entry in part
+        }
+
+    assert await found() == expected
+    subjects = [VERDICTS.subject(NODE_VERDICTS.key(node)) for node in nodes[3:]]
+    with copy_without(VERDICTS, *subjects), pytest.raises(UnavailableError, match="lacks"):
+        await found()
 
 
 async def test_a_position_that_is_noted_while_another_one_is_stored_is_stored_next(bus: Bus, server: Server) -> None:
