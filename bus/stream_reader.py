@@ -47,7 +47,7 @@ class Lost:
 class Batch:
     """Messages that arrived together, in order. `lost` was lost before them, `behind` are still to come.
 
-    A batch without messages says that the reader has everything that was stored when the reader attached.
+    A batch without messages and losses says that the reader has everything that was stored when the reader attached.
     """
 
     messages: Sequence[Message]
@@ -152,19 +152,23 @@ class StreamReader:
         newest = await self._newest() if len(self._filters) == 1 else 0
         attachment = await self._attach()
         try:
-            if lost := await self._lost_before_start():
+            lost = await self._lost_before_start()
+            if lost is not None:
                 self._applied = lost.last
-                yield Batch((), lost=lost, behind=attachment.pending)
-            pending, caught_up, was_idle = attachment.pending, False, False
+            behind = attachment.pending or int(self._position(attachment) < newest)
+            if lost is not None:
+                yield Batch((), lost=lost, behind=behind)
+            caught_up, was_idle = False, False
             while True:
-                if not caught_up and not pending and self._position(attachment) >= newest:
+                if not behind and not caught_up:
                     caught_up = True
                     yield Batch(())
                 messages = await (attachment.pull.next() if caught_up else attachment.pull.next_or_none())
                 if not messages:
                     # What has expired, or was purged, does not come any more. What the leader has must come.
-                    pending, newest = 0, await self._newest()
-                    if was_idle and self._position(attachment) < newest:
+                    newest = await self._newest()
+                    behind = int(self._position(attachment) < newest)
+                    if behind and was_idle:
                         raise UnavailableError(f"{self._stream}: the server of {attachment.consumer} lacks {newest}")
                     was_idle = True
                     continue
@@ -172,8 +176,8 @@ class StreamReader:
                 self._check_deliveries(attachment, messages)
                 lost = await self._lost_within(messages)
                 self._applied = messages[-1].sequence
-                pending = messages[-1].pending
-                yield Batch(messages, lost=lost, behind=pending)
+                behind = messages[-1].pending or int(self._applied < newest)
+                yield Batch(messages, lost=lost, behind=behind)
         finally:
             await attachment.pull.close()
             with suppress(BusError):

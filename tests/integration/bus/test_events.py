@@ -244,6 +244,8 @@ async def test_facts_n74_a_server_that_has_not_all_events_yet_is_not_believed(bu
     with copy_without(EVENTS, newest):
         with pytest.raises(UnavailableError, match="lacks"):
             await stored(bus, FROM_START)
+        async with aclosing(EventReader(bus, FROM_START).batches()) as batches:
+            assert (await anext(batches)).behind > 0
         assert len(await last_events(bus)) == 2  # nothing follows the last copied event
     with copy_without(ANNOUNCED, newest), pytest.raises(UnavailableError, match="lacks"):
         await last_events(bus)
