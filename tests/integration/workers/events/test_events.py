@@ -363,23 +363,23 @@ async def test_a_violation_that_ended_before_it_could_be_compared_is_published(b
         await world.until("metric.stale node-1", "metric.fresh node-1", channel="metric")
 
 
-async def test_what_the_verdicts_were_at_a_revision_is_read_of_some_nodes_at_once(
-    bus: Bus, world: World, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("filters", [2, 100])
+async def test_what_verdicts_were_at_a_revision(
+    bus: Bus, world: World, monkeypatch: pytest.MonkeyPatch, filters: int
 ) -> None:
-    monkeypatch.setattr(verdict_log, "NODES_AT_ONCE", 2)
+    monkeypatch.setattr(verdict_log, "MAX_FILTERS", filters)
     nodes = [f"node-{number}" for number in range(5)]
-    await world.verdicts(nodes, MET)
+    await world.verdicts([*nodes, "other"], MET)
     expected = {node: await world.verdict(node, VIOLATED) for node in nodes}
     revision = max(expected.values())
     await world.verdicts(["new", *nodes], MET)
 
     async def found() -> dict[str, int]:
-        return {
-            entry.key: entry.revision async for part in verdicts_at(bus, revision, ["new", *nodes]) for entry in part
-        }
+        parts = verdicts_at(bus, revision, ["new", *nodes])
+        return {entry.key: entry.revision async for part in parts for entry in part}
 
     assert await found() == expected
-    subjects = [VERDICTS.subject(NODE_VERDICTS.key(node)) for node in nodes[3:]]
+    subjects = [VERDICTS.subject(NODE_VERDICTS.key(node)) for node in ("new", *nodes)]
     with copy_without(VERDICTS, *subjects), pytest.raises(UnavailableError, match="lacks"):
         await found()
 
