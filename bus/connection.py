@@ -455,7 +455,14 @@ class Bus:
 
     async def last_revision(self, bucket: Bucket, keys: str) -> int:
         """The last revision of all keys that match `keys` (wildcards are allowed), or 0. Raises as `get` does."""
-        message = await self._last_message(bucket, bucket.subject(keys))
+        return await self.last_sequence(bucket, bucket.subject(keys))
+
+    async def last_sequence(self, of: Stream | Bucket, subject: str) -> int:
+        """The sequence of the newest message that the leader has on a subject, also with wildcards; 0 without one.
+
+        Raises UnavailableError, RefusedError.
+        """
+        message = await self._last_message(of, subject)
         return 0 if message is None else int(message["seq"])
 
     async def _last_message(self, of: Stream | Bucket, subject: str) -> dict[str, Any] | None:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -131,13 +131,20 @@ async def last_events(bus: Bus, channel: str = "") -> list[EventMessage]:
 
     `sequence` is that in EVENTS.
     """
-    found: list[EventMessage] = []
+    found: dict[str, EventMessage] = {}
+    copied = 0
     of = f"{EVENTS_SUBJECT}.{channel}.>" if channel else ALL_EVENTS
     async for batch in StreamReader(bus, ANNOUNCED, FROM_START, filters=(of,)).stored():
         for message in batch.messages:
+            copied = max(copied, origin(message))
             events, _ = decoded([message])
-            found += (EventMessage(each.subject, origin(message), each.arrived, each.event) for each in events)
-    return found
+            found |= {each.subject: replace(each, sequence=origin(message)) for each in events}
+    # The copy may be late: the server has stored an event before it copies the event. Or the copy was replaced, and is
+    # empty: then the last event of each subject is a small part of EVENTS.
+    start = Start(after=copied) if copied else Start(last_per_subject=True)
+    async for later in EventReader(bus, start, filters=(of,)).stored():
+        found |= {each.subject: each for each in later.messages}
+    return list(found.values())
 
 
 class AnnouncedUpTo(msgspec.Struct, frozen=True, kw_only=True):

@@ -165,7 +165,8 @@ class Lease:
                 per_ttl = RENEWALS_PER_TTL
             except ConflictError:
                 self._until = 0.0
-                limit.reschedule(asyncio.get_running_loop().time())
+                if not limit.expired():
+                    limit.reschedule(asyncio.get_running_loop().time())
                 return
             except BusError as error:
                 log.warning("lease_not_renewed", key=self._key, holder=self._holder, error=str(error))

@@ -81,6 +81,7 @@ class Pull:
         self._subscription: Subscription | None = None
         self._waiting: deque[Message] = deque()
         self._arrival: asyncio.Future[None] | None = None
+        self._awaits_idle = False
 
     async def open(self) -> None:
         """Sends the first request for messages. Raises UnavailableError."""
@@ -93,12 +94,24 @@ class Pull:
         Raises UnavailableError if the consumer is deleted, the connection is lost, or heartbeats are missing.
         """
         while not self._waiting:
-            self._arrival = asyncio.get_running_loop().create_future()
-            try:
-                await self._pulse.beat(self._arrival)
-            finally:
-                self._arrival = None
+            await self._arrived()
         return self.take()
+
+    async def next_or_none(self) -> list[Message]:
+        """As `next`, but returns no messages once the server has none left: what it had may have expired since."""
+        self._awaits_idle = True
+        while not self._waiting and self._awaits_idle:
+            await self._arrived()
+        self._awaits_idle = False
+        return self.take()
+
+    async def _arrived(self) -> None:
+        """Waits for a message, or for what `next_or_none` waits for; may return before. Raises UnavailableError."""
+        self._arrival = asyncio.get_running_loop().create_future()
+        try:
+            await self._pulse.beat(self._arrival)
+        finally:
+            self._arrival = None
 
     def take(self) -> list[Message]:
         """The messages that have arrived, at most a batch."""
@@ -155,8 +168,9 @@ class Pull:
             if not status(message):
                 self._add(message)
                 self._requests.received()
-            elif not self._pulse.ended:
-                self._requests.received_status(message)
+            elif not self._pulse.ended and self._requests.received_status(message) and self._awaits_idle:
+                self._awaits_idle = False
+                self._wake()
         except Exception as error:  # noqa: BLE001 - `next` raises it
             self._pulse.end(error)
 
@@ -175,5 +189,8 @@ class Pull:
                 headers=message.headers,
             )
         )
+        self._wake()
+
+    def _wake(self) -> None:
         if self._arrival is not None and not self._arrival.done():
             self._arrival.set_result(None)

@@ -47,7 +47,7 @@ class Lost:
 class Batch:
     """Messages that arrived together, in order. `lost` was lost before them, `behind` are still to come.
 
-    A batch without messages says that the reader has everything that was stored when the reader attached.
+    A batch without messages and losses says that the reader has everything that was stored when the reader attached.
     """
 
     messages: Sequence[Message]
@@ -85,6 +85,8 @@ class _Attachment:
     pull: Pull
     consumer: str
     pending: int
+    begin: int
+    """The sequence before the first one that the server may deliver."""
     deliveries: int = 0
 
 
@@ -104,6 +106,7 @@ class StreamReader:
         batch: int = 256,
     ) -> None:
         self._bus = bus.readers
+        self._of = stream
         self._stream = stream.stream
         self._start = start
         self._filters = tuple(filters)
@@ -139,31 +142,42 @@ class StreamReader:
         """The batches of what is stored now; ends then. Raises BusError."""
         async with aclosing(self._attached()) as batches:
             async for batch in batches:
-                if batch.messages or batch.lost:
-                    yield batch
-                if not batch.behind:
+                if not batch.messages and batch.lost is None:
                     return
+                yield batch
 
     async def _attached(self) -> AsyncGenerator[Batch, None]:
         """The batches of one consumer. Raises BusError when it has ended."""
+        # Before the consumer is created: it delivers what is stored from then on, too.
+        newest = await self._newest() if len(self._filters) == 1 else 0
         attachment = await self._attach()
         try:
-            if lost := await self._lost_before_start():
+            lost = await self._lost_before_start()
+            if lost is not None:
                 self._applied = lost.last
-                yield Batch((), lost=lost, behind=attachment.pending)
-            if not attachment.pending:
-                yield Batch(())
-            caught_up = not attachment.pending
+            behind = attachment.pending or int(self._position(attachment) < newest)
+            if lost is not None:
+                yield Batch((), lost=lost, behind=behind)
+            caught_up, was_idle = False, False
             while True:
-                messages = await attachment.pull.next()
-                self._check_deliveries(attachment, messages)
-                lost = await self._lost_within(messages)
-                self._applied = messages[-1].sequence
-                behind = messages[-1].pending
-                yield Batch(messages, lost=lost, behind=behind)
                 if not behind and not caught_up:
                     caught_up = True
                     yield Batch(())
+                messages = await (attachment.pull.next() if caught_up else attachment.pull.next_or_none())
+                if not messages:
+                    # What has expired, or was purged, does not come any more. What the leader has must come.
+                    newest = await self._newest()
+                    behind = int(self._position(attachment) < newest)
+                    if behind and was_idle:
+                        raise UnavailableError(f"{self._stream}: the server of {attachment.consumer} lacks {newest}")
+                    was_idle = True
+                    continue
+                was_idle = False
+                self._check_deliveries(attachment, messages)
+                lost = await self._lost_within(messages)
+                self._applied = messages[-1].sequence
+                behind = messages[-1].pending or int(self._applied < newest)
+                yield Batch(messages, lost=lost, behind=behind)
         finally:
             await attachment.pull.close()
             with suppress(BusError):
@@ -185,7 +199,19 @@ class StreamReader:
             self._applied = created["delivered"]["stream_seq"]
         pull = Pull(self._bus.link, self._stream, consumer, batch=self._batch)
         await pull.open()
-        return _Attachment(pull, consumer, created["num_pending"])
+        return _Attachment(pull, consumer, created["num_pending"], created["delivered"]["stream_seq"])
+
+    def _position(self, attachment: _Attachment) -> int:
+        """The sequence up to which everything has been delivered, or is before the start."""
+        return max(self._applied or 0, attachment.begin)
+
+    async def _newest(self) -> int:
+        """The sequence of the newest message that the leader has; 0 without one. Raises BusError.
+
+        The consumer may be on a server whose copy is behind (facts.md n74). And of the last messages of each subject a
+        server calls itself idle at each one that was removed since, whatever follows.
+        """
+        return max([await self._bus.last_sequence(self._of, each) for each in self._filters])
 
     def _check_deliveries(self, attachment: _Attachment, messages: Sequence[Message]) -> None:
         for message in messages:

@@ -1,17 +1,21 @@
 """Every revision of every verdict, in order, from VERDICT_LOG; and the last ones, from VERDICTS."""
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
 from bus.buckets import VERDICTS
 from bus.connection import Bus
 from bus.entry import RawEntry, is_tombstone
+from bus.errors import UnavailableError
 from bus.kinds import NODE_VERDICTS
 from bus.pull import Message
 from bus.record_kind import Entry, hand_on
-from bus.stream_reader import Start, StreamReader, origin
+from bus.stream_reader import ALL_SUBJECTS, FROM_START, Start, StreamReader, origin
 from tas.verdict.verdict import NodeVerdict
+
+MAX_FILTERS = 100
+"""Of more nodes the history of all is read: a server looks at each message of the stream for each consumer."""
 
 
 class LoggedVerdict(NamedTuple):
@@ -36,6 +40,42 @@ async def last_verdicts(bus: Bus) -> AsyncGenerator[list[Entry[str, NodeVerdict]
         async for batch in batches:
             entries = (_entry(bus, message, message.sequence) for message in batch.messages)
             yield [entry for entry in entries if entry is not None]
+
+
+async def verdicts_at(
+    bus: Bus, revision: int, nodes: Collection[str]
+) -> AsyncGenerator[list[Entry[str, NodeVerdict]], None]:
+    """Of each of these nodes the last verdict up to a revision, tombstones included, in parts. Raises BusError.
+
+    Each of them must have a later revision, too. A node is left out if it had no verdict then, or if the history of the
+    bucket does not reach back so far.
+    """
+    if not nodes:
+        return
+    subjects = {VERDICTS.subject(NODE_VERDICTS.key(node)) for node in nodes}
+    filters = sorted(subjects) if len(subjects) <= MAX_FILTERS else ALL_SUBJECTS
+    # Twice, as all of these verdicts together may be large.
+    last: dict[str, int] = {}
+    async with aclosing(_history(bus, revision, filters)) as parts:
+        async for messages in parts:
+            last |= {message.subject: message.sequence for message in messages if message.subject in subjects}
+    async with aclosing(_history(bus, revision, filters)) as parts:
+        async for messages in parts:
+            found = [message for message in messages if last.get(message.subject) == message.sequence]
+            entries = (_entry(bus, message, message.sequence) for message in found)
+            yield [entry for entry in entries if entry is not None]
+
+
+async def _history(bus: Bus, revision: int, filters: Sequence[str]) -> AsyncGenerator[list[Message], None]:
+    """The stored revisions of verdicts up to one, in parts; there must be later ones. Raises BusError."""
+    reader = StreamReader(bus, VERDICTS, FROM_START, filters=filters)
+    async with aclosing(reader.stored()) as batches:
+        async for batch in batches:
+            yield [message for message in batch.messages if message.sequence <= revision]
+            if (reader.applied or 0) > revision:
+                return
+    # A copy of the stream that is behind (facts.md n74).
+    raise UnavailableError(f"{VERDICTS.stream}: a server lacks what nodes have after revision {revision}")
 
 
 def _entry(bus: Bus, message: Message, revision: int) -> Entry[str, NodeVerdict] | None:

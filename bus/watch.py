@@ -159,8 +159,10 @@ class Watch:
             self._leave_own()
             self._on_epoch(epoch)
         else:  # the own consumer was first: it has begun this epoch already, and got its entries as far as this
-            self._reader.seen, self._reader.since = own.applied, own.attached
+            self._reader.seen = own.applied
             self._leave_own()
+        # Whatever the own consumer missed since: the others begin to read now, and none later.
+        self._reader.since = 0.0
         self._joined.set()
 
     def _note_batch(self) -> None:

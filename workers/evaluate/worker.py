@@ -159,12 +159,7 @@ class Evaluate:
     def _take_touched(self) -> None:
         """Queues the nodes and policies that changes have affected."""
         view = self._followed.view
-        for table, present in self._followed.tables:
-            if present:
-                self._parts.take_in(table, time.monotonic())
-            else:
-                self._parts.drop(table)
-        self._followed.tables.clear()
+        self._take_tables()
         if moved := self._nodes.take_in_policies():
             for node in self._verdicts.stored.keys() | view.nodes:
                 self._add(node, moved)
@@ -179,6 +174,15 @@ class Evaluate:
                 # Before the first evaluation it is unknown whether the rules were met before this change.
                 self._nodes.note_unmet(node, key, missed=self._unqueued > 0)
 
+    def _take_tables(self) -> None:
+        """Notes which tables have come: also while the lists are not complete, or they would pile up."""
+        for table, present in self._followed.tables:
+            if present:
+                self._parts.take_in(table, time.monotonic())
+            else:
+                self._parts.drop(table)
+        self._followed.tables.clear()
+
     async def _note_touched(self) -> None:
         """Queues what changes have affected, and all nodes whenever the lists have become complete. Never ends."""
         view = self._followed.view
@@ -187,6 +191,7 @@ class Evaluate:
             self._wake.clear()
             if self.unready() is not None:
                 self._end_readiness()
+                self._take_tables()
                 view.touched.clear()
                 self._followed.unseen.clear()
                 continue

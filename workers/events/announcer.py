@@ -164,9 +164,9 @@ class Announcer:
             revision=done.revision,
             comparing="" if compared else created,
         )
+        # Before the write: meanwhile another position may be noted, which is the next one to be stored.
+        self._written_at, self._done = time.monotonic(), None
         self._position_sequence = await write_position(self._bus, position, expected=self._position_sequence)
-        self._written_at = time.monotonic()
-        self._done = None
         if compared and not self._epoch.is_known:
             self._epoch = self._epoch._replace(is_known=True)
             log.info("events_epoch_known", epoch=self._epoch.name)

@@ -30,7 +30,7 @@ from bus.records.nodes import NodeFacts
 from bus.records.policies import PolicyRecord
 from bus.stream_reader import Lost, Start, StreamReader
 from bus.ticks import tick
-from bus.verdict_log import LoggedVerdict, last_verdicts, logged_verdicts
+from bus.verdict_log import LoggedVerdict, last_verdicts, logged_verdicts, verdicts_at
 from bus.watch import Watch
 from tas.events.announcements import Announcements
 from tas.events.data import Gap, ViolationStarted
@@ -300,12 +300,20 @@ class Session:
     async def _take_last_verdicts(self, until: LoggedVerdict) -> None:
         """Compares the last verdicts up to a revision: the log has the later ones. Raises BusError."""
         found: set[str] = set()
+        later: set[str] = set()
         async with aclosing(last_verdicts(self._bus)) as parts:
             async for entries in parts:
                 for entry in entries:
-                    found.add(entry.key)
                     if entry.revision <= until.revision:
                         self._take_verdict(entry)
+                    elif entry.key not in found:
+                        later.add(entry.key)
+                    found.add(entry.key)
+                await self._announcer.wait_for_room()
+        async with aclosing(verdicts_at(self._bus, until.revision, later)) as parts:
+            async for entries in parts:
+                for entry in entries:
+                    self._take_verdict(entry)
                 await self._announcer.wait_for_room()
         if self._is_cluster:
             self._announcer.add_missing("violation", self._announced.nodes("violation") - self._nodes.keys() - found)

@@ -3,19 +3,24 @@
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import pytest
 
+from bus import events as events_module
 from bus.buckets import ANNOUNCED, EVENTS
 from bus.connection import Bus
-from bus.errors import ConflictError
+from bus.errors import ConflictError, UnavailableError
 from bus.events import EventMessage, EventReader, Events, Expected, last_events, publish_events
+from bus.pull import Message
 from bus.stream_reader import FROM_START, Lost, Start
-from bus.subjects import selection_filters
+from bus.subjects import event_subject, selection_filters
+from tas.errors import InvalidInputError
 from tas.events.data import EventData, Gap, ViolationStarted
 from tas.events.event import Cause, Event, event_of
 from tas.events.selection import Selection
+from tests.integration.bus.copies import copy_without
 from tests.integration.proxy import Proxy
 from tests.integration.servers import Server, eventually
 
@@ -159,3 +164,112 @@ async def test_the_last_event_of_a_subject_is_known_when_the_stream_has_lost_it(
     assert found["tas.events.violation.node-1.default.p.deschedule"][0] == again
     assert found["tas.events.violation.node-5.default.p.deschedule"][0] == sequences[5]
     assert found["tas.events.gap"] == (last, gap.type)
+
+
+async def test_the_last_event_of_a_subject_is_known_before_the_server_has_copied_the_event(bus: Bus) -> None:
+    before = await publish(bus, 1, 2)
+    info: dict[str, Any] = {}
+
+    async def copied() -> bool:
+        info.update(await bus.api(f"STREAM.INFO.{ANNOUNCED.stream}"))
+        return bool(info["state"]["messages"] == 2)
+
+    await eventually(copied)
+    # From here on the server copies nothing, as while it looks for the leader of EVENTS.
+    await bus.api(f"STREAM.UPDATE.{ANNOUNCED.stream}", info["config"] | {"sources": []})
+    (again,) = await publish_events(bus, [Expected(event(1), before[0])])
+    (new,) = await publish(bus, 3)
+    found = {each.subject.split(".")[3]: each.sequence for each in await last_events(bus)}
+    assert found == {"node-1": again, "node-2": before[1], "node-3": new}
+
+
+@pytest.mark.usefixtures("late_pulse")
+async def test_a_reader_of_what_is_stored_ends_if_the_rest_expires_before_it_is_delivered(bus: Bus) -> None:
+    sequences = await publish(bus, *range(50))
+    async with aclosing(EventReader(bus, FROM_START, batch=7).stored()) as batches:
+        seen = [each.sequence for each in (await anext(batches)).messages]
+        await bus.api(f"STREAM.PURGE.{EVENTS.stream}")
+        seen += [each.sequence async for batch in batches for each in batch.messages]
+    assert seen == sequences[: len(seen)]
+    assert len(seen) < len(sequences)
+
+
+@pytest.mark.usefixtures("late_pulse")
+async def test_a_reader_has_caught_up_if_the_rest_expires_before_it_is_delivered(bus: Bus) -> None:
+    sequences = await publish(bus, *range(50))
+    async with aclosing(EventReader(bus, FROM_START, batch=7).batches()) as batches:
+        await anext(batches)
+        await bus.api(f"STREAM.PURGE.{EVENTS.stream}")
+        while (batch := await anext(batches)).messages:
+            assert batch.messages[-1].sequence < sequences[-1]
+        (later,) = await publish(bus, 50)
+        found = [batch async for batch in until_message(batches)]
+    assert [each.sequence for each in found[-1].messages] == [later]
+
+
+@pytest.mark.usefixtures("late_pulse")
+async def test_a_reader_of_the_last_messages_gets_what_follows_one_that_was_removed(bus: Bus) -> None:
+    """At a removed one the server says that it has nothing left."""
+    sequences = await publish(bus, *range(50))
+    async with aclosing(EventReader(bus, Start(last_per_subject=True), batch=7).stored()) as batches:
+        seen = [each.sequence for each in (await anext(batches)).messages]
+        removed = sequences[21]  # the first one of a request
+        await bus.api(f"STREAM.MSG.DELETE.{EVENTS.stream}", {"seq": removed})
+        seen += [each.sequence async for batch in batches for each in batch.messages]
+    assert seen == [each for each in sequences if each != removed]
+
+
+@pytest.mark.usefixtures("late_pulse")
+async def test_a_reader_of_the_last_messages_attaches_again_if_many_were_removed(bus: Bus) -> None:
+    sequences = await publish(bus, *range(50))
+    removed = sequences[21:35]
+
+    async def remove() -> None:
+        for each in removed:
+            await bus.api(f"STREAM.MSG.DELETE.{EVENTS.stream}", {"seq": each})
+
+    async with aclosing(EventReader(bus, Start(last_per_subject=True), batch=7).batches()) as batches:
+        seen = [each.sequence for each in (await anext(batches)).messages]
+        await remove()
+        while (batch := await anext(batches)).messages or batch.lost:
+            seen += [each.sequence for each in batch.messages]
+    assert seen == [each for each in sequences if each not in removed]
+
+
+@pytest.mark.usefixtures("late_pulse")
+async def test_facts_n74_a_server_that_has_not_all_events_yet_is_not_believed(bus: Bus) -> None:
+    await publish(bus, 1, 2)
+    await eventually(partial(has_copied, bus, 2))
+    newest = event_subject(event(2).data)
+    with copy_without(EVENTS, newest):
+        with pytest.raises(UnavailableError, match="lacks"):
+            await stored(bus, FROM_START)
+        async with aclosing(EventReader(bus, FROM_START).batches()) as batches:
+            assert (await anext(batches)).behind > 0
+        assert len(await last_events(bus)) == 2  # nothing follows the last copied event
+    with copy_without(ANNOUNCED, newest), pytest.raises(UnavailableError, match="lacks"):
+        await last_events(bus)
+
+
+async def test_without_a_copy_only_the_last_event_of_each_subject_is_read(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = (await bus.api(f"STREAM.INFO.{ANNOUNCED.stream}"))["config"]
+    await bus.api(f"STREAM.UPDATE.{ANNOUNCED.stream}", config | {"sources": []})
+    last = dict(zip((1, 2, 3), await publish(bus, 1, 2, 3), strict=True))
+    for _ in range(20):
+        outcomes = await publish_events(bus, [Expected(event(number), last[number]) for number in last])
+        last |= {number: each for number, each in zip(last, outcomes, strict=True) if isinstance(each, int)}
+    read: list[int] = []
+
+    def decoded(messages: Sequence[Message]) -> tuple[list[EventMessage], list[InvalidInputError]]:
+        read.extend(message.sequence for message in messages)
+        return decode(messages)
+
+    decode = events_module.decoded
+    monkeypatch.setattr(events_module, "decoded", decoded)
+    assert [each.sequence for each in await last_events(bus)] == sorted(last.values()) == sorted(read)
+
+
+async def has_copied(bus: Bus, messages: int) -> bool:
+    return bool((await bus.api(f"STREAM.INFO.{ANNOUNCED.stream}"))["state"]["messages"] == messages)

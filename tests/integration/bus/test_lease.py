@@ -1,6 +1,7 @@
 """Leases: one holder at a time, whatever happens to the holder or to the server."""
 
 import asyncio
+import gc
 import time
 from collections.abc import AsyncIterator
 from typing import cast
@@ -209,6 +210,28 @@ async def test_a_holder_whose_key_was_overwritten_is_cancelled_at_the_next_renew
     entry = await bus.get(LEASES, "cpu")
     assert entry is not None
     assert entry.value == b"{}"  # the holder does not delete it
+
+
+async def test_a_conflict_of_a_renewal_that_comes_when_the_lease_has_ended_is_no_error(bus: Bus) -> None:
+    """The answer of the server is late."""
+    lease, renewed = Lease(bus, "cpu", "first", ttl_seconds=1), asyncio.Event()
+
+    async def renew() -> None:
+        try:
+            await asyncio.sleep(600)
+        except asyncio.CancelledError:  # the answer has come at this moment
+            renewed.set()
+            raise ConflictError("another process has it") from None
+
+    lease._renew_once = renew  # type: ignore[method-assign]
+    unhandled: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+    with pytest.raises(UnavailableError, match="lost"):
+        async with lease.hold():
+            await asyncio.sleep(600)
+    assert renewed.is_set()
+    gc.collect()
+    assert unhandled == []
 
 
 async def test_a_write_of_the_holder_whose_answer_was_lost_keeps_the_lease(bus: Bus, quick_renewal: None) -> None:

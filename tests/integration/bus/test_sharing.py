@@ -6,6 +6,7 @@ import time
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from itertools import pairwise
+from math import inf
 from typing import Any
 
 import pytest
@@ -357,8 +358,9 @@ async def test_a_new_epoch_begins_for_all_also_for_one_that_is_about_to_join(ser
         await eventually(lambda: has_consumers(bus, 1))
 
 
+@pytest.mark.parametrize("is_attached", [True, False])
 async def test_an_epoch_that_the_own_consumer_has_begun_does_not_begin_again_when_the_others_are_late(
-    server: Server, bus: Bus, monkeypatch: pytest.MonkeyPatch
+    server: Server, bus: Bus, monkeypatch: pytest.MonkeyPatch, *, is_attached: bool
 ) -> None:
     """The watch that comes later is held before it joins, and then the consumer of the others is held."""
     await put(bus, "old.facts")
@@ -382,6 +384,11 @@ async def test_an_epoch_that_the_own_consumer_has_begun_does_not_begin_again_whe
             await put(bus, "new.facts")
             await eventually(lambda: late.view.keys() == {"new.facts"})
             assert first.view.keys() == {"old.facts"}  # so the others have not begun the epoch
+            own = late.watch.status.feed
+            assert own is not None
+            if not is_attached:  # as between two consumers of its own
+                own._applied, own._feed = own.applied, None
+            assert (own.attached < inf) is is_attached
             monkeypatch.undo()
             may_follow.set()
             await eventually(lambda: first.view.keys() == {"new.facts"})
@@ -389,6 +396,7 @@ async def test_an_epoch_that_the_own_consumer_has_begun_does_not_begin_again_whe
             await eventually(lambda: late.view.keys() == first.view.keys() == {"new.facts", "newest.facts"})
             assert [entry.key for entry in late.entries] == ["old.facts", "new.facts", "newest.facts"]
             assert len(late.epochs) == 2
+            assert late.watch.status.attached == first.watch.status.attached < inf
             await eventually(lambda: has_consumers(bus, 1))
 
 

@@ -53,6 +53,7 @@ from tas.verdict.verdict import (
 from tests.integration.proxy import Proxy
 from tests.integration.replicas import replica, tas
 from tests.integration.servers import Server, all_answered, answered, eventually
+from tests.integration.tables import put_tables
 from tests.integration.workers.running import put, running
 from workers.evaluate.node_evaluation import NodeEvaluation
 from workers.evaluate.worker import EPOCH_CHECK_SECONDS, Evaluate
@@ -276,6 +277,15 @@ async def gated(server: Server) -> AsyncIterator[GatedBus]:
 @pytest.fixture
 async def world(bus: Bus) -> World:
     return World(bus)
+
+
+async def test_tables_that_come_before_the_lists_are_complete_do_not_pile_up(bus: Bus) -> None:
+    followed = FollowedView(bus, default_stale_after=STALE_AFTER, verdicts=True)
+    async with running(Evaluate(bus, followed, registry=CollectorRegistry(), forget_seconds=FORGET_SECONDS)):
+        await answered(partial(put_tables, bus, {"node-1": {"m": "1"}}))
+        await eventually(lambda: followed.view.has_samples("node-1"))
+        assert followed.unready() is not None
+        await eventually(lambda: not followed.tables)
 
 
 # From samples to desired labels

@@ -1,7 +1,7 @@
 """The publisher with a real bus: each transition once and in order, whatever is killed, paused, wiped or discarded."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -10,19 +10,28 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from bus.buckets import EVENTS, VERDICT_LOG, VERDICTS
+from bus import verdict_log
+from bus.buckets import ANNOUNCED, EVENTS, VERDICT_LOG, VERDICTS
 from bus.connection import Bus
-from bus.events import read_position
+from bus.errors import UnavailableError
+from bus.events import AnnouncedUpTo, read_position, write_position
+from bus.kinds import NODE_VERDICTS
+from bus.verdict_log import LoggedVerdict, verdicts_at
+from tas.events.announcements import Announcements
 from tas.events.data import Gap
-from tas.events.event import source_of
+from tas.events.event import Event, source_of
+from tas.events.transitions import Epoch
 from tas.policy.rules import State
 from tas.verdict.freeze import ALL
+from tests.integration.bus.copies import copy_without
 from tests.integration.proxy import Proxy
 from tests.integration.replicas import Replica, replica, tas
 from tests.integration.servers import Server, answered, eventually
+from tests.integration.watched import meanwhile
 from tests.integration.workers.event_world import KEY, World
 from tests.integration.workers.running import running
 from workers.events import announcer
+from workers.events.metrics import Metrics
 from workers.events.worker import EventPublisher
 
 pytestmark = pytest.mark.usefixtures("long_limits")
@@ -227,6 +236,22 @@ async def test_events_that_the_stream_has_dropped_keep_no_later_one_back(bus: Bu
         assert value(registry, "tas_events_conflicts_total") == 1
 
 
+async def test_the_end_of_a_violation_is_published_if_the_server_has_not_copied_its_start_yet(
+    bus: Bus, world: World
+) -> None:
+    await prepared(world)
+    await world.verdict("node-1", MET)
+    async with publishing(bus):
+        config = (await bus.api(f"STREAM.INFO.{ANNOUNCED.stream}"))["config"]
+        await bus.api(f"STREAM.UPDATE.{ANNOUNCED.stream}", config | {"sources": []})
+        await world.verdict("node-1", VIOLATED)
+        await world.until("violation.started node-1")
+        await position_stored(bus, await last_sequence(bus, messages=2))
+    await world.verdict("node-1", MET)
+    async with publishing(bus):
+        await world.until("violation.started node-1", "violation.ended node-1")
+
+
 async def test_a_burst_of_transitions_costs_one_message_each(
     bus: Bus, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,6 +339,74 @@ async def test_a_replica_that_is_paused_while_it_compares_the_last_verdicts_lose
                 assert value(registry, "tas_events_gaps_total") == 0
     ids = [event.id for event in await world.events()]
     assert len(ids) == len(set(ids))
+
+
+async def test_a_violation_that_ended_before_it_could_be_compared_is_published(bus: Bus, world: World) -> None:
+    await prepared(world)
+    await world.verdict("node-1", MET, VIOLATED)
+    await world.verdict("node-2", MET)
+    # As of a replica that was killed before it had compared any verdict.
+    begin, log = await last_sequence(bus, messages=3), await bus.epoch(VERDICT_LOG)
+    verdicts = await bus.epoch(VERDICTS)
+    position = AnnouncedUpTo(
+        epoch="", log=log.created, sequence=begin, revision=verdicts.last_sequence, comparing=verdicts.created
+    )
+    await write_position(bus, position, expected=0)
+    await world.verdict("node-1", UNKNOWN, MET)
+    await world.verdict("node-2", VIOLATED, MET)
+    await world.verdict("node-3", MET)
+    async with publishing(bus):
+        await world.until(
+            *("violation.started node-1", "violation.ended node-1"),
+            *("violation.started node-2", "violation.ended node-2"),
+        )
+        await world.until("metric.stale node-1", "metric.fresh node-1", channel="metric")
+
+
+@pytest.mark.parametrize("filters", [2, 100])
+async def test_what_verdicts_were_at_a_revision(
+    bus: Bus, world: World, monkeypatch: pytest.MonkeyPatch, filters: int
+) -> None:
+    monkeypatch.setattr(verdict_log, "MAX_FILTERS", filters)
+    nodes = [f"node-{number}" for number in range(5)]
+    await world.verdicts([*nodes, "other"], MET)
+    expected = {node: await world.verdict(node, VIOLATED) for node in nodes}
+    revision = max(expected.values())
+    await world.verdicts(["new", *nodes], MET)
+
+    async def found() -> dict[str, int]:
+        parts = verdicts_at(bus, revision, ["new", *nodes])
+        return {entry.key: entry.revision async for part in parts for entry in part}
+
+    assert await found() == expected
+    subjects = [VERDICTS.subject(NODE_VERDICTS.key(node)) for node in ("new", *nodes)]
+    with copy_without(VERDICTS, *subjects), pytest.raises(UnavailableError, match="lacks"):
+        await found()
+
+
+async def test_a_position_that_is_noted_while_another_one_is_stored_is_stored_next(bus: Bus, server: Server) -> None:
+    async def read_nothing(_events: Sequence[Event]) -> bool:
+        return False
+
+    async with Proxy.before(server.url) as proxy, Bus.connect(proxy.url, name="far") as far:
+        await far.wait_connected()
+        announcing = announcer.Announcer(
+            far,
+            Metrics(CollectorRegistry()),
+            announced=Announcements(),
+            epoch=Epoch("1", 1.0),
+            streams=("verdicts", "log"),
+            position_sequence=0,
+            source="test",
+            read_unknown=read_nothing,
+        )
+        async with meanwhile(announcing.run()):
+            proxy.flowing.clear()
+            announcing.note_position(LoggedVerdict(None, 1, 1))
+            await position_stored(bus, 1)  # the answer to this write does not come yet
+            announcing.note_position(LoggedVerdict(None, 2, 2))
+            proxy.flowing.set()
+            await position_stored(bus, 2)
 
 
 def holds(replica: Replica) -> bool:
