@@ -157,8 +157,11 @@ class Labels:
     async def _reconcile(self, name: str) -> float | None:
         """Reconciles one node; returns the seconds until it must be reconciled again, or None."""
         node = self._nodes.get(name)
-        if node is None or self.unready() is not None:
-            return None  # every node is added when all is ready
+        if node is None:
+            return None
+        if self.unready() is not None:
+            self._started = False  # so every node is added when all is ready, also if nobody else has noticed this
+            return None
         stored = self._verdicts.get(name)
         verdict = None if stored is None else _verdict_of(stored)
         changes = self._changes(name, _policies_of(verdict, node.uid), node)
