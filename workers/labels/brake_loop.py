@@ -232,8 +232,9 @@ class BrakeLoop:
         while True:
             await asyncio.sleep(TIDY_SECONDS)
             try:
-                if self._lease.held and self._is_ready():
-                    for key in self._records.breakers:
+                for key in self._records.breakers:
+                    # Asked for each: without the policies a breaker that has tripped would seem to be of none.
+                    if self._lease.held and self._is_ready():
                         await self._records.replace(key, partial(self.state.without_left, key))
             except BusError as error:
                 log.debug("breaker_not_written", error=str(error))
