@@ -176,16 +176,16 @@ class Labels:
             self._brake.note_handled(name)
         if permit.is_asked and not permit.labels:
             return None
+        again = permit.wait
         if permit.labels:
             if (wait := self._limit.wait(name, at=time.monotonic())) > 0:
                 self._reports.warning("node_patched_too_often", name, patches=PATCHES, seconds=PATCHES_SECONDS)
                 return wait
-            if not await self._patch(name, node):
-                return 0.0
+            again = await self._patch(name, node)
         else:
             self._note_refusals(name, node, verdict, changes)
-        if permit.wait is not None:
-            return permit.wait
+        if again is not None:
+            return again
         self._refusals.checked(name)
         return RESYNC_SECONDS if name in self._kept or name in self._refused else None
 
@@ -201,11 +201,12 @@ class Labels:
             refused=self._refused.of(name, at=now),
         )
 
-    async def _patch(self, name: str, known: NodeLabels) -> bool:
+    async def _patch(self, name: str, known: NodeLabels) -> float | None:
         """Patches the differences from the verdict: first with the known state of the node, then with its read state.
 
         The API server accepts the first patch only if the known state is current, so a read before it is unnecessary.
-        Returns False if labels are left that need a patch of their own.
+        Returns the seconds until the node must be reconciled again: until the flap budget or the rate allows what they
+        did not allow for this state, or 0 if labels are left that need a patch of their own. None: nothing waits.
         Raises KubernetesError, BusError, to be tried again. Raises RequeueError if a removal is not confirmed by what
         is known now.
         """
@@ -224,13 +225,13 @@ class Labels:
             self._reports.attempted("gone")
             if self._nodes.get(name) is known_now:
                 self._nodes.pop(name, None)  # unless the watch has delivered another node of this name
-            return True
+            return None
         node = NodeLabels.of(found.metadata)
         if known_now is not None and self._nodes.get(name) is known_now:
             self._know(name, node)
         return await self._patch_as(name, node, read_at=read_at)
 
-    async def _patch_as(self, name: str, node: NodeLabels, *, read_at: float) -> bool:
+    async def _patch_as(self, name: str, node: NodeLabels, *, read_at: float) -> float | None:
         """Reads the verdict again, and patches the differences if the node still has the state `node`.
 
         `read_at` is the monotonic time of the oldest read behind the patch. Returns and raises as `_patch`.
@@ -273,7 +274,7 @@ class Labels:
         if unconfirmed := changes.removals.keys() - confirmed:
             self._reports.unconfirmed(name, unconfirmed)
             raise RequeueError("a removal is not confirmed")
-        return is_complete
+        return permit.wait if is_complete else 0.0
 
     async def _send(self, name: str, node: NodeLabels, values: dict[str, str | None], *, read_at: float) -> bool:
         """Sends the new values of labels, and removes refused and unsent labels from `values`.

@@ -1,5 +1,6 @@
 """Pause, breakers and the flap budget, with the sandbox and a real nats-server."""
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -18,13 +19,16 @@ from cli.pause import TRIES, _pause, _reset, _resume
 from lab.sandbox.resources import NODES
 from tas.enforcing.brake import BrakeSettings
 from tas.enforcing.limits import DefaultLimit
+from tas.policy.policy import LABEL_PREFIX
 from tas.verdict.freeze import ALL, Breaker, Trip
 from tests.integration.servers import Server, answered, eventually
 from tests.kubernetes.admin import Admin
 from tests.kubernetes.label_fixtures import Running, labels, labels_running, world
-from tests.kubernetes.label_scenarios import VIOLATING, has
-from tests.kubernetes.world import World, deschedule
+from tests.kubernetes.label_scenarios import VIOLATING, has, received
+from tests.kubernetes.world import World, deschedule, labeling, rule
 from tests.sandbox import Sandbox
+from workers.kubernetes.client import Change, KubernetesClient
+from workers.kubernetes.resources import Resource
 
 __all__ = ["labels", "world"]
 
@@ -448,3 +452,38 @@ async def test_an_oscillation_costs_at_most_the_flap_budget(world: World, kubeco
         assert labels.count("tas_labels_flapping") == 1
         assert list(labels.worker.concerns()) == ["1 label of a policy on a node is set and removed again and again"]
         assert await world.has(node, name, None)
+
+
+async def test_a_node_is_handled_again_when_the_flap_budget_allows_what_a_conflict_has_shown(
+    world: World, kubeconfig: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The read of the node after the conflict shows the change that uses the budget up; the watch brings no other."""
+    name, (node,) = world.name(), await nodes_of(world, 1)
+    label = f"{LABEL_PREFIX}{name}/k"
+    await world.policy(await world.namespace(), name, labeling(rule("health", 1, "Equals", "k=v")))
+    async with labels_running(kubeconfig, server.url, brake=BrakeSettings(flap_budget=2)) as labels:
+        await sampled(world, [node], health=1)
+        await eventually(has(world, node, label, "v"))
+        await received(world, labels)
+        await labels.idle()
+        follower, merge_patch = labels.worker._followed.follower, KubernetesClient.merge_patch
+        deliver, held, changed = follower.change, list[Change[Any]](), asyncio.Event()
+        monkeypatch.setattr(follower, "change", held.append)  # the watch is behind from here on
+
+        async def sent_late(self: KubernetesClient, resource: Resource[Any], of: str, *args: Any, **more: Any) -> Any:
+            if of == node and not changed.is_set():
+                await world.admin.label_node(node, {label: "x"})
+                await eventually(lambda: any(each.object.metadata.name == node for each in held))
+                changed.set()
+            return await merge_patch(self, resource, of, *args, **more)
+
+        monkeypatch.setattr(KubernetesClient, "merge_patch", sent_late)
+        await sampled(world, [node], health=0)
+        await labels.caught_up()
+        await eventually(lambda: labels.count("tas_label_patches_total", result="conflict") == 1)
+        await labels.idle()
+        for change in held:
+            deliver(change)
+        await labels.idle()
+        assert await world.has(node, label, "x")
+        assert labels.worker._queue._due.when(node) is not None
