@@ -135,9 +135,9 @@ class BrakeLoop:
         """Applies that something else has come from the bus."""
         self._changed.set()
 
-    def begin_list(self, resource_version: str) -> None:
-        """Applies that all nodes are listed again."""
-        self.state.begin_list(resource_version, time.monotonic())
+    def begin_list(self, resource_version: str, asked_at: float) -> None:
+        """Applies that all nodes are listed again; at `asked_at` (monotonic) the list was not requested yet."""
+        self.state.begin_list(resource_version, asked_at)
         self._wake.set()
 
     def lose_records(self, seconds: float) -> None:

@@ -9,6 +9,7 @@ is a part of this worker, since both patch nodes, and nobody else needs the righ
 
 import time
 from collections.abc import Collection, Iterator, Mapping
+from math import inf
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -93,7 +94,10 @@ class Labels:
         self._queue = WorkQueue(self._handle, max_concurrent=MAX_CONCURRENT)
         self._reports = LabelReports(client, registry, self._queue)
         self._confirmation = Confirmation(bus, client, default_stale_after=default_stale_after)
-        self._followed = reflectors.nodes.consumer(on_list=self._take_in_list, on_change=self._take_in_change)
+        self._followed = reflectors.nodes.consumer(
+            on_list=self._take_in_list, on_change=self._take_in_change, before_list=self._note_list
+        )
+        self._list_asked_at = -inf  # the monotonic time before the request of the last list of nodes
         self._inputs = Inputs(
             bus,
             on_epoch=self._start_epoch,
@@ -336,8 +340,11 @@ class Labels:
             self._refusals.begin(self._nodes)
         self._started = ready
 
+    async def _note_list(self) -> None:
+        self._list_asked_at = time.monotonic()
+
     def _take_in_list(self, listing: Listing[LabelledNode]) -> None:
-        self._brake.begin_list(listing.resource_version)
+        self._brake.begin_list(listing.resource_version, self._list_asked_at)
         for name in self._nodes.keys() - {each.metadata.name for each in listing.items}:
             self._drop_node(name, listing.resource_version)
         for each in listing.items:

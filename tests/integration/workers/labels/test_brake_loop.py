@@ -26,7 +26,7 @@ from tests.kubernetes.admin import Admin
 from tests.kubernetes.label_fixtures import Running, labels, labels_running, world
 from tests.kubernetes.label_scenarios import VIOLATING, has, received
 from tests.kubernetes.world import World, deschedule, labeling, rule
-from tests.sandbox import Sandbox
+from tests.sandbox import Call, Sandbox
 from workers.kubernetes.client import Change, KubernetesClient
 from workers.kubernetes.resources import Resource
 
@@ -374,6 +374,28 @@ async def test_a_patch_from_before_a_wipe_counts_for_a_replica_that_starts_after
         labels.worker._brake.add_all()
         await wait_for_trip(world, name)
         assert await world.has(second, name, None)
+
+
+async def test_a_list_of_nodes_that_was_requested_before_the_end_of_the_wait_admits_nobody(
+    sandbox: Sandbox, labels: Running
+) -> None:
+    """Such a list may not show a patch that arrived after the API server had made the list."""
+
+    def is_list(call: Call) -> bool:
+        return (call.verb, call.resource, call.user_agent) == ("list", "nodes", "tas-on-nats/labels")
+
+    nodes, brake = labels.worker._followed, labels.worker._brake
+    listed = nodes.listed
+    early = sandbox.faults.hold(which=is_list)
+    nodes.relist()
+    await eventually(lambda: sandbox.faults.waiting == 0)  # it is requested
+    late = sandbox.faults.hold(which=is_list)
+    brake.lose_records(0.0)
+    early.set()
+    await eventually(lambda: nodes.listed > listed)
+    assert not brake.state._is_relisted
+    late.set()
+    await eventually(lambda: brake.state._is_relisted)
 
 
 async def test_a_replica_that_starts_waits_only_while_the_bus_is_young(
