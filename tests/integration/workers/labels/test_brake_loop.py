@@ -272,6 +272,21 @@ async def test_the_breaker_over_all_policies_freezes_all_of_them(
         assert await world.has(second, q, None)
 
 
+async def test_a_policy_whose_name_begins_as_labels_of_labeling_do_holds_no_first_label_back(
+    world: World, labels: Running
+) -> None:
+    """Its label would have the breaker of no name, which nobody can store, and so no round would ever be answered."""
+    name, odd, (node,) = world.name(), f"{LABEL_PREFIX}{world.name()}", await nodes_of(world, 1)
+    namespace = await world.namespace()
+    for each in (odd, name):
+        await world.policy(namespace, each, deschedule())
+    await sampled(world, [node], health=1)
+    await eventually(has(world, node, name, VIOLATING))
+    await labels.idle()
+    assert await world.has(node, odd, None)
+    assert not labels.worker._brake.state.asked
+
+
 async def test_while_paused_no_label_changes_and_a_wiped_bus_does_not_end_the_pause(
     world: World, labels: Running, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
