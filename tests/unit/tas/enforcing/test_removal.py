@@ -237,9 +237,9 @@ ONLY_DONTSCHEDULE = {"strategies": {"dontschedule": {"rules": [RULE]}}}
             False,
             id="a labeling that cannot be read",
         ),
-        pytest.param(ODD, [policy(ONLY_DESCHEDULE, name=ODD)], False, id="of the original, as labels of labeling"),
-        pytest.param(ODD, [policy(ONLY_DONTSCHEDULE, name=ODD)], True, id="as labels of labeling, without the strategy"),
-        pytest.param(ODD, [policy(ONLY_DESCHEDULE, name="odd")], True, id="as labels of labeling, another policy"),
+        pytest.param(ODD, [policy(ONLY_DESCHEDULE, name=ODD)], False, id="odd name"),
+        pytest.param(ODD, [policy(ONLY_DONTSCHEDULE, name=ODD)], True, id="odd name without the strategy"),
+        pytest.param(ODD, [policy(ONLY_DESCHEDULE, name="odd")], True, id="odd name, another policy"),
     ],
 )
 def test_an_orphan_may_be_removed_if_no_policy_can_have_set_it(
