@@ -102,16 +102,18 @@ class Limits:
         """The limit of the policies of a name, or with `ALL` of all policies: the lowest one; None: no limit."""
         if key == ALL:
             return None if self._over_all is None else Limit(self._over_all.of(len(seen)), len(seen))
-        policies = [
-            each for each in self._policies.get(key, {}).values() if each and not (each.suspend or each.dry_run)
-        ]
-        found = [(seen.selected(policy), policy.breaker) for policy in policies] or [(len(seen), None)]
+        found = [(seen.selected(policy), policy.breaker) for policy in self._that_count(key)] or [(len(seen), None)]
         limits = ((limit_of(own, self._policy, selected), selected) for selected, own in found)
         return min((Limit(nodes, selected) for nodes, selected in limits if nodes is not None), default=None)
 
     def _is_limited(self, policy: str) -> bool:
-        of_name = self._policies.get(policy, {}).values()
-        return self._policy is not None or any(each and each.breaker for each in of_name)
+        """Whether `of` finds a limit: else no breaker is written, and a node would be asked for again and again."""
+        own = [each.breaker for each in self._that_count(policy)] or [None]
+        return any(limit_of(each, self._policy, 0) is not None for each in own)
+
+    def _that_count(self, name: str) -> list[Policy]:
+        of_name = self._policies.get(name, {}).values()
+        return [policy for policy in of_name if policy and not (policy.suspend or policy.dry_run)]
 
 
 class KeptLimits:
