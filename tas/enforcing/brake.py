@@ -153,10 +153,10 @@ class Brake:
 
     # Policies and nodes
 
-    def set_policy(self, key: PolicyKey, policy: Policy | None) -> None:
-        """Applies a stored policy; None: the record cannot be read, or the policy is refused."""
+    def set_policy(self, key: PolicyKey, policy: Policy | None, created: float | None = None) -> None:
+        """Applies a stored policy: `Limits.take_in`."""
         self._kept_limits.forget(key.name)
-        self._limits.take_in(key, policy)
+        self._limits.take_in(key, policy, created)
         self._seen.set_policy(key.name, exists=True)
 
     def drop_policy(self, key: PolicyKey) -> bool:

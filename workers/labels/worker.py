@@ -396,8 +396,10 @@ class Labels:
 
     def _take_in_policy(self, entry: Entry[PolicyKey, PolicyRecord]) -> None:
         if entry.present:
-            record = entry.readable()
-            self._brake.state.set_policy(entry.key, None if record is None else record.policy)
+            if (record := entry.readable()) is None:
+                self._brake.state.set_policy(entry.key, None)
+            else:
+                self._brake.state.set_policy(entry.key, record.policy, record.created)
         elif self._brake.state.drop_policy(entry.key):
             self._add_all()
         if self._confirmation.take_in_policy(entry):

@@ -233,6 +233,18 @@ async def test_a_lowered_limit_counts_at_once_for_what_was_admitted_before(
         assert await world.has(first, name, None)
 
 
+async def test_the_limit_of_a_younger_policy_of_the_name_in_another_namespace_trips_no_breaker(
+    world: World, labels: Running
+) -> None:
+    name, nodes = world.name(), await nodes_of(world, 2)
+    for namespace, limit in (("a", 2), ("b", 1)):
+        await world.policy(await world.namespace(namespace), name, deschedule(), breaker={"maxNodes": limit})
+    await sampled(world, nodes, health=1)
+    for node in nodes:
+        await eventually(has(world, node, name, VIOLATING))
+    assert (await breaker(world, name)).trip is None
+
+
 async def test_a_node_is_admitted_again_for_the_labels_that_a_refused_patch_has_left(
     sandbox: Sandbox, world: World, labels: Running
 ) -> None:
