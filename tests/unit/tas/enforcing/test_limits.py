@@ -168,6 +168,10 @@ def test_without_a_limit_no_node_needs_an_admission() -> None:
     assert limits_of(policy(), default=None).admitting(P, {}, ()) == set()
     own = limits_of(policy(breaker=BreakerLimits(max_nodes=4)), default=None)
     assert own.admitting(P, {}, ()) == {P}
+    suspended = policy(breaker=BreakerLimits(max_nodes=4), suspend=True)
+    for limits in (limits_of(suspended, policy("b"), default=None), limits_of(suspended, default=None)):
+        assert limits.of(P, seen_nodes(100)) is None
+        assert limits.admitting(P, {}, ()) == set(), "no breaker would ever admit it"
 
 
 def test_a_name_is_that_of_a_policy_until_the_last_policy_of_the_name_is_deleted() -> None:
