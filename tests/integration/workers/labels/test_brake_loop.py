@@ -19,7 +19,7 @@ from cli.pause import TRIES, _pause, _reset, _resume
 from lab.sandbox.resources import NODES
 from tas.enforcing.brake import BrakeSettings
 from tas.enforcing.limits import DefaultLimit
-from tas.policy.policy import LABEL_PREFIX
+from tas.policy.policy import LABEL_PREFIX, PolicyKey
 from tas.verdict.freeze import ALL, Breaker, Trip
 from tests.integration.servers import Server, answered, eventually
 from tests.kubernetes.admin import Admin
@@ -237,8 +237,10 @@ async def test_the_limit_of_a_younger_policy_of_the_name_in_another_namespace_tr
     world: World, labels: Running
 ) -> None:
     name, nodes = world.name(), await nodes_of(world, 2)
-    for namespace, limit in (("a", 2), ("b", 1)):
-        await world.policy(await world.namespace(namespace), name, deschedule(), breaker={"maxNodes": limit})
+    await world.policy(await world.namespace("a"), name, deschedule(), breaker={"maxNodes": 1})
+    older = {"uid": "older", "generation": 1, "creationTimestamp": "2020-01-01T00:00:00Z"}
+    spec = {"strategies": deschedule(), "breaker": {"maxNodes": 2}}
+    await world.record(PolicyKey("b", name), {"metadata": older, "spec": spec})
     await sampled(world, nodes, health=1)
     for node in nodes:
         await eventually(has(world, node, name, VIOLATING))
