@@ -91,7 +91,7 @@ async def _impact(bus: Bus, settings: Settings, policies: Mapping[PolicyKey, Pol
     now = time.time()
     known = ImpactFacts(
         view=await view_of(bus, settings.stale_after, now),
-        policies=[record.policy for record in (await readable(bus, POLICY_RECORDS)).values()],
+        policies=[(record.policy, record.created) for record in (await readable(bus, POLICY_RECORDS)).values()],
         pods=[
             PodOfPolicy(key, PolicyKey(key.namespace, pod.policy), pod.node)
             for key, pod in (await readable(bus, POD_RECORDS)).items()

@@ -153,10 +153,10 @@ class Brake:
 
     # Policies and nodes
 
-    def set_policy(self, key: PolicyKey, policy: Policy | None) -> None:
-        """Applies a stored policy; None: the record cannot be read, or the policy is refused."""
+    def set_policy(self, key: PolicyKey, policy: Policy | None, created: float | None = None) -> None:
+        """Applies a stored policy: `Limits.take_in`."""
         self._kept_limits.forget(key.name)
-        self._limits.take_in(key, policy)
+        self._limits.take_in(key, policy, created)
         self._seen.set_policy(key.name, exists=True)
 
     def drop_policy(self, key: PolicyKey) -> bool:
@@ -172,10 +172,10 @@ class Brake:
         self._limits.clear()
         self._seen.forget_policies()
 
-    def begin_list(self, resource_version: str, now: float) -> None:
-        """Begins a new complete list of nodes; `set_node` gets each of them."""
+    def begin_list(self, resource_version: str, asked_at: float) -> None:
+        """Begins a new complete list of nodes, requested at `asked_at` or later; `set_node` gets each of them."""
         self._seen.begin_list(version_of(resource_version))
-        self._is_relisted |= now >= self._admit_at
+        self._is_relisted |= asked_at >= self._admit_at
 
     def set_node(self, name: str, resource_version: str, labels: Mapping[str, str], now: float) -> None:
         """Applies a state of a node."""
@@ -203,7 +203,7 @@ class Brake:
     def lose_records(self, until: float) -> None:
         """Applies a loss of the records: the labels of all nodes are the only record of what was admitted.
 
-        A patch for a lost admission may arrive until then. No node is admitted before a list that begins later.
+        A patch for a lost admission may arrive until then. No node is admitted before a list that is requested later.
         """
         self._admit_at, self._is_relisted = until, False
 

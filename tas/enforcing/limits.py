@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tas.policy.policy import LABEL_PREFIX, BreakerLimits, Policy, PolicyKey
 from tas.verdict.freeze import ALL
+from tas.verdict.ownership import LABEL_STRATEGIES, Claims, claim_of
 
 if TYPE_CHECKING:
     from tas.enforcing.breaker import LabelledNodes
@@ -58,21 +59,34 @@ class Limit(NamedTuple):
 
 
 class Limits:
-    """The limits of all policies that are stored. None as a default: no limit."""
+    """The limits of all policies that are stored. None as a default: no limit.
+
+    Of the policies of a name, those count that own its labels (`tas.verdict.ownership`), at most one for each strategy.
+    Without an owner no label is set; then all count that are neither suspended nor dry-run.
+    """
 
     def __init__(self, policy: DefaultLimit | None, over_all: DefaultLimit | None) -> None:
         self._policy = policy
         self._over_all = over_all
         self._policies: dict[str, dict[PolicyKey, Policy | None]] = {}
+        self._claims = Claims()
+        self._found: dict[str, tuple[Policy, ...]] = {}  # those that count, by name: a permit of each node needs some
 
-    def take_in(self, key: PolicyKey, policy: Policy | None) -> None:
-        """Applies a stored policy; None: the record cannot be read, or the policy is refused."""
+    def take_in(self, key: PolicyKey, policy: Policy | None, created: float | None = None) -> None:
+        """Applies a stored policy, and when it was created; None: the record cannot be read, or the policy is refused.
+
+        `created` are seconds since 1970, None if that is not known.
+        """
         self._policies.setdefault(key.name, {})[key] = policy
+        self._claims.set(key, None if policy is None else claim_of(policy, uid="", created=created))
+        self._found.pop(key.name, None)
 
     def drop(self, key: PolicyKey) -> bool:
         """Applies the deletion of a policy. Returns whether there is no policy of its name now."""
         of_name = self._policies.get(key.name, {})
         of_name.pop(key, None)
+        self._claims.drop(key)
+        self._found.pop(key.name, None)
         if not of_name:
             self._policies.pop(key.name, None)
         return not of_name
@@ -80,6 +94,8 @@ class Limits:
     def clear(self) -> None:
         """Forgets all policies."""
         self._policies.clear()
+        self._claims.clear()
+        self._found.clear()
 
     def is_policy(self, name: str) -> bool:
         """Whether there is a policy of this name."""
@@ -99,19 +115,31 @@ class Limits:
         return needed
 
     def of(self, key: str, seen: "LabelledNodes") -> Limit | None:
-        """The limit of the policies of a name, or with `ALL` of all policies: the lowest one; None: no limit."""
+        """The limit of the policies of a name that count, or with `ALL` of all: the lowest one; None: no limit."""
         if key == ALL:
             return None if self._over_all is None else Limit(self._over_all.of(len(seen)), len(seen))
-        policies = [
-            each for each in self._policies.get(key, {}).values() if each and not (each.suspend or each.dry_run)
-        ]
-        found = [(seen.selected(policy), policy.breaker) for policy in policies] or [(len(seen), None)]
+        found = [(seen.selected(policy), policy.breaker) for policy in self._that_count(key)] or [(len(seen), None)]
         limits = ((limit_of(own, self._policy, selected), selected) for selected, own in found)
         return min((Limit(nodes, selected) for nodes, selected in limits if nodes is not None), default=None)
 
     def _is_limited(self, policy: str) -> bool:
-        of_name = self._policies.get(policy, {}).values()
-        return self._policy is not None or any(each and each.breaker for each in of_name)
+        """Whether `of` finds a limit: else no breaker is written, and a node would be asked for again and again."""
+        own = [each.breaker for each in self._that_count(policy)] or [None]
+        return any(limit_of(each, self._policy, 0) is not None for each in own)
+
+    def _that_count(self, name: str) -> tuple[Policy, ...]:
+        found = self._found.get(name)
+        if found is None:
+            owners = {self._claims.owner(name, strategy) for strategy in LABEL_STRATEGIES} - {None}
+            of_name = self._policies.get(name, {}).items()
+            found = tuple(
+                policy
+                for key, policy in of_name
+                if policy and (key in owners if owners else not (policy.suspend or policy.dry_run))
+            )
+            if of_name:
+                self._found[name] = found
+        return found
 
 
 class KeptLimits:

@@ -170,10 +170,11 @@ def may_remove_orphan(label: str, policies: Iterable[tuple[PolicyKey, object]]) 
     """Whether the orphan may be removed: none of `policies` can have set it. `policies` must be complete.
 
     Each policy is its key and its `spec`, decoded from JSON. A suspended or dry-run policy keeps every label of its
-    name, and so does a policy with an invalid strategy.
+    name, and so does a policy with an invalid strategy. A policy whose own name begins as labels of `labeling` do may
+    have set the label of this name by the original TAS, or by an earlier version (`deschedule_label`).
     """
-    name = policy_name(label)
-    return not any(_can_have(key, spec, label) for key, spec in policies if key.name == name)
+    names = policy_name(label), label
+    return not any(_can_have(key, spec, label) for key, spec in policies if key.name in names)
 
 
 def _can_have(key: PolicyKey, spec: object, label: str) -> bool:

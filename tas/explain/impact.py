@@ -4,6 +4,7 @@ Only a question: nothing here changes anything. `for` counts as over, since a va
 """
 
 from collections.abc import Collection, Iterable, Mapping
+from math import inf
 from typing import NamedTuple
 
 import msgspec
@@ -88,10 +89,13 @@ class PodOfPolicy(NamedTuple):
 
 
 class ImpactFacts(NamedTuple):
-    """What is known: the view, the policies in force, the pods that name one, the breakers, and the default limits."""
+    """What is known: the view, the policies in force, the pods that name one, the breakers, and the default limits.
+
+    The policies are each with the time of its creation, in seconds since 1970; None if that is not known.
+    """
 
     view: View
-    policies: Collection[Policy]
+    policies: Collection[tuple[Policy, float | None]]
     pods: Collection[PodOfPolicy]
     breakers: Mapping[str, Breaker]
     limit: DefaultLimit | None
@@ -101,10 +105,11 @@ class ImpactFacts(NamedTuple):
 def impacts_of(policies: Iterable[Policy], known: ImpactFacts, now: float) -> list[Impact]:
     """The impact of each policy, all of them applied together in place of those of the same names."""
     changed = {policy.key: policy for policy in policies}
-    in_force = {policy.key: policy for policy in known.policies} | changed
+    created = {policy.key: at for policy, at in known.policies}
+    in_force = {policy.key: policy for policy, _ in known.policies} | changed
     limits, seen = Limits(known.limit, known.limit_over_all), LabelledNodes()
     for key, policy in in_force.items():
-        limits.take_in(key, policy)
+        limits.take_in(key, policy, created.get(key, inf))  # a new one would be the youngest
         seen.set_policy(key.name, exists=True)
     nodes = sorted(known.view.nodes)
     for node in nodes:

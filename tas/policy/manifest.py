@@ -443,7 +443,7 @@ def reason_alone(problem: Problem) -> str:
 def _fitting_names(
     key: PolicyKey, strategies: dict[StrategyType, Strategy], problems: _Problems
 ) -> dict[StrategyType, Strategy]:
-    """Reports strategies for which the policy's name is too long; names may be longer than labels (facts.md D45)."""
+    """Reports strategies that the policy's name does not fit; names may be longer than labels (facts.md D45)."""
     if not is_label_value(key.name):
         if StrategyType.DESCHEDULE in strategies:
             reason = "longer than 63 characters, so it can be no label's key: deschedule labels no node"
@@ -451,6 +451,9 @@ def _fitting_names(
         if strategies.keys() & {StrategyType.DONTSCHEDULE, StrategyType.SCHEDULEONMETRIC}:
             reason = f"longer than 63 characters, so no pod can name it in its label {POD_LABEL}"
             problems.add("metadata.name", key.name, reason, refused=False)
+    if StrategyType.DESCHEDULE in strategies and key.name.startswith(LABEL_PREFIX):
+        reason = f"begins with {LABEL_PREFIX}, as only labels of labeling do: deschedule labels no node"
+        problems.add("metadata.name", key.name, reason, refused=False)
     labeling = strategies.get(StrategyType.LABELING)
     if labeling is not None and not is_subdomain(LABEL_PREFIX + key.name):
         reason = f"with {LABEL_PREFIX} before it longer than 253 characters: labeling labels no node"

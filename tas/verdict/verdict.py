@@ -112,8 +112,11 @@ class NodeVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def deschedule_label(policy: PolicyKey) -> str | None:
-    """The label of a `deschedule` strategy: the policy's name; None if it is not a valid label key (facts.md D45)."""
-    return policy.name if is_label_name(policy.name) else None
+    """The label of a `deschedule` strategy: the policy's name; None if it is not a valid label key (facts.md D45).
+
+    Nor if it begins as labels of `labeling` do: such a label would belong to no policy (`policy_name`).
+    """
+    return policy.name if is_label_name(policy.name) and not policy.name.startswith(LABEL_PREFIX) else None
 
 
 def labeling_prefix(policy: PolicyKey) -> str:

@@ -135,9 +135,9 @@ class BrakeLoop:
         """Applies that something else has come from the bus."""
         self._changed.set()
 
-    def begin_list(self, resource_version: str) -> None:
-        """Applies that all nodes are listed again."""
-        self.state.begin_list(resource_version, time.monotonic())
+    def begin_list(self, resource_version: str, asked_at: float) -> None:
+        """Applies that all nodes are listed again; at `asked_at` (monotonic) the list was not requested yet."""
+        self.state.begin_list(resource_version, asked_at)
         self._wake.set()
 
     def lose_records(self, seconds: float) -> None:
@@ -232,8 +232,9 @@ class BrakeLoop:
         while True:
             await asyncio.sleep(TIDY_SECONDS)
             try:
-                if self._lease.held and self._is_ready():
-                    for key in self._records.breakers:
+                for key in self._records.breakers:
+                    # Asked for each: without the policies a breaker that has tripped would seem to be of none.
+                    if self._lease.held and self._is_ready():
                         await self._records.replace(key, partial(self.state.without_left, key))
             except BusError as error:
                 log.debug("breaker_not_written", error=str(error))

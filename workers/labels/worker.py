@@ -9,6 +9,7 @@ is a part of this worker, since both patch nodes, and nobody else needs the righ
 
 import time
 from collections.abc import Collection, Iterator, Mapping
+from math import inf
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -93,7 +94,10 @@ class Labels:
         self._queue = WorkQueue(self._handle, max_concurrent=MAX_CONCURRENT)
         self._reports = LabelReports(client, registry, self._queue)
         self._confirmation = Confirmation(bus, client, default_stale_after=default_stale_after)
-        self._followed = reflectors.nodes.consumer(on_list=self._take_in_list, on_change=self._take_in_change)
+        self._followed = reflectors.nodes.consumer(
+            on_list=self._take_in_list, on_change=self._take_in_change, before_list=self._note_list
+        )
+        self._list_asked_at = -inf  # the monotonic time before the request of the last list of nodes
         self._inputs = Inputs(
             bus,
             on_epoch=self._start_epoch,
@@ -157,8 +161,11 @@ class Labels:
     async def _reconcile(self, name: str) -> float | None:
         """Reconciles one node; returns the seconds until it must be reconciled again, or None."""
         node = self._nodes.get(name)
-        if node is None or self.unready() is not None:
-            return None  # every node is added when all is ready
+        if node is None:
+            return None
+        if self.unready() is not None:
+            self._started = False  # so every node is added when all is ready, also if nobody else has noticed this
+            return None
         stored = self._verdicts.get(name)
         verdict = None if stored is None else _verdict_of(stored)
         changes = self._changes(name, _policies_of(verdict, node.uid), node)
@@ -173,16 +180,16 @@ class Labels:
             self._brake.note_handled(name)
         if permit.is_asked and not permit.labels:
             return None
+        again = permit.wait
         if permit.labels:
             if (wait := self._limit.wait(name, at=time.monotonic())) > 0:
                 self._reports.warning("node_patched_too_often", name, patches=PATCHES, seconds=PATCHES_SECONDS)
                 return wait
-            if not await self._patch(name, node):
-                return 0.0
+            again = await self._patch(name, node)
         else:
             self._note_refusals(name, node, verdict, changes)
-        if permit.wait is not None:
-            return permit.wait
+        if again is not None:
+            return again
         self._refusals.checked(name)
         return RESYNC_SECONDS if name in self._kept or name in self._refused else None
 
@@ -198,11 +205,12 @@ class Labels:
             refused=self._refused.of(name, at=now),
         )
 
-    async def _patch(self, name: str, known: NodeLabels) -> bool:
+    async def _patch(self, name: str, known: NodeLabels) -> float | None:
         """Patches the differences from the verdict: first with the known state of the node, then with its read state.
 
         The API server accepts the first patch only if the known state is current, so a read before it is unnecessary.
-        Returns False if labels are left that need a patch of their own.
+        Returns the seconds until the node must be reconciled again: until the flap budget or the rate allows what they
+        did not allow for this state, or 0 if labels are left that need a patch of their own. None: nothing waits.
         Raises KubernetesError, BusError, to be tried again. Raises RequeueError if a removal is not confirmed by what
         is known now.
         """
@@ -221,13 +229,13 @@ class Labels:
             self._reports.attempted("gone")
             if self._nodes.get(name) is known_now:
                 self._nodes.pop(name, None)  # unless the watch has delivered another node of this name
-            return True
+            return None
         node = NodeLabels.of(found.metadata)
         if known_now is not None and self._nodes.get(name) is known_now:
             self._know(name, node)
         return await self._patch_as(name, node, read_at=read_at)
 
-    async def _patch_as(self, name: str, node: NodeLabels, *, read_at: float) -> bool:
+    async def _patch_as(self, name: str, node: NodeLabels, *, read_at: float) -> float | None:
         """Reads the verdict again, and patches the differences if the node still has the state `node`.
 
         `read_at` is the monotonic time of the oldest read behind the patch. Returns and raises as `_patch`.
@@ -270,7 +278,7 @@ class Labels:
         if unconfirmed := changes.removals.keys() - confirmed:
             self._reports.unconfirmed(name, unconfirmed)
             raise RequeueError("a removal is not confirmed")
-        return is_complete
+        return permit.wait if is_complete else 0.0
 
     async def _send(self, name: str, node: NodeLabels, values: dict[str, str | None], *, read_at: float) -> bool:
         """Sends the new values of labels, and removes refused and unsent labels from `values`.
@@ -332,8 +340,11 @@ class Labels:
             self._refusals.begin(self._nodes)
         self._started = ready
 
+    async def _note_list(self) -> None:
+        self._list_asked_at = time.monotonic()
+
     def _take_in_list(self, listing: Listing[LabelledNode]) -> None:
-        self._brake.begin_list(listing.resource_version)
+        self._brake.begin_list(listing.resource_version, self._list_asked_at)
         for name in self._nodes.keys() - {each.metadata.name for each in listing.items}:
             self._drop_node(name, listing.resource_version)
         for each in listing.items:
@@ -385,8 +396,10 @@ class Labels:
 
     def _take_in_policy(self, entry: Entry[PolicyKey, PolicyRecord]) -> None:
         if entry.present:
-            record = entry.readable()
-            self._brake.state.set_policy(entry.key, None if record is None else record.policy)
+            if (record := entry.readable()) is None:
+                self._brake.state.set_policy(entry.key, None)
+            else:
+                self._brake.state.set_policy(entry.key, record.policy, record.created)
         elif self._brake.state.drop_policy(entry.key):
             self._add_all()
         if self._confirmation.take_in_policy(entry):

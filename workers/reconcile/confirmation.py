@@ -19,7 +19,7 @@ from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.resources import POLICIES
 
 LIST_SECONDS = 0.5
-"""The maximum age of a list of policies that several nodes share."""
+"""The maximum age of the list of policies that a node shares, when the node asks for it."""
 
 
 class Confirmation:
@@ -91,11 +91,13 @@ class Confirmation:
     async def listed_policies(self) -> tuple[Sequence[tuple[PolicyKey, object]], float]:
         """A new and complete list of all policies with their `spec`, and the monotonic time of its request.
 
-        Raises KubernetesError.
+        Who waited for the list of another node shares it, however long it took: else each node that waits would list
+        again, and a slow API server would get a list for each node with an orphan. Raises KubernetesError.
         """
+        asked_at = time.monotonic()
         async with self._lock:  # several nodes share a list
-            requested_at = time.monotonic()
-            if requested_at - self._listed_at > LIST_SECONDS or not self.is_current(self._listed_at):
+            if asked_at - self._listed_at > LIST_SECONDS or not self.is_current(self._listed_at):
+                requested_at = time.monotonic()
                 listing = await self._client.list(POLICIES)
                 self._list = [
                     (PolicyKey(each.metadata.namespace, each.metadata.name), each.spec) for each in listing.items

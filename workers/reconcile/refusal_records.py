@@ -7,7 +7,7 @@ from math import inf
 import structlog
 
 from bus.connection import Bus
-from bus.errors import BusError
+from bus.errors import BusError, RefusedError
 from bus.record_kind import RecordKind
 from bus.ticks import tick
 from tas.enforcing.refusals import Refusals, combined
@@ -71,15 +71,22 @@ class RefusalRecords:
         self._all_checked_at = -inf
 
     async def _check(self, now: float) -> None:
+        """Writes what has changed. Raises BusError; after RefusedError all others are written."""
         changed = self._refusals.changed
         if now - self._all_checked_at >= CHECK_ALL_SECONDS:
             changed.update(entry.key for entry in await self._kind.entries(self._bus))
             changed.update(self._refusals.names)
             self._all_checked_at = now
+        refused: RefusedError | None = None
         for name in sorted(changed):
             if now - self._written.get(name, -inf) >= WRITE_SECONDS:
                 changed.discard(name)
-                await self._write(name, now)
+                try:
+                    await self._write(name, now)
+                except RefusedError as error:  # others may be smaller, or are to be deleted
+                    refused = error
+        if refused is not None:
+            raise refused
 
     async def _write(self, name: str, now: float) -> None:
         """Writes or deletes a record if it differs. Raises BusError."""

@@ -7,8 +7,9 @@ the labelled nodes may be at most as many as the policies allowed at some time s
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from math import inf
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ from tas.enforcing.breaker import reset
 from tas.enforcing.limits import DefaultLimit
 from tas.verdict.freeze import Breaker, Pause
 from tests.integration.removal.cases import Case
-from tests.integration.removal.model import PREFIX, VIOLATING, Key, Spec, is_silent, selects
+from tests.integration.removal.model import PREFIX, VIOLATING, Key, Spec, claims, is_silent, selects
 from tests.integration.removal.observed import Observed, Written
 from tests.integration.removal.spans import Span, intersection
 
@@ -33,6 +34,9 @@ LIMITED = NO_RATE._replace(policy=DefaultLimit(0, DEFAULT_NODES), over_all=None)
 
 LIMITS: tuple[Mapping[str, int] | None, ...] = (None, {"maxNodes": 1}, {"maxNodes": 2}, {"maxPercent": 67})
 """The limits of policies with few nodes; None: the default."""
+
+Numbered = tuple[Key, int]
+"""The key of a policy, and the number of one of its versions."""
 
 PAUSED_AFTER_SECONDS = 2.0
 """A patch that is on its way when somebody pauses arrives within this time (docs/how-to/brake.md)."""
@@ -157,24 +161,36 @@ class LimitJudge:
         self._added.clear()
 
     def _limit(self, added: _Added) -> int:
-        """The highest limit that was in force at some time: at each time the lowest of all policies of the name."""
-        window = (added.since, added.at)
-        policies = [list(self._limits(key, added)) for key in self.observed.policies if key[1] == added.name]
-        times = {window[0], *(span[0] for limits in policies for span, _ in limits if window[0] < span[0] <= window[1])}
-        at_times = ([{limit for span, limit in limits if _has(span, at)} for limits in policies] for at in times)
-        return int(max(map(_highest, at_times)))
+        """The highest limit that was in force at some time, whichever of its states each policy of the name had."""
+        policies = [list(self._versions(key, added)) for key in self.observed.policies if key[1] == added.name]
+        begins = (span[0] for versions in policies for span, _ in versions)
+        times = {added.since, *(at for at in begins if added.since < at <= added.at)}
+        states = {state for at in times for state in product(*(_at(at, versions) for versions in policies))}
+        return max(self._limit_in(state, added) for state in states)
 
-    def _limits(self, key: Key, added: _Added) -> Iterator[tuple[Span, float]]:
-        """The limits of a policy, each with a time in which it may have been in force; infinite: none."""
+    def _versions(self, key: Key, added: _Added) -> Iterator[tuple[Span, Numbered | None]]:
+        """The versions of a policy, each with a time in which it may have been in force; None: there was no policy."""
         fresh = added.at - added.since
         for span in self.observed.unknown_yet(key, fresh=fresh):
-            yield span, inf
-        for number, version in enumerate(self.observed.policies[key]):
-            limit = inf
-            if version.spec is not None and not is_silent(version.spec):
-                limit = limit_of(version.spec, self._selected(version.spec, (added.since, added.at)))
+            yield span, None
+        for number in range(len(self.observed.policies[key])):
             for span in self.observed.readable(key, number, fresh=fresh):
-                yield span, limit
+                yield span, (key, number)
+
+    def _limit_in(self, state: Sequence[Numbered | None], added: _Added) -> int:
+        """The lowest limit of the policies that own labels; without an owner, of all that are in force."""
+        found = [(key, self.observed.policies[key][number]) for key, number in filter(None, state)]
+        in_force = {
+            (version.created, key): version.spec
+            for key, version in found
+            if version.spec is not None and not is_silent(version.spec)
+        }
+        labels = added.name, f"{PREFIX}{added.name}/any"  # one of each strategy
+        claiming = [[age for age, spec in in_force.items() if claims(spec, label)] for label in labels]
+        owners = {min(ages) for ages in claiming if ages}
+        specs = [spec for age, spec in in_force.items() if age in owners or not owners]
+        window = (added.since, added.at)
+        return min((limit_of(spec, self._selected(spec, window)) for spec in specs), default=DEFAULT_NODES)
 
     def _selected(self, spec: Spec, window: Span) -> int:
         """How many nodes a policy may have selected in this time."""
@@ -188,17 +204,9 @@ class LimitJudge:
         return count
 
 
-def _highest(policies: Sequence[Collection[float]]) -> float:
-    """The highest limit of the policies of a name, of which each may have any of its limits; infinite: none."""
-    highest = min((max(limits, default=inf) for limits in policies), default=inf)
-    if highest < inf:
-        return highest
-    # Each of them may have none. Then the default counts, or that of the only one which has.
-    return max([DEFAULT_NODES, *(limit for limits in policies for limit in limits if limit < inf)])
-
-
-def _has(span: Span, at: float) -> bool:
-    return span[0] <= at <= span[1]
+def _at(at: float, versions: Sequence[tuple[Span, Numbered | None]]) -> list[Numbered | None]:
+    """The versions of a policy that may have been in force at this time."""
+    return [version for span, version in versions if span[0] <= at <= span[1]] or [None]
 
 
 @dataclass

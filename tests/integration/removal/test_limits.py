@@ -19,10 +19,17 @@ LONG_AGO, JUST_NOW = SENT - 50, SENT - 1
 
 ONE, TWO = {"maxNodes": 1}, {"maxNodes": 2}
 TWIN = "kube-system"
+"""The namespace of the younger policy: of policies that were created at once, the older one is in `default`."""
 
 
-def spec(limit: Mapping[str, int] | None, **more: Any) -> dict[str, Any]:
-    return {"strategies": {}} | ({} if limit is None else {"breaker": limit}) | more
+def spec(limit: Mapping[str, int] | None, strategy: str = "deschedule", **more: Any) -> dict[str, Any]:
+    strategies = {strategy: {"rules": [{"labels": ["k=v"]}]}}
+    return {"strategies": strategies} | ({} if limit is None else {"breaker": limit}) | more
+
+
+def twin(limit: Mapping[str, int] | None, **more: Any) -> dict[str, Any]:
+    """A policy of the same name that owns labels beside another one with `deschedule`."""
+    return spec(limit, "labeling", **more)
 
 
 class Scene:
@@ -84,11 +91,30 @@ def test_the_limit_of_a_policy_counts(found: Mapping[str, Any], faults: int) -> 
     assert scene.faults() == faults
 
 
-def test_of_two_policies_of_a_name_the_lower_limit_counts() -> None:
+def test_of_two_policies_of_a_name_that_own_labels_the_lower_limit_counts() -> None:
+    scene = Scene()
+    scene.policy(CREATED, spec(TWO))
+    scene.policy(CREATED, twin(ONE), namespace=TWIN)
+    assert scene.faults() == 1
+
+
+@pytest.mark.parametrize(("older", "younger", "faults"), [(TWO, ONE, 0), (ONE, TWO, 1), (None, TWO, 1)])
+def test_the_limit_of_a_policy_that_owns_no_label_does_not_count(
+    older: Mapping[str, int] | None, younger: Mapping[str, int], faults: int
+) -> None:
+    scene = Scene()
+    scene.policy(CREATED, spec(younger), namespace=TWIN)
+    scene.policy(CREATED, spec(older))
+    assert scene.faults() == faults
+
+
+@pytest.mark.parametrize(("at", "faults"), [(LONG_AGO, 1), (JUST_NOW, 0)])
+def test_a_change_of_the_owner_may_not_be_known_yet(at: float, faults: int) -> None:
     scene = Scene()
     scene.policy(CREATED, spec(TWO))
     scene.policy(CREATED, spec(ONE), namespace=TWIN)
-    assert scene.faults() == 1
+    scene.policy(at, spec(TWO, suspend=True))
+    assert scene.faults() == faults
 
 
 @pytest.mark.parametrize(("at", "faults"), [(LONG_AGO, 1), (JUST_NOW, 0)])
@@ -99,11 +125,11 @@ def test_a_limit_that_was_lowered_just_now_may_not_be_known(at: float, faults: i
     assert scene.faults() == faults
 
 
-@pytest.mark.parametrize("lifted", [None, spec(ONE, suspend=True), spec(ONE, dryRun=True), spec(TWO)])
+@pytest.mark.parametrize("lifted", [None, twin(ONE, suspend=True), twin(ONE, dryRun=True), twin(TWO), spec(ONE)])
 def test_a_limit_that_was_lifted_does_not_count(lifted: Mapping[str, Any] | None) -> None:
     scene = Scene()
     scene.policy(CREATED, spec(TWO))
-    scene.policy(CREATED, spec(ONE), namespace=TWIN)
+    scene.policy(CREATED, twin(ONE), namespace=TWIN)
     scene.policy(LONG_AGO, lifted, namespace=TWIN)
     assert scene.faults() == 0
 
@@ -112,7 +138,7 @@ def test_a_limit_that_was_lifted_does_not_count(lifted: Mapping[str, Any] | None
 def test_a_policy_that_was_created_just_now_may_not_be_known(at: float, faults: int) -> None:
     scene = Scene()
     scene.policy(CREATED, spec(TWO))
-    scene.policy(at, spec(ONE), namespace=TWIN)
+    scene.policy(at, twin(ONE), namespace=TWIN)
     assert scene.faults() == faults
 
 
@@ -120,7 +146,7 @@ def test_limits_of_different_times_do_not_add_up() -> None:
     """At each time one of the two policies allowed only one node."""
     scene = Scene()
     scene.policy(CREATED, spec(ONE))
-    scene.policy(CREATED, spec(TWO), namespace=TWIN)
-    scene.policy(SENT - 1.5, spec(ONE), namespace=TWIN)
+    scene.policy(CREATED, twin(TWO), namespace=TWIN)
+    scene.policy(SENT - 1.5, twin(ONE), namespace=TWIN)
     scene.policy(SENT - 0.5, spec(TWO))
     assert scene.faults() == 1

@@ -1,5 +1,6 @@
 """Pause, breakers and the flap budget, with the sandbox and a real nats-server."""
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -18,13 +19,16 @@ from cli.pause import TRIES, _pause, _reset, _resume
 from lab.sandbox.resources import NODES
 from tas.enforcing.brake import BrakeSettings
 from tas.enforcing.limits import DefaultLimit
+from tas.policy.policy import LABEL_PREFIX, PolicyKey
 from tas.verdict.freeze import ALL, Breaker, Trip
 from tests.integration.servers import Server, answered, eventually
 from tests.kubernetes.admin import Admin
 from tests.kubernetes.label_fixtures import Running, labels, labels_running, world
-from tests.kubernetes.label_scenarios import VIOLATING, has
-from tests.kubernetes.world import World, deschedule
-from tests.sandbox import Sandbox
+from tests.kubernetes.label_scenarios import VIOLATING, has, received
+from tests.kubernetes.world import World, deschedule, labeling, rule
+from tests.sandbox import Call, Sandbox
+from workers.kubernetes.client import Change, KubernetesClient
+from workers.kubernetes.resources import Resource
 
 __all__ = ["labels", "world"]
 
@@ -229,6 +233,20 @@ async def test_a_lowered_limit_counts_at_once_for_what_was_admitted_before(
         assert await world.has(first, name, None)
 
 
+async def test_the_limit_of_a_younger_policy_of_the_name_in_another_namespace_trips_no_breaker(
+    world: World, labels: Running
+) -> None:
+    name, nodes = world.name(), await nodes_of(world, 2)
+    await world.policy(await world.namespace("a"), name, deschedule(), breaker={"maxNodes": 1})
+    older = {"uid": "older", "generation": 1, "creationTimestamp": "2020-01-01T00:00:00Z"}
+    spec = {"strategies": deschedule(), "breaker": {"maxNodes": 2}}
+    await world.record(PolicyKey("b", name), {"metadata": older, "spec": spec})
+    await sampled(world, nodes, health=1)
+    for node in nodes:
+        await eventually(has(world, node, name, VIOLATING))
+    assert (await breaker(world, name)).trip is None
+
+
 async def test_a_node_is_admitted_again_for_the_labels_that_a_refused_patch_has_left(
     sandbox: Sandbox, world: World, labels: Running
 ) -> None:
@@ -267,6 +285,21 @@ async def test_the_breaker_over_all_policies_freezes_all_of_them(
         await labels.idle()
         assert await world.has(first, p, VIOLATING)
         assert await world.has(second, q, None)
+
+
+async def test_a_policy_whose_name_begins_as_labels_of_labeling_do_holds_no_first_label_back(
+    world: World, labels: Running
+) -> None:
+    """Its label would have the breaker of no name, which nobody can store, and so no round would ever be answered."""
+    name, odd, (node,) = world.name(), f"{LABEL_PREFIX}{world.name()}", await nodes_of(world, 1)
+    namespace = await world.namespace()
+    for each in (odd, name):
+        await world.policy(namespace, each, deschedule())
+    await sampled(world, [node], health=1)
+    await eventually(has(world, node, name, VIOLATING))
+    await labels.idle()
+    assert await world.has(node, odd, None)
+    assert not labels.worker._brake.state.asked
 
 
 async def test_while_paused_no_label_changes_and_a_wiped_bus_does_not_end_the_pause(
@@ -373,6 +406,28 @@ async def test_a_patch_from_before_a_wipe_counts_for_a_replica_that_starts_after
         assert await world.has(second, name, None)
 
 
+async def test_a_list_of_nodes_that_was_requested_before_the_end_of_the_wait_admits_nobody(
+    sandbox: Sandbox, labels: Running
+) -> None:
+    """Such a list may not show a patch that arrived after the API server had made the list."""
+
+    def is_list(call: Call) -> bool:
+        return (call.verb, call.resource, call.user_agent) == ("list", "nodes", "tas-on-nats/labels")
+
+    nodes, brake = labels.worker._followed, labels.worker._brake
+    listed = nodes.listed
+    early = sandbox.faults.hold(which=is_list)
+    nodes.relist()
+    await eventually(lambda: sandbox.faults.waiting == 0)  # it is requested
+    late = sandbox.faults.hold(which=is_list)
+    brake.lose_records(0.0)
+    early.set()
+    await eventually(lambda: nodes.listed > listed)
+    assert not brake.state._is_relisted
+    late.set()
+    await eventually(lambda: brake.state._is_relisted)
+
+
 async def test_a_replica_that_starts_waits_only_while_the_bus_is_young(
     world: World, kubeconfig: Path, server: Server
 ) -> None:
@@ -449,3 +504,38 @@ async def test_an_oscillation_costs_at_most_the_flap_budget(world: World, kubeco
         assert labels.count("tas_labels_flapping") == 1
         assert list(labels.worker.concerns()) == ["1 label of a policy on a node is set and removed again and again"]
         assert await world.has(node, name, None)
+
+
+async def test_a_node_is_handled_again_when_the_flap_budget_allows_what_a_conflict_has_shown(
+    world: World, kubeconfig: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The read of the node after the conflict shows the change that uses the budget up; the watch brings no other."""
+    name, (node,) = world.name(), await nodes_of(world, 1)
+    label = f"{LABEL_PREFIX}{name}/k"
+    await world.policy(await world.namespace(), name, labeling(rule("health", 1, "Equals", "k=v")))
+    async with labels_running(kubeconfig, server.url, brake=BrakeSettings(flap_budget=2)) as labels:
+        await sampled(world, [node], health=1)
+        await eventually(has(world, node, label, "v"))
+        await received(world, labels)
+        await labels.idle()
+        follower, merge_patch = labels.worker._followed.follower, KubernetesClient.merge_patch
+        deliver, held, changed = follower.change, list[Change[Any]](), asyncio.Event()
+        monkeypatch.setattr(follower, "change", held.append)  # the watch is behind from here on
+
+        async def sent_late(self: KubernetesClient, resource: Resource[Any], of: str, *args: Any, **more: Any) -> Any:
+            if of == node and not changed.is_set():
+                await world.admin.label_node(node, {label: "x"})
+                await eventually(lambda: any(each.object.metadata.name == node for each in held))
+                changed.set()
+            return await merge_patch(self, resource, of, *args, **more)
+
+        monkeypatch.setattr(KubernetesClient, "merge_patch", sent_late)
+        await sampled(world, [node], health=0)
+        await labels.caught_up()
+        await eventually(lambda: labels.count("tas_label_patches_total", result="conflict") == 1)
+        await labels.idle()
+        for change in held:
+            deliver(change)
+        await labels.idle()
+        assert await world.has(node, label, "x")
+        assert labels.worker._queue._due.when(node) is not None

@@ -450,6 +450,22 @@ async def test_after_a_loss_of_the_policies_a_deleted_policy_owns_no_label(world
     await eventually(has(world, node, name, None))
 
 
+async def test_a_node_that_changes_while_the_records_of_breakers_are_read_anew_is_handled_afterwards(
+    world: World, labels: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watch of BREAKERS says nothing at the beginning of an epoch: only the handled node notices it."""
+    node, name = await violating(world, labelled=True)
+    await settled(world, labels)
+    with monkeypatch.context() as patch:
+        patch.setattr(labels.worker._brake, "unready", lambda: "BREAKERS: not caught up with the bus")
+        await world.admin.label_node(node, {name: None})
+        await eventually(lambda: name not in labels.worker._nodes[node].labels)
+        await labels.idle()
+        assert await world.has(node, name, None)
+    labels.worker._brake._note_batch()  # as when the watch has caught up
+    await eventually(has(world, node, name, VIOLATING))
+
+
 async def test_an_unreadable_verdict_removes_nothing_and_is_reported(world: World, labels: Running) -> None:
     node, name = await violating(world, labelled=True)
     await world.delete_policy(PolicyKey(f"a-{world.number}", name))

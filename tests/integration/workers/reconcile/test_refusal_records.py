@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -13,6 +14,7 @@ from bus.kinds import REFUSED_LABELS
 from bus.records.refusals import decode_refused_labels, encode_refused_labels
 from tas.enforcing.memory import DeclinedChange
 from tas.enforcing.refusals import Refusals
+from tas.policy.policy import LABEL_PREFIX
 from tas.verdict.refused import RefusedLabel
 from tests.integration.servers import answered, eventually
 from tests.integration.workers.running import entry_on, epoch_on, put
@@ -117,6 +119,19 @@ async def test_until_every_node_is_handled_a_record_of_an_earlier_replica_only_g
     found = await stored(bus)
     assert found is not None
     assert found[0].nodes == ("a", "b")
+
+
+async def test_a_record_that_the_bus_refuses_holds_up_no_other(bus: Bus) -> None:
+    replica = Replica(bus)
+    replica.refusals.set("a", {f"{LABEL_PREFIX}odd": DeclinedChange("violating", "why")} | WHY)
+    assert min(replica.refusals.names) == "", "no key of a bucket"
+
+    async def is_written() -> bool:
+        with suppress(BusError):
+            await replica._check()
+        return await stored(bus) is not None
+
+    await eventually(is_written)
 
 
 async def test_a_record_that_is_lost_or_changed_by_others_is_written_again(bus: Bus) -> None:

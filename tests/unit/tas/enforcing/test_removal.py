@@ -18,6 +18,7 @@ NOW = 1_000_000.0
 STALE_AFTER = 30.0
 HERE, THERE, OTHER = PolicyKey("a", "p"), PolicyKey("b", "p"), PolicyKey("a", "q")
 PREFIXED = f"{LABEL_PREFIX}p/card"
+ODD = f"{LABEL_PREFIX}odd"
 RULE = {"metricname": "m", "operator": "GreaterThan", "target": 1}
 DESCHEDULE: dict[str, Any] = {"deschedule": {"rules": [RULE]}}
 LABELING: dict[str, Any] = {"labeling": {"rules": [RULE | {"labels": ["card=1"]}]}}
@@ -236,6 +237,9 @@ ONLY_DONTSCHEDULE = {"strategies": {"dontschedule": {"rules": [RULE]}}}
             False,
             id="a labeling that cannot be read",
         ),
+        pytest.param(ODD, [policy(ONLY_DESCHEDULE, name=ODD)], False, id="odd name"),
+        pytest.param(ODD, [policy(ONLY_DONTSCHEDULE, name=ODD)], True, id="odd name without the strategy"),
+        pytest.param(ODD, [policy(ONLY_DESCHEDULE, name="odd")], True, id="odd name, another policy"),
     ],
 )
 def test_an_orphan_may_be_removed_if_no_policy_can_have_set_it(

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import pytest
 
 from tas.enforcing.limits import DefaultLimit
@@ -104,13 +105,23 @@ def test_only_selected_nodes_count_and_a_breaker_that_has_tripped_is_named() -> 
 
 
 def test_policies_of_a_file_share_the_breaker_over_all_and_replace_those_in_force() -> None:
-    in_force = policy("q", "deschedule", breaker={"maxNodes": 1})
+    in_force = policy("q", "deschedule", breaker={"maxNodes": 1}), None
     p, q = policy("p", "deschedule", breaker={"maxNodes": 9}), policy("q", "deschedule", breaker={"maxNodes": 9})
     found = impacts_of([p, q], known(VALUES, policies=[in_force], limit_over_all=DefaultLimit(0, 2)), NOW)
     assert [[(each.breaker, each.trips) for each in impact.breakers] for impact in found] == [
         [("p", False), (ALL, True)],
         [("q", False), (ALL, True)],
     ]
+
+
+@pytest.mark.parametrize(("created", "limit"), [(NOW - 2, 9), (NOW, 1)])
+def test_only_the_limit_of_the_policy_that_owns_the_label_counts(created: float, limit: int) -> None:
+    """A policy of the file has the age of that in force; a new one would be the youngest."""
+    other = msgspec.structs.replace(policy("p", "deschedule", breaker={"maxNodes": 1}), key=PolicyKey("web", "p"))
+    wanted = policy("p", "deschedule", breaker={"maxNodes": 9})
+    in_force = [(other, NOW - 1), (policy("p", "deschedule"), created)]
+    assert impact_of(wanted, known(VALUES, policies=in_force)).breakers[0].limit == limit
+    assert impact_of(wanted, known(VALUES, policies=in_force[:1])).breakers[0].limit == 1
 
 
 @pytest.mark.parametrize("values", [{}, {"n0": None, "n1": None}])

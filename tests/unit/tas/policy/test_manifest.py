@@ -15,6 +15,7 @@ from tas.policy.manifest import MAX_PROBLEMS, UNREADABLE, parse_manifest, parse_
 from tas.policy.policy import (
     API_VERSION,
     KIND,
+    LABEL_PREFIX,
     MAX_RULE_LABELS,
     MAX_RULES,
     MAX_STRATEGY_LABELS,
@@ -331,6 +332,14 @@ class TestAccepted:
         assert set(policy.strategies) == {DESCHEDULE, DONTSCHEDULE}
         assert fields(accepted) == ([] if length == 63 else ["metadata.name", "metadata.name"])
         assert all("63 characters" in each.reason for each in accepted)
+
+    @pytest.mark.parametrize("name", [f"{LABEL_PREFIX}p", LABEL_PREFIX.rstrip(".")])
+    def test_a_name_that_begins_as_labels_of_labeling_do(self, name: str) -> None:
+        spec = {"strategies": {kind: {"rules": [RULE]} for kind in ("deschedule", "dontschedule")}}
+        policy, refused, accepted = parsed(spec, PolicyKey("default", name))
+        assert refused == []
+        assert set(policy.strategies) == {DESCHEDULE, DONTSCHEDULE}
+        assert fields(accepted) == (["metadata.name"] if name.startswith(LABEL_PREFIX) else [])
 
     @pytest.mark.parametrize("length", [226, 227])
     def test_prefix_and_name_within_253(self, length: int) -> None:

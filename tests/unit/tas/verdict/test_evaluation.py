@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tas.policy.manifest import parse_policy
-from tas.policy.policy import OnStale, Policy, PolicyKey, StrategyType
+from tas.policy.policy import LABEL_PREFIX, OnStale, Policy, PolicyKey, StrategyType
 from tas.policy.rules import State
 from tas.samples.sample import FUTURE_TOLERANCE, NodeSamples, Scrape, merge
 from tas.values.quantity import parse_quantity
@@ -252,6 +252,13 @@ def test_an_invalid_label_of_a_stored_rule_has_no_verdict() -> None:
         of, strategies={StrategyType.LABELING: msgspec.structs.replace(strategy, rules=(rule,))}
     )
     assert desired_labels(evaluated(of, samples(m=2))) == {K + "ok": value("1")}
+
+
+def test_a_name_that_begins_as_labels_of_labeling_do_is_no_label() -> None:
+    odd = PolicyKey("default", f"{LABEL_PREFIX}p")
+    verdict = evaluated(deschedule("m > 1", key=odd), samples(m=2))
+    assert only(verdict).state is VIOLATED
+    assert desired_labels(verdict) == {}
 
 
 def test_facts_D45_names_that_are_too_long() -> None:
