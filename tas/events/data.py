@@ -14,7 +14,7 @@ Time = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class EndReason(StrEnum):
-    """Why a violation has ended."""
+    """Why a violation, or a stale metric, has ended."""
 
     MET = "met"
     """Fresh samples meet the rules, or the policy does not select the node any more."""
@@ -108,6 +108,19 @@ class MetricFresh(_OfStrategy, frozen=True, kw_only=True):
     CHANNEL: ClassVar[str] = "metric"
 
     state: str
+
+
+class MetricEnded(_OfStrategy, frozen=True, kw_only=True):
+    """`MetricStale` has ended without fresh samples: the node, or the policy or its strategy, no longer exists.
+
+    `reason` is never `met`; `since` is when the state became unknown.
+    """
+
+    TYPE: ClassVar[str] = "metric.ended.v1"
+    CHANNEL: ClassVar[str] = "metric"
+
+    reason: EndReason
+    since: Time | None = None
 
 
 class LabelApplied(_OfNode, frozen=True, kw_only=True):
@@ -315,6 +328,7 @@ EventData = (
     | ViolationEnded
     | MetricStale
     | MetricFresh
+    | MetricEnded
     | LabelApplied
     | LabelRemoved
     | ResourcePatched

@@ -25,6 +25,7 @@ from tas.events.data import (
     LabelRemoved,
     LabelsPaused,
     LabelsResumed,
+    MetricEnded,
     MetricFresh,
     MetricStale,
     PolicyAccepted,
@@ -150,11 +151,12 @@ class _Strategy(NamedTuple):
         if self.of.is_later(violation) or self.of.is_later(metric):
             return None
         started = violation if violation is not None and isinstance(violation.data, ViolationStarted) else None
-        if started is not None and (reason := self._replaced(started)) is not None:
-            return _end(self.of, started, reason, time=self.verdict.time)
-        is_stale = metric is not None and isinstance(metric.data, MetricStale) and self._replaced(metric) is None
+        stale = metric if metric is not None and isinstance(metric.data, MetricStale) else None
+        for event in (started, stale):
+            if event is not None and (reason := self._replaced(event)) is not None:
+                return _end(self.of, event, reason, time=self.verdict.time)
         is_first = not self.of.is_of_epoch(violation) and not self.of.is_of_epoch(metric)
-        data = self._freshness(is_stale=is_stale)
+        data = self._freshness(is_stale=stale is not None)
         if data is None and self.strategy.state is State.VIOLATED and started is None:
             data = ViolationStarted(**self._names(), value=self.strategy.value, dry_run=self.known.dry_run)
         if data is not None:
@@ -204,10 +206,10 @@ class _Strategy(NamedTuple):
 
 
 def _ended(of: Publication, node: str, verdict: NodeVerdict | None) -> Event | None:
-    """The end of the first violation that the verdict does not mention any more."""
-    for event in of.announced.of_node("violation", node):
+    """The end of the first violation, or stale metric, that the verdict does not mention any more."""
+    for event in (*of.announced.of_node("violation", node), *of.announced.of_node("metric", node)):
         data = event.data
-        if not isinstance(data, ViolationStarted) or of.is_later(event):
+        if not isinstance(data, ViolationStarted | MetricStale) or of.is_later(event):
             continue
         if verdict is None:
             return _end(of, event, EndReason.NODE_REMOVED)
@@ -222,7 +224,7 @@ def of_missing_node(
 ) -> Event | None:
     """The next event in a channel of a node that a complete list of the API server does not have.
 
-    For the channel `violation` the node must have no verdict, either: else the verdict could restate the violation.
+    For the channels `violation` and `metric` the node must have no verdict, either: else that could restate what ends.
 
     The cause is that of the event before: there is no revision.
     """
@@ -230,7 +232,7 @@ def of_missing_node(
         cause = cause_of(event)
         number = cause.revision if cause is not None and cause.epoch == epoch.name else 0
         of = Publication(announced, epoch, Revision(number, now), source=source)
-        if isinstance(event.data, ViolationStarted):
+        if isinstance(event.data, ViolationStarted | MetricStale):
             return _end(of, event, EndReason.NODE_REMOVED)
         if isinstance(event.data, LabelApplied):
             return of.event(_removed(event.data, gone=True))
@@ -251,13 +253,15 @@ def _removed(applied: LabelApplied, *, gone: bool) -> LabelRemoved:
 def _end(
     of: Publication, started: Event, reason: EndReason, *, time: float | None = None, value: str | None = None
 ) -> Event:
-    assert isinstance(started.data, ViolationStarted)
+    assert isinstance(started.data, ViolationStarted | MetricStale)
+    is_violation = isinstance(started.data, ViolationStarted)
+    end: type[ViolationEnded | MetricEnded] = ViolationEnded if is_violation else MetricEnded
     fields = msgspec.structs.asdict(started.data)
-    about = {name: fields[name] for name in ViolationEnded.__struct_fields__ if name in fields}
+    about = {name: fields[name] for name in end.__struct_fields__ if name in fields}
     about |= {"reason": reason, "since": _time(started.time)}  # the end's own, whatever the start has
     if value is not None:
         about["value"] = value
-    return of.event(ViolationEnded(**about), time=time)
+    return of.event(end(**about), time=time)
 
 
 def of_labels(

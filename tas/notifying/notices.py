@@ -15,6 +15,7 @@ from tas.events.data import (
     LabelRemoved,
     LabelsPaused,
     LabelsResumed,
+    MetricEnded,
     MetricFresh,
     MetricStale,
     PolicyAccepted,
@@ -62,7 +63,7 @@ def is_about(event: Event, policies: Collection[str]) -> bool:
 def notice_of(event: Event) -> Notice | None:  # noqa: PLR0911 - one return for each kind
     """The event in words; None for a type that is not known."""
     match event.data:
-        case ViolationStarted() | ViolationEnded() | MetricStale() | MetricFresh():
+        case ViolationStarted() | ViolationEnded() | MetricStale() | MetricFresh() | MetricEnded():
             return _of_strategy(event.data)
         case LabelApplied() | LabelRemoved() | ResourcePatched():
             return _of_node(event.data)
@@ -84,6 +85,11 @@ _ENDS = {
     EndReason.MET: "no longer violates {what}",
     EndReason.POLICY_REMOVED: "no longer violates {what}: the policy or this strategy was deleted",
     EndReason.NODE_REMOVED: "was deleted, and no longer violates {what}",
+}
+_NOT_STALE = {
+    EndReason.MET: "no longer needs a fresh sample for {what}",
+    EndReason.POLICY_REMOVED: "no longer needs a fresh sample for {what}: the policy or this strategy was deleted",
+    EndReason.NODE_REMOVED: "was deleted, and no longer needs a fresh sample for {what}",
 }
 
 
@@ -126,7 +132,7 @@ def _notice(
     )
 
 
-def _of_strategy(data: ViolationStarted | ViolationEnded | MetricStale | MetricFresh) -> Notice:
+def _of_strategy(data: ViolationStarted | ViolationEnded | MetricStale | MetricFresh | MetricEnded) -> Notice:
     policy = PolicyKey(data.namespace, data.policy)
     what, ends = f"{policy} ({data.strategy})", ""
     match data:
@@ -142,6 +148,9 @@ def _of_strategy(data: ViolationStarted | ViolationEnded | MetricStale | MetricF
         case MetricFresh():
             reason, ends = "MetricFresh", "MetricStale"
             text, group = f"has fresh samples for {what} again", f"have fresh samples for {what} again"
+        case MetricEnded():
+            reason, ends = "MetricEnded", "MetricStale"
+            text, group = _NOT_STALE[data.reason].format(what=what), f"no longer need a fresh sample for {what}"
     text, group = f"{data.node} {text}", f"{{count}} nodes {group}"
     return _notice(data, reason, text, of=data.node, ends=ends, begins=not ends, group=group, scope=what, policy=policy)
 

@@ -7,6 +7,7 @@ the stable HTTP API, `/api/v1/query`.
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from math import ceil
 
 import msgspec
 
@@ -91,7 +92,7 @@ def query_of(metric: str, mapping: MetricMapping) -> str:
 
 
 STEPS = 60
-"""At so many times within a window an expression is evaluated; a selector has all its values."""
+"""At so many times at most within a window an expression is evaluated; a selector has all its values."""
 
 _FUNCTIONS = {
     Kind.MEAN: "avg_over_time({range})",
@@ -128,7 +129,8 @@ def mapping_of(mappings: Mappings, metric: str) -> MetricMapping:
 def _ranges(window: Window, mapping: MetricMapping) -> Iterator[tuple[str, str]]:
     """For each name that the series may have, the first one first: the values in the window, and the fresh value."""
     if mapping.query is not None:
-        yield f"({mapping.query})[{window.duration}:{window.seconds / STEPS:g}s]", f"({mapping.query})"
+        step = ceil(window.seconds / STEPS)  # Prometheus takes no fraction in a duration
+        yield f"({mapping.query})[{window.duration}:{step}s]", f"({mapping.query})"
         return
     for name in series_names(window.metric, mapping):
         selector = query_of(name, msgspec.structs.replace(mapping, series=name))

@@ -316,7 +316,8 @@ class Session:
                     self._take_verdict(entry)
                 await self._announcer.wait_for_room()
         if self._is_cluster:
-            self._announcer.add_missing("violation", self._announced.nodes("violation") - self._nodes.keys() - found)
+            for channel in ("violation", "metric"):
+                self._announcer.add_missing(channel, self._announced.nodes(channel) - self._nodes.keys() - found)
         await self._announcer.flush()
         self._announcer.note_position(until)
 

@@ -257,8 +257,7 @@ class FollowedView:
         before, columns = self._rows_of(entry.key), self._columns_of(entry.key)
         table = entry.readable()
         if table is not None:
-            now = time.time()
-            self.view.advance(now)
+            now = self._advance_before_values()
             self.view.set_table(entry.key, table, now)
             self._newest[entry.key] = table.newest
         elif not entry.present:
@@ -326,14 +325,22 @@ class FollowedView:
             self.view.touch_node(node)
 
     def _set_samples(self, node: str, samples: NodeSamples) -> None:
-        now = time.time()
-        # Old samples become stale at their deadline, also if new ones arrive before the next advance.
-        self.view.advance(now)
-        if self.view.touched:
-            self._on_change()
+        now = self._advance_before_values()
         self.view.add_samples(node, samples, now)
         for scrape in samples:
             self._note_newest(scrape.source, scrape.time)
+
+    def _advance_before_values(self) -> float:
+        """Moves the view to the present time, which is returned, and tells the listeners what has become stale.
+
+        Old values become stale at their deadline, also if new ones arrive before the next advance: `clearFor` does not
+        count time without a fresh value.
+        """
+        now = time.time()
+        self.view.advance(now)
+        if self.view.touched:
+            self._on_change()
+        return now
 
     def _note_newest(self, source: str, newest: float) -> None:
         """Notes the time of a value; of more than `MAX_SOURCES` the one that was silent longest is forgotten."""

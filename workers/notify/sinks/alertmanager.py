@@ -70,11 +70,12 @@ class AlertmanagerSink:
         ]
         self._log = ThrottledLog(log, seconds=LOG_SECONDS, sink=name)
         self._epoch = ""
-        metrics.set_lag(name, lambda: max(sender.failing_seconds for sender in self._senders))
-        metrics.alerts.labels(name).set_function(lambda: float(self._book.firing))
 
     async def run(self) -> None:
         """Sends until cancelled."""
+        # Not when it is built: if the file is refused for another sink, this one never runs, and the old one goes on.
+        self._metrics.set_lag(self.name, lambda: max(sender.failing_seconds for sender in self._senders))
+        self._metrics.alerts.labels(self.name).set_function(lambda: float(self._book.firing))
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._forget())
             for sender in self._senders:

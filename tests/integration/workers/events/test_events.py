@@ -18,7 +18,7 @@ from bus.events import AnnouncedUpTo, read_position, write_position
 from bus.kinds import NODE_VERDICTS
 from bus.verdict_log import LoggedVerdict, verdicts_at
 from tas.events.announcements import Announcements
-from tas.events.data import Gap
+from tas.events.data import EndReason, Gap, MetricEnded, ViolationEnded
 from tas.events.event import Event, source_of
 from tas.events.transitions import Epoch
 from tas.policy.rules import State
@@ -219,6 +219,24 @@ async def test_lost_verdicts_are_marked_before_what_follows(bus: Bus, world: Wor
     assert (gap.data.stream, gap.data.last) == (VERDICT_LOG.name, lost)
     channels = [event.data.CHANNEL for event in await world.events() if event.data.CHANNEL in ("violation", "gap")]
     assert channels == ["violation", "gap", "violation", "violation", "violation"]
+
+
+async def test_what_is_announced_of_a_node_ends_if_its_deletion_was_lost(bus: Bus, world: World) -> None:
+    await prepared(world)
+    await world.facts("node-1")
+    async with publishing(bus):
+        await world.verdict("node-1", MET, VIOLATED, UNKNOWN)
+        await world.until("metric.stale node-1", channel="metric")
+        await position_stored(bus, await last_sequence(bus))
+    await world.delete_node("node-1")
+    lost = await last_sequence(bus, messages=4)
+    await bus.api(f"STREAM.PURGE.{VERDICT_LOG.stream}", {"seq": lost + 1})
+    await world.verdict("node-2", MET)
+    async with publishing(bus):
+        await world.until("metric.stale node-1", "metric.ended node-1", channel="metric")
+        await world.until("violation.started node-1", "violation.ended node-1")
+    ends = [event.data for event in await world.events() if isinstance(event.data, MetricEnded | ViolationEnded)]
+    assert [end.reason for end in ends] == [EndReason.NODE_REMOVED] * 2
 
 
 STARTED_LATER = ("violation.started node-2", "violation.started node-3 resync")

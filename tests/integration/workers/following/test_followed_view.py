@@ -3,6 +3,7 @@
 import asyncio
 import time
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from msgspec import structs
@@ -24,6 +25,7 @@ from tas.samples.parts import Part, parse_part
 from tas.samples.sample import Scrape
 from tas.samples.table import Column, Reading, Table, TableKey
 from tas.values.quantity import NANO, Quantity, parse_quantity
+from tas.view.indices import MetricKey
 from tests.integration.bus.limits import long_limits
 from tests.integration.servers import answered, eventually
 from tests.integration.workers.running import epoch_on, put, running
@@ -121,6 +123,47 @@ async def test_a_view_is_advanced_at_its_deadlines_and_after_changes_and_not_in_
             scrape = Scrape(source="test", measured=now, arrived=now, sequence=1, metrics={"m": parse_quantity("1")})
             await put(bus, NODES, NODE_SAMPLES.key("node-1"), encode_node_samples((scrape,)))
             await eventually(lambda now=now: advances[-1] >= now + 3.0)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("form", ["table", "node"])
+async def test_values_that_have_become_stale_are_told_before_the_next_ones_count(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """As if the process had been paused meanwhile: `clearFor` must not count the time without a fresh value."""
+    clock = 1000.0
+    monkeypatch.setattr(
+        "workers.following.followed_view.time", SimpleNamespace(time=lambda: clock, monotonic=time.monotonic)
+    )
+    monkeypatch.setattr(FollowedView, "_advance", lambda _: asyncio.Event().wait())
+    policy, _ = parse_policy(
+        KEY, {"strategies": {"deschedule": {"rules": [{"metricname": "m", "operator": "LessThan", "target": 1}]}}}
+    )
+    await put(bus, POLICIES, policy_key(KEY), encode_policy(PolicyRecord(policy=policy, uid="u", generation=1)))
+    for bucket in (NODES, POLICIES):
+        epoch = await epoch_on(bus, bucket)
+        await answered(partial(write_synced, bus, bucket, epoch, count=1, writer="test", cluster=False))
+
+    async def measure(sequence: int) -> None:
+        if form == "node":
+            one = Scrape(source="s", measured=clock, arrived=clock, sequence=sequence, metrics={"m": Quantity(NANO)})
+            await put(bus, NODES, NODE_SAMPLES.key("node-1"), encode_node_samples((one,)))
+        else:
+            column = Column((Quantity(NANO),), Reading(clock, clock, sequence))
+            table = Table(TABLE.source, ("node-1",), {"m": column})
+            await put(bus, NODES, node_table_key(TABLE), encode_stored_table(table))
+        await eventually(lambda: [each.sequence for each in followed.view.samples("node-1")] == [sequence])
+
+    followed = FollowedView(bus, default_stale_after=60.0, verdicts=True)
+    values = followed.view.metric(MetricKey("m", None, 60.0), clock)
+    async with running(followed):
+        await eventually(followed.completed.is_set)
+        await measure(1)
+        told: list[Quantity | None] = []
+        followed.call(lambda: told.append(values.get("node-1")))
+        clock += 61.0
+        await measure(2)
+        await eventually(lambda: told[-1:] == [Quantity(NANO)])
+    assert told[0] is None
 
 
 async def test_nothing_is_kept_of_a_node_without_facts_and_samples(bus: Bus) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import asdict, replace
@@ -17,6 +18,7 @@ from tas.events.data import (
     LabelRemoved,
     LabelsPaused,
     LabelsResumed,
+    MetricEnded,
     MetricStale,
     SourceDry,
     ViolationEnded,
@@ -39,6 +41,8 @@ from tas.events.transitions import (
     of_source,
     of_verdict,
 )
+from tas.notifying.alerts import AlertBook
+from tas.notifying.notices import notice_of
 from tas.policy.policy import PolicyKey, Problem, StrategyType
 from tas.policy.rules import State
 from tas.sources.state import SourceMetric, SourceState
@@ -200,7 +204,53 @@ def test_a_violation_of_another_object_of_the_same_name_ends_before_a_new_one_st
     assert isinstance(ended.data, ViolationEnded)
     assert ended.data.reason is EndReason.NODE_REMOVED
     publisher.verdict(verdict({"p": strategy(UNKNOWN, VIOLATED)}, uid="other", node_uid="m"))
-    assert types(publisher.verdict(verdict({"p": strategy(MET)}, uid="third", node_uid="m"))) == ["violation.ended"]
+    both = publisher.verdict(verdict({"p": strategy(MET)}, uid="third", node_uid="m"))
+    assert types(both) == ["violation.ended", "metric.ended"]
+
+
+def stale_publisher() -> Publisher:
+    """Has announced that a metric is stale."""
+    publisher = Publisher()
+    assert publisher.states(MET, UNKNOWN) == [[], ["metric.stale.v1"]]
+    return publisher
+
+
+@pytest.mark.parametrize(
+    ("gone", "reason"),
+    [
+        (None, EndReason.NODE_REMOVED),
+        (verdict({"q": strategy(MET)}), EndReason.POLICY_REMOVED),
+        (verdict({"p": strategy(MET)}, uid="other"), EndReason.POLICY_REMOVED),
+        (verdict({"p": strategy(MET)}, node_uid="m"), EndReason.NODE_REMOVED),
+        (verdict({"p": strategy(UNKNOWN)}, node_uid="m"), EndReason.NODE_REMOVED),
+    ],
+    ids=["node deleted", "policy deleted", "policy created again", "node created again", "created again and unknown"],
+)
+def test_a_stale_metric_ends_with_its_node_and_with_its_policy(gone: NodeVerdict | None, reason: EndReason) -> None:
+    """Else an alert about a node that the autoscaler has removed fires for ever."""
+    publisher = stale_publisher()
+    (ended,) = publisher.verdict(gone)
+    assert isinstance(ended.data, MetricEnded)
+    assert (ended.data.policy, ended.data.policy_uid, ended.data.node_uid) == ("p", "u", "n")
+    assert (ended.data.reason, ended.data.since) == (reason, datetime.fromtimestamp(10.0, UTC))
+    assert publisher.verdict(gone) == []
+    book = AlertBook()
+    for event in publisher.published:
+        notice = notice_of(event)
+        assert notice is not None
+        book.record(notice, event.time)
+    assert book.firing == 0
+
+
+def test_a_stale_metric_of_a_node_that_a_complete_list_does_not_have_ends() -> None:
+    announced = stale_publisher().announced
+    assert announced.nodes("metric") == {"node-1"}
+    ended = of_missing_node(announced, EPOCH, "metric", "node-1", now=40.0)
+    assert ended is not None
+    assert isinstance(ended.data, MetricEnded)
+    assert (ended.data.reason, ended.time) == (EndReason.NODE_REMOVED, 40.0)
+    announced.add(ended, 9)
+    assert of_missing_node(announced, EPOCH, "metric", "node-1", now=41.0) is None
 
 
 def resync(
@@ -544,6 +594,20 @@ def test_the_last_events_say_what_the_last_verdicts_say(log: list[Logged]) -> No
         for event in stream.last.of_node("violation", node)
         if isinstance(event.data, ViolationStarted)
     }
+    unknown = {
+        (node, key.name)
+        for node, found in last.items()
+        if found is not None
+        for key, policy in found.policies.items()
+        if policy.strategies[DESCHEDULE].state is UNKNOWN
+    }
+    stale = {
+        (event.data.node, event.data.policy)
+        for node in NODES
+        for event in stream.last.of_node("metric", node)
+        if isinstance(event.data, MetricStale)
+    }
+    assert stale <= unknown
     assert violated <= started
     assert not started & met
     assert started <= {(node, key.name) for node, found in last.items() if found for key in found.policies}

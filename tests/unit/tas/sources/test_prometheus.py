@@ -344,6 +344,10 @@ CPU, NODE_CPU = '{__name__="cpu"}', '{__name__="node_cpu"}'
             "load:mean:10m",
             "avg_over_time((avg by (node) (node_load1))[600s:10s]) and (avg by (node) (node_load1))",
         ),
+        (
+            "load:mean:90s",
+            "avg_over_time((avg by (node) (node_load1))[90s:2s]) and (avg by (node) (node_load1))",
+        ),
     ],
 )
 def test_a_statistic_of_a_window_is_a_query_over_its_metric(metric: str, query: str) -> None:

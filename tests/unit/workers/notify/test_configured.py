@@ -80,6 +80,22 @@ async def test_a_change_starts_only_the_sinks_with_other_settings(
     await is_readable(True)
 
 
+async def test_only_a_sink_that_runs_takes_the_metrics_of_its_name(tmp_path: Path) -> None:
+    """Of a file that is refused for another sink, a sink is built and never runs, while the one before goes on."""
+    registry = CollectorRegistry()
+    file = file_of(tmp_path, 'sinks: {alerts: {type: alertmanager, urls: ["http://127.0.0.1:1"]}}', registry)
+    (sink,) = await file.load()
+
+    def firing() -> float | None:
+        return registry.get_sample_value("tas_notify_alerts", {"sink": "alerts"})
+
+    assert firing() is None
+    running = asyncio.create_task(sink.run())
+    await eventually(lambda: firing() == 0.0)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
 def replace(folder: Path, text: str | None) -> None:
     """Replaces the file by a change of a symbolic link, as kubelet does with a ConfigMap; None: without a file."""
     data = Path(tempfile.mkdtemp(dir=folder))
