@@ -229,11 +229,16 @@ class Announcer:
     async def _read_again(self, conflicts: Sequence[Event]) -> None:
         """Reads what another replica has announced instead. Raises BusError."""
         self._metrics.conflicts.inc(len(conflicts))
-        subjects = {event_subject(event.data): thing_of(event.data) for event in conflicts}
-        for message in await last_of(self._bus, list(subjects)):
-            self._announced.add(message.event, message.sequence)
-            subjects.pop(message.subject, None)
-        for thing in subjects.values():
+        things = {event_subject(event.data): thing_of(event.data) for event in conflicts}
+        lost = dict(things)
+        for last in await last_of(self._bus, list(things)):  # of a subject also what was published meanwhile
+            thing = things[last.subject]
+            lost.pop(last.subject, None)
+            if last.event is not None and thing_of(last.event.data) == thing:
+                self._announced.add(last.event, last.sequence)
+            else:  # a later version has published it; the sequence is sufficient to go on
+                self._announced.note_unknown(thing, last.sequence)
+        for thing in lost.values():
             self._announced.note_lost(thing)
 
 

@@ -5,16 +5,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from bus.buckets import EVENTS, VERDICT_LOG, VERDICTS
 from bus.connection import Bus
-from bus.events import read_position
-from tas.events.data import EndReason, Gap, MetricEnded, ViolationEnded
-from tas.events.event import source_of
+from bus.events import Expected, publish_events, read_position
+from tas.events.data import EndReason, Gap, MetricEnded, MetricFresh, ViolationEnded
+from tas.events.event import Cause, event_of, source_of
 from tas.policy.rules import State
 from tas.verdict.freeze import ALL
 from tests.integration.proxy import Proxy
@@ -228,6 +228,24 @@ async def test_what_is_announced_of_a_node_ends_if_its_deletion_was_lost(bus: Bu
         await world.until("violation.started node-1", "violation.ended node-1")
     ends = [event.data for event in await world.events() if isinstance(event.data, MetricEnded | ViolationEnded)]
     assert [end.reason for end in ends] == [EndReason.NODE_REMOVED] * 2
+
+
+class MetricOfALaterVersion(MetricFresh, frozen=True, kw_only=True):
+    TYPE: ClassVar[str] = "metric.later.v1"
+
+
+async def test_an_event_of_a_later_version_keeps_no_other_one_back(bus: Bus, world: World) -> None:
+    """As after an update that was undone."""
+    await prepared(world)
+    await world.verdict("node-1", MET)
+    later = MetricOfALaterVersion(node="node-1", namespace="default", policy="p", strategy="deschedule", state="met")
+    await publish_events(bus, [Expected(event_of(later, Cause("1", 1), time=time.time()), 0)])
+    async with publishing(bus) as registry:
+        await world.verdict("node-1", UNKNOWN)
+        await world.until("metric.stale node-1", channel="metric")
+        await world.verdict("node-1", VIOLATED)
+        await world.until("violation.started node-1")
+        assert value(registry, "tas_events_conflicts_total") == 1
 
 
 STARTED_LATER = ("violation.started node-2", "violation.started node-3 resync")
