@@ -109,14 +109,11 @@ class Announcer:
         """Adds a change. `logged` is the verdict in the log behind the change."""
         self._add(_Change(group, self._next(event, revision), revision.stored, logged))
 
-    def add_missing(self, channel: str, nodes: Collection[str]) -> None:
-        """Adds that a complete list of the API server does not have these nodes."""
-
-        def event(node: str) -> Event | None:
-            return of_missing_node(self._announced, self._epoch, channel, node, now=time.time(), source=self._source)
-
+    def add_missing(self, channel: str, nodes: Collection[str], revision: int) -> None:
+        """Adds that a complete list of the API server does not have these nodes. The list was read up to `revision`."""
         for node in sorted(nodes):
-            self._add(_Change(("node", node), partial(event, node), time.time()))
+            event = partial(of_missing_node, channel=channel, node=node)
+            self.add(("node", node), event, Revision(revision, time.time()))
 
     async def announce_first(self, event: NextEvent, revision: Revision) -> None:
         """Announces a change before all that is queued. Raises BusError."""
