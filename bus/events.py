@@ -17,6 +17,7 @@ from bus.subjects import EVENTS as EVENTS_SUBJECT
 from bus.subjects import event_subject
 from tas.errors import InvalidInputError
 from tas.events import cloudevents
+from tas.events.data import Unknown
 from tas.events.event import Event
 
 ALL_EVENTS = f"{EVENTS_SUBJECT}.>"
@@ -191,9 +192,21 @@ async def write_position(bus: Bus, position: AnnouncedUpTo, *, expected: int) ->
     return outcome
 
 
-async def last_of(bus: Bus, subjects: Sequence[str]) -> list[EventMessage]:
+@dataclass(frozen=True, slots=True)
+class LastEvent:
+    """The last event of a subject; None if this version does not know its type, or cannot read it."""
+
+    subject: str
+    sequence: int
+    event: Event | None
+
+
+async def last_of(bus: Bus, subjects: Sequence[str]) -> list[LastEvent]:
     """The last event of each of these subjects that EVENTS has, by its leader. Raises BusError."""
-    found: list[EventMessage] = []
-    async for batch in EventReader(bus, Start(last_per_subject=True), filters=subjects).stored():
-        found += batch.messages
+    found: list[LastEvent] = []
+    async for batch in StreamReader(bus, EVENTS, Start(last_per_subject=True), filters=subjects).stored():
+        for message in batch.messages:
+            events, _ = decoded([message])
+            event = next((each.event for each in events if not isinstance(each.event.data, Unknown)), None)
+            found.append(LastEvent(message.subject, message.sequence, event))
     return found

@@ -20,7 +20,7 @@ from bus.connection import Bus
 from bus.errors import BusError
 from bus.kinds import NODE_VERDICTS
 from bus.subscription import Subscription
-from tas.events.data import MetricFresh, MetricStale, ViolationEnded, ViolationStarted
+from tas.events.data import MetricEnded, MetricFresh, MetricStale, ViolationEnded, ViolationStarted
 from tas.policy.policy import PolicyKey, StrategyType
 from tas.policy.rules import State
 
@@ -77,7 +77,7 @@ async def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     namespace, name = given.deployment
     policy = PolicyKey(*given.policy)
-    of = (ViolationStarted, ViolationEnded, MetricStale, MetricFresh)
+    of = (ViolationStarted, ViolationEnded, MetricStale, MetricFresh, MetricEnded)
 
     async def scale(bus: Bus) -> None:
         states = await stored_states(bus, policy, given.strategy)

@@ -16,9 +16,12 @@ def thing_of(data: Data) -> Thing:
 
 
 class Announcement(NamedTuple):
-    """The last event of a thing, and its sequence in the stream (0: the stream no longer has it)."""
+    """The last event of a thing, and its sequence in the stream (0: the stream no longer has it).
 
-    event: Event
+    Without an event it is of a type that only a later version knows.
+    """
+
+    event: Event | None
     sequence: int
 
 
@@ -44,20 +47,29 @@ class Announcements:
         if thing in self._last:
             self._last[thing] = self._last[thing]._replace(sequence=0)
 
+    def note_unknown(self, thing: Thing, sequence: int) -> None:
+        """Notes that nothing is known of the last event of a thing but its sequence."""
+        self._last[thing] = Announcement(None, sequence)
+
     def sequence(self, thing: Thing) -> int:
         """The sequence that the next event of the thing must expect."""
         last = self._last.get(thing)
         return 0 if last is None else last.sequence
 
     def last(self, thing: Thing) -> Event | None:
-        """The last event of a thing."""
+        """The last event of a thing; None if there is none, or if it is not known."""
         last = self._last.get(thing)
         return None if last is None else last.event
 
     def of_node(self, channel: str, node: str) -> Iterator[Event]:
         """The last event of each thing of a node in a channel, in the order of their names."""
         for thing in sorted(self._of_node.get((channel, node), ())):
-            yield self._last[thing].event
+            if (event := self._last[thing].event) is not None:
+                yield event
+
+    def names(self, channel: str) -> list[tuple[str, ...]]:
+        """The names of each thing with events in a channel."""
+        return [thing[1:] for thing in self._last if thing[0] == channel]
 
     def nodes(self, channel: str) -> set[str]:
         """The nodes with events in a channel."""

@@ -223,6 +223,16 @@ class PolicyRefused(_OfPolicy, frozen=True, kw_only=True):
     total: int
 
 
+class PolicyRemoved(_OfPolicy, frozen=True, kw_only=True):
+    """A policy that was accepted or refused was deleted. Uid and generation are those that were announced last."""
+
+    TYPE: ClassVar[str] = "policy.removed.v1"
+    CHANNEL: ClassVar[str] = "policy"
+
+    policy_uid: str
+    generation: int
+
+
 ALL_POLICIES = "_all"
 """The token of the limit over all policies, in place of a policy."""
 
@@ -336,6 +346,7 @@ EventData = (
     | SourceBack
     | PolicyAccepted
     | PolicyRefused
+    | PolicyRemoved
     | BreakerTripped
     | BreakerReset
     | LabelsPaused

@@ -30,6 +30,7 @@ from tas.events.data import (
     MetricStale,
     PolicyAccepted,
     PolicyRefused,
+    PolicyRemoved,
     SourceBack,
     SourceDry,
     ViolationEnded,
@@ -219,19 +220,15 @@ def _ended(of: Publication, node: str, verdict: NodeVerdict | None) -> Event | N
     return None
 
 
-def of_missing_node(
-    announced: Announcements, epoch: Epoch, channel: str, node: str, *, now: float, source: str = SOURCE
-) -> Event | None:
+def of_missing_node(of: Publication, channel: str, node: str) -> Event | None:
     """The next event in a channel of a node that a complete list of the API server does not have.
 
-    For the channels `violation` and `metric` the node must have no verdict, either: else that could restate what ends.
-
-    The cause is that of the event before: there is no revision.
+    The revision is that of the list: up to which revision its bucket was read. For the channels `violation` and
+    `metric` the node must have no verdict up to a revision of VERDICTS, either: else that could restate what ends.
     """
-    for event in announced.of_node(channel, node):
-        cause = cause_of(event)
-        number = cause.revision if cause is not None and cause.epoch == epoch.name else 0
-        of = Publication(announced, epoch, Revision(number, now), source=source)
+    for event in of.announced.of_node(channel, node):
+        if of.is_later(event):
+            continue
         if isinstance(event.data, ViolationStarted | MetricStale):
             return _end(of, event, EndReason.NODE_REMOVED)
         if isinstance(event.data, LabelApplied):
@@ -331,6 +328,16 @@ def of_policy(
         return None
     resync = not of.is_of_epoch(last) and of.is_older(created, unknown=not of.epoch.is_known)
     return of.event(data, resync=resync)
+
+
+def of_removed_policy(of: Publication, key: PolicyKey) -> Event | None:
+    """The next event by the deletion of a policy, or by a complete list that does not have the policy."""
+    last = of.last(("policy", key.namespace, key.name))
+    if last is None or of.is_later(last) or not isinstance(last.data, PolicyAccepted | PolicyRefused):
+        return None
+    uid, generation = last.data.policy_uid, last.data.generation
+    data = PolicyRemoved(namespace=key.namespace, policy=key.name, policy_uid=uid, generation=generation)
+    return of.event(data)
 
 
 def of_source(of: Publication, source: str, state: SourceState | None) -> Event | None:

@@ -20,6 +20,7 @@ from tas.events.data import (
     MetricStale,
     PolicyAccepted,
     PolicyRefused,
+    PolicyRemoved,
     ResourcePatched,
     SourceBack,
     SourceDry,
@@ -69,7 +70,7 @@ def notice_of(event: Event) -> Notice | None:  # noqa: PLR0911 - one return for 
             return _of_node(event.data)
         case SourceDry() | SourceBack():
             return _of_source(event.data)
-        case PolicyAccepted() | PolicyRefused():
+        case PolicyAccepted() | PolicyRefused() | PolicyRemoved():
             return _of_policy(event.data)
         case BreakerTripped() | BreakerReset():
             return _of_breaker(event.data)
@@ -180,8 +181,11 @@ def _of_source(data: SourceDry | SourceBack) -> Notice:
     return _notice(data, "SourceDry", text, of=source, begins=True, group=group)
 
 
-def _of_policy(data: PolicyAccepted | PolicyRefused) -> Notice:
+def _of_policy(data: PolicyAccepted | PolicyRefused | PolicyRemoved) -> Notice:
     policy = PolicyKey(data.namespace, data.policy)
+    if isinstance(data, PolicyRemoved):
+        text, group = f"policy {policy} was deleted", "{count} policies were deleted"
+        return _notice(data, "PolicyRemoved", text, of=str(policy), ends="PolicyRefused", group=group, policy=policy)
     if isinstance(data, PolicyAccepted):
         text, group = f"policy {policy} is in force as written", "{count} policies are in force as written"
         return _notice(data, "PolicyAccepted", text, of=str(policy), ends="PolicyRefused", group=group, policy=policy)

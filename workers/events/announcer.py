@@ -109,14 +109,11 @@ class Announcer:
         """Adds a change. `logged` is the verdict in the log behind the change."""
         self._add(_Change(group, self._next(event, revision), revision.stored, logged))
 
-    def add_missing(self, channel: str, nodes: Collection[str]) -> None:
-        """Adds that a complete list of the API server does not have these nodes."""
-
-        def event(node: str) -> Event | None:
-            return of_missing_node(self._announced, self._epoch, channel, node, now=time.time(), source=self._source)
-
+    def add_missing(self, channel: str, nodes: Collection[str], revision: int) -> None:
+        """Adds that a complete list of the API server does not have these nodes. The list was read up to `revision`."""
         for node in sorted(nodes):
-            self._add(_Change(("node", node), partial(event, node), time.time()))
+            event = partial(of_missing_node, channel=channel, node=node)
+            self.add(("node", node), event, Revision(revision, time.time()))
 
     async def announce_first(self, event: NextEvent, revision: Revision) -> None:
         """Announces a change before all that is queued. Raises BusError."""
@@ -229,11 +226,16 @@ class Announcer:
     async def _read_again(self, conflicts: Sequence[Event]) -> None:
         """Reads what another replica has announced instead. Raises BusError."""
         self._metrics.conflicts.inc(len(conflicts))
-        subjects = {event_subject(event.data): thing_of(event.data) for event in conflicts}
-        for message in await last_of(self._bus, list(subjects)):
-            self._announced.add(message.event, message.sequence)
-            subjects.pop(message.subject, None)
-        for thing in subjects.values():
+        things = {event_subject(event.data): thing_of(event.data) for event in conflicts}
+        lost = dict(things)
+        for last in await last_of(self._bus, list(things)):  # of a subject also what was published meanwhile
+            thing = things[last.subject]
+            lost.pop(last.subject, None)
+            if last.event is not None and thing_of(last.event.data) == thing:
+                self._announced.add(last.event, last.sequence)
+            else:  # a later version has published it; the sequence is sufficient to go on
+                self._announced.note_unknown(thing, last.sequence)
+        for thing in lost.values():
             self._announced.note_lost(thing)
 
 

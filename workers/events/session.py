@@ -6,16 +6,17 @@ This module reads the bus, and says which records change together. `announcer` p
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from datetime import datetime
 from functools import partial
-from typing import Any, NamedTuple
+from math import inf
+from typing import NamedTuple
 
 import msgspec
 import structlog
 
-from bus.buckets import NODES, POLICIES, VERDICT_LOG, VERDICTS
+from bus.buckets import NODES, PAUSED, VERDICT_LOG, VERDICTS
 from bus.connection import Bus
 from bus.connection import Epoch as StreamEpoch
 from bus.errors import UnavailableError
@@ -25,7 +26,7 @@ from bus.events import (
     read_position,
 )
 from bus.kinds import BREAKER_RECORDS, NODE_FACTS, PAUSE_RECORDS, POLICY_RECORDS, SOURCE_STATES
-from bus.record_kind import Entry, Handler
+from bus.record_kind import Entry
 from bus.records.nodes import NodeFacts
 from bus.records.policies import PolicyRecord
 from bus.stream_reader import Lost, Start, StreamReader
@@ -33,7 +34,7 @@ from bus.ticks import tick
 from bus.verdict_log import LoggedVerdict, last_verdicts, logged_verdicts, verdicts_at
 from bus.watch import Watch
 from tas.events.announcements import Announcements
-from tas.events.data import Gap, ViolationStarted
+from tas.events.data import ALL_POLICIES, Gap, ViolationStarted
 from tas.events.event import Event
 from tas.events.transitions import (
     Epoch,
@@ -46,17 +47,19 @@ from tas.events.transitions import (
     of_labels,
     of_pause,
     of_policy,
+    of_removed_policy,
     of_source,
     of_verdict,
 )
 from tas.policy.policy import PolicyKey
 from tas.sources.state import SourceState
-from tas.verdict.freeze import Breaker, Pause
+from tas.verdict.freeze import ALL, Breaker, Pause
 from tas.verdict.verdict import NodeVerdict
 from workers.events.announcer import Announcer
 from workers.events.metrics import Metrics
 from workers.following.synced import SyncedWatch
 from workers.process.tasks import together
+from workers.samples.source_states import EXPIRE_SECONDS
 
 log = structlog.get_logger("events")
 
@@ -124,18 +127,39 @@ class Session:
         self._is_reading = False
         self._policies: dict[PolicyKey, KnownPolicy] = {}
         self._nodes: dict[str, _KnownNode] = {}
+        self._listed_policies: set[PolicyKey] = set()  # the stored ones, readable or not, as in the next set
+        self._listed_freezes: set[str] = set()
+        self._source_seen = dict.fromkeys((name for (name,) in announced.names("source")), time.monotonic())
+        self._are_labels_compared = False
+        # Its own watch: a watch of all keys of NODES would get every sample.
         self._synced_nodes = SyncedWatch(
             bus, bucket=NODES, on_epoch=lambda _: None, on_complete=lambda _: self._note_lists()
         )
+        self._facts = Watch(
+            bus,
+            NODE_FACTS.to(self._take_facts),
+            on_epoch=lambda _: self._forget_nodes(),
+            on_batch=self._note_lists,
+        )
         self._synced_policies = SyncedWatch(
-            bus, bucket=POLICIES, on_epoch=lambda _: None, on_complete=lambda _: self._note_lists()
+            bus,
+            POLICY_RECORDS.to(self._take_policy),
+            on_epoch=lambda _: self._forget_policies(),
+            on_complete=lambda _: self._take_all_policies(),
+            on_batch=self._note_lists,
         )
-        self._watches = (
-            self._watch_of(NODE_FACTS.to(self._take_facts), on_epoch=self._nodes.clear),
-            self._watch_of(POLICY_RECORDS.to(self._take_policy), on_epoch=self._policies.clear),
-            self._watch_of(SOURCE_STATES.to(self._take_source)),
-            self._watch_of(BREAKER_RECORDS.to(self._take_breaker), PAUSE_RECORDS.to(self._take_pause)),
+        self._source_states = Watch(
+            bus, SOURCE_STATES.to(self._take_source), on_epoch=lambda _: None, on_batch=self._note_lists
         )
+        self._freezes = SyncedWatch(
+            bus,
+            BREAKER_RECORDS.to(self._take_breaker),
+            PAUSE_RECORDS.to(self._take_pause),
+            on_epoch=lambda _: self._listed_freezes.clear(),
+            on_complete=lambda _: self._take_all_freezes(),
+            on_batch=self._note_lists,
+        )
+        self._watches = (self._facts, self._synced_policies, self._source_states, self._freezes)
 
     @classmethod
     async def begin(cls, bus: Bus, metrics: Metrics, *, source: str) -> "Session":
@@ -164,26 +188,69 @@ class Session:
         await self._announcer.announce_first(of_epoch, Revision(0, self._began))
         await together(
             self._synced_nodes.run(),
-            self._synced_policies.run(),
             *(watch.run() for watch in self._watches),
             self._follow_log(),
             self._announcer.run(),
-            self._check_epoch(),
+            self._check_regularly(),
         )
 
     # What the bus says
 
-    def _watch_of(self, *handlers: Handler[Any, Any], on_epoch: Callable[[], None] = lambda: None) -> Watch:
-        return Watch(self._bus, *handlers, on_epoch=lambda _: on_epoch(), on_batch=self._note_lists)
+    def _forget_nodes(self) -> None:
+        self._nodes.clear()
+        self._are_labels_compared = False
+        self._lists_known.clear()
+
+    def _forget_policies(self) -> None:
+        self._policies.clear()
+        self._listed_policies.clear()
 
     def _note_lists(self) -> None:
         """Notes whether all lists are complete; then deleted nodes have no label any more."""
         if not all(watch.status.caught_up for watch in self._watches):
             return
-        if self._synced_nodes.unready() is None and self._synced_policies.unready() is None:
-            if not self._lists_known.is_set() and self._is_cluster:
-                self._announcer.add_missing("label", self._announced.nodes("label") - self._nodes.keys())
-            self._lists_known.set()
+        if self._synced_nodes.unready() is not None or self._synced_policies.unready() is not None:
+            return
+        listed, facts = self._synced_nodes.status.epoch, self._facts.status.epoch
+        if listed is None or facts is None or listed.created != facts.created:
+            return  # one of the two watches is still in the epoch before
+        self._lists_known.set()
+        if not self._are_labels_compared and self._is_cluster:
+            self._are_labels_compared = True
+            missing = self._announced.nodes("label") - self._nodes.keys()
+            self._announcer.add_missing("label", missing, _read_up_to(self._facts))
+
+    def _take_all_policies(self) -> None:
+        """The list of policies is complete: the others were deleted."""
+        revision = Revision(_read_up_to(self._synced_policies), time.time())
+        for namespace, name in self._announced.names("policy"):
+            if (key := PolicyKey(namespace, name)) not in self._listed_policies:
+                self._announcer.add(("policy", namespace, name), partial(of_removed_policy, key=key), revision)
+        self._note_lists()
+
+    def _take_all_freezes(self) -> None:
+        """The list of breakers is complete: the others were reset, and so was the pause if there is none."""
+        revision = Revision(_read_up_to(self._freezes), time.time())
+        for (policy,) in self._announced.names("breaker"):
+            if (name := ALL if policy == ALL_POLICIES else policy) not in self._listed_freezes:
+                self._announcer.add(("breaker", name), partial(of_breaker, name=name, breaker=None), revision)
+        if PAUSED not in self._listed_freezes:
+            self._announcer.add(("pause",), partial(of_pause, pause=None), revision)
+        self._note_lists()
+
+    def _end_expired_sources(self) -> None:
+        """Ends the sources whose state has expired: the server keeps the tombstone only for a minute.
+
+        A state expires if nobody writes it for `EXPIRE_SECONDS`. So that has happened if none came for so long.
+        """
+        now = time.monotonic()
+        if not self._source_states.status.caught_up or self._source_states.status.attached == inf:
+            self._source_seen = dict.fromkeys(self._source_seen, now)
+            return
+        for source in [each for each, at in self._source_seen.items() if now - at > EXPIRE_SECONDS]:
+            del self._source_seen[source]
+            revision = Revision(_read_up_to(self._source_states), time.time())
+            self._announcer.add(("source", source), partial(of_source, source=source, state=None), revision)
 
     @property
     def _is_cluster(self) -> bool:
@@ -194,6 +261,7 @@ class Session:
     def _take_facts(self, entry: Entry[str, NodeFacts]) -> None:
         facts, node = entry.readable(), entry.key
         if facts is None and entry.present:
+            self._nodes.setdefault(node, _KnownNode("", None))  # the node exists
             return
         if facts is None:
             self._nodes.pop(node, None)
@@ -210,10 +278,15 @@ class Session:
         self._announcer.add(("node", node), event, Revision(entry.revision, entry.created))
 
     def _take_policy(self, entry: Entry[PolicyKey, PolicyRecord]) -> None:
-        record, key = entry.readable(), entry.key
+        record, key, group = entry.readable(), entry.key, ("policy", entry.key.namespace, entry.key.name)
+        revision = Revision(entry.revision, entry.created)
+        if not entry.present:
+            self._policies.pop(key, None)
+            self._listed_policies.discard(key)
+            self._announcer.add(group, partial(of_removed_policy, key=key), revision)
+            return
+        self._listed_policies.add(key)
         if record is None:
-            if not entry.present:
-                self._policies.pop(key, None)
             return
         self._policies[key] = _known_policy(record)
         event = partial(
@@ -224,25 +297,34 @@ class Session:
             problems=record.problems,
             created=record.created,
         )
-        self._announcer.add(("policy", key.namespace, key.name), event, Revision(entry.revision, entry.created))
+        self._announcer.add(group, event, revision)
 
     def _take_source(self, entry: Entry[str, SourceState]) -> None:
         state = entry.readable()
+        if entry.present:
+            self._source_seen[entry.key] = time.monotonic()
+        else:
+            self._source_seen.pop(entry.key, None)
         if state is not None or not entry.present:
             event = partial(of_source, source=entry.key, state=state)
             self._announcer.add(("source", entry.key), event, Revision(entry.revision, entry.created))
 
     def _take_breaker(self, entry: Entry[str, Breaker]) -> None:
         breaker = entry.readable()
+        self._note_freeze(entry.key, is_stored=entry.present)
         if breaker is not None or not entry.present:
             event = partial(of_breaker, name=entry.key, breaker=breaker)
             self._announcer.add(("breaker", entry.key), event, Revision(entry.revision, entry.created))
 
     def _take_pause(self, entry: Entry[str, Pause]) -> None:
         pause = entry.readable()
+        self._note_freeze(entry.key, is_stored=entry.present)
         if pause is not None or not entry.present:
             event = partial(of_pause, pause=pause)
             self._announcer.add(("pause",), event, Revision(entry.revision, entry.created))
+
+    def _note_freeze(self, key: str, *, is_stored: bool) -> None:
+        (self._listed_freezes.add if is_stored else self._listed_freezes.discard)(key)
 
     def _take_verdict(self, entry: Entry[str, NodeVerdict], logged: LoggedVerdict | None = None) -> None:
         node, found = entry.key, _Decoded(entry)
@@ -315,9 +397,11 @@ class Session:
                 for entry in entries:
                     self._take_verdict(entry)
                 await self._announcer.wait_for_room()
+        await self._lists_known.wait()  # again: the watch of nodes may have begun anew
         if self._is_cluster:
             for channel in ("violation", "metric"):
-                self._announcer.add_missing(channel, self._announced.nodes(channel) - self._nodes.keys() - found)
+                missing = self._announced.nodes(channel) - self._nodes.keys() - found
+                self._announcer.add_missing(channel, missing, until.revision)
         await self._announcer.flush()
         self._announcer.note_position(until)
 
@@ -331,10 +415,11 @@ class Session:
         self._announcer.add(("gap",), partial(of_gap, data=data), Revision(lost.last, time.time()))
         await self._announcer.flush()
 
-    async def _check_epoch(self) -> None:
+    async def _check_regularly(self) -> None:
         while True:
             await tick(EPOCH_CHECK_SECONDS)
             await self._compare_epochs()
+            self._end_expired_sources()
 
     async def _compare_epochs(self) -> None:
         """Raises UnavailableError if the verdicts or their log were replaced."""
@@ -386,6 +471,12 @@ class _Decoded:
     def is_invalid(self) -> bool:
         """Whether the entry cannot be read."""
         return self.verdict is None and self._entry.present
+
+
+def _read_up_to(watch: Watch | SyncedWatch) -> int:
+    """Up to which revision a watch that has caught up knows its bucket."""
+    epoch = watch.status.epoch
+    return max(watch.status.applied, 0 if epoch is None else epoch.last_sequence)
 
 
 def _known_node(facts: NodeFacts) -> _KnownNode:

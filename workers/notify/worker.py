@@ -66,8 +66,7 @@ class Notify:
                     await asyncio.wait(gone.values())  # a sink with other settings needs the lease of the one before
                 for sink in gone:
                     del running[sink]
-                    if sink.name not in {each.name for each in self._sinks}:
-                        self._metrics.stop(sink.name)
+                    self._metrics.stop(sink.name)  # also if another one has the name now, maybe of another type
                 for sink in self._sinks:
                     if sink not in running:
                         self._metrics.start(sink.name)

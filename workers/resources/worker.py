@@ -19,7 +19,7 @@ from bus.subjects import event_subject
 from tas.enforcing.managers import FIELD_MANAGER
 from tas.enforcing.node_resource import RESOURCE, is_offered
 from tas.events.data import ResourcePatched
-from tas.events.event import SOURCE, Cause, event_of
+from tas.events.event import SOURCE, Cause, Event, event_of
 from tas.values.backoff import Backoff
 from workers.kubernetes.client import Change, ChangeType, KubernetesClient, Listing
 from workers.kubernetes.errors import ConflictError, ExpiredError, KubernetesError, NotFoundError
@@ -82,11 +82,11 @@ class ResourceEvents:
             due = {node: self._noted[node] for node in list(self._due)[:BATCH]}
             # The copy of the last events may be late, and knows no sequence of an event that the stream has discarded.
             stored = {each.subject: each for each in await last_of(self._bus, list(map(event_subject, due.values())))}
-            last = found | {subject: each.event for subject, each in stored.items()}
+            last: dict[str, Event | None] = {**found, **{subject: each.event for subject, each in stored.items()}}
             expected: list[Expected] = []
             for node, data in due.items():
                 subject = event_subject(data)
-                if subject not in last or last[subject].data != data:
+                if (known := last.get(subject)) is None or known.data != data:
                     # The same id for every replica: a node of this uid is announced once.
                     cause, is_listed = Cause(data.node_uid, data.count), self._due.get(node, False)
                     event = event_of(data, cause, time=time.time(), resync=is_listed, source=self._source)

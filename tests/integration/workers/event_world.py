@@ -5,9 +5,10 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import partial
 
-from bus.buckets import BREAKERS, NODES, PAUSED, POLICIES, SOURCES, SYNCED, VERDICTS
+from bus.buckets import BREAKERS, NODES, PAUSED, POLICIES, SOURCES, SYNCED, VERDICTS, Bucket
 from bus.connection import Bus
 from bus.events import EventReader
+from bus.history import purge_tombstone
 from bus.kinds import NODE_FACTS, NODE_VERDICTS
 from bus.records.breakers import encode_breaker, encode_pause
 from bus.records.codec import encode, time_of
@@ -57,11 +58,19 @@ class World:
         self._states.pop(node, None)
         self._revisions.pop(node, None)
 
-    async def policy(self, *, generation: int = 1, created: float = OLD, operator: str = "GreaterThan") -> None:
+    async def policy(
+        self, key: PolicyKey = KEY, *, generation: int = 1, created: float = OLD, operator: str = "GreaterThan"
+    ) -> None:
         rule = {"metricname": "m", "operator": operator, "target": 1}
-        policy, problems = parse_policy(KEY, {"strategies": {"deschedule": {"rules": [rule]}}})
+        policy, problems = parse_policy(key, {"strategies": {"deschedule": {"rules": [rule]}}})
         record = PolicyRecord(policy=policy, uid=POLICY_UID, generation=generation, problems=problems, created=created)
-        await put(self.bus, POLICIES, policy_key(KEY), encode_policy(record))
+        await put(self.bus, POLICIES, policy_key(key), encode_policy(record))
+
+    async def delete(self, bucket: Bucket, key: str, *, forgotten: bool = False) -> None:
+        """Deletes a key; `forgotten`: and its tombstone, so that nobody who comes later sees the deletion."""
+        revision = await put(self.bus, bucket, key, None)
+        if forgotten:
+            await purge_tombstone(self.bus, bucket, key, revision=revision)
 
     async def source(self, *, dry: bool) -> None:
         now = time.time()
@@ -77,8 +86,9 @@ class World:
         pause = None if by is None else encode_pause(Pause(by=by, since=time.time()))
         await put(self.bus, BREAKERS, PAUSED, pause)
 
-    async def synced(self) -> None:
-        for bucket in (POLICIES, NODES):
+    async def synced(self, *buckets: Bucket) -> None:
+        """Says that the lists of these buckets are complete; by default those of policies and nodes."""
+        for bucket in buckets or (POLICIES, NODES):
             epoch = (await answered(partial(self.bus.epoch, bucket))).created
             synced = Synced(epoch=epoch, count=1, time=datetime.now(UTC), writer="test", cluster=True)
             await put(self.bus, bucket, SYNCED, encode(synced))

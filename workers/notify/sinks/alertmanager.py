@@ -98,7 +98,8 @@ class AlertmanagerSink:
     def _record(self, message: EventMessage) -> None:
         event = message.event
         if isinstance(event.data, EpochChanged) and event.data.epoch != self._epoch:
-            if self._epoch:
+            # A publisher that knows the epoch before still knows what it has announced, and does not repeat it.
+            if self._epoch and event.data.previous != self._epoch:
                 self._book.unconfirm(time.time())
             self._epoch = event.data.epoch
         if isinstance(event.data, Unknown):

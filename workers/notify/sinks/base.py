@@ -103,7 +103,7 @@ class SinkMetrics:
             gauge.labels(sink)
 
     def stop(self, sink: str) -> None:
-        """A sink is gone: what it holds and how late it is has no meaning any more. Its counters stay."""
+        """A sink has ended: what it holds and how late it is has no meaning any more. Its counters stay."""
         self._lags.pop(sink, None)
         for gauge in (self.held, self.behind, self.lag, self.alerts, self.lease_held):
             with suppress(KeyError):

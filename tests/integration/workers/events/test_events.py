@@ -5,22 +5,24 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from bus import verdict_log
-from bus.buckets import ANNOUNCED, EVENTS, VERDICT_LOG, VERDICTS
+from bus.buckets import ANNOUNCED, BREAKERS, EVENTS, NODES, POLICIES, SOURCES, VERDICT_LOG, VERDICTS
 from bus.connection import Bus
 from bus.errors import UnavailableError
-from bus.events import AnnouncedUpTo, read_position, write_position
-from bus.kinds import NODE_VERDICTS
+from bus.events import AnnouncedUpTo, Expected, publish_events, read_position, write_position
+from bus.kinds import NODE_FACTS, NODE_VERDICTS
+from bus.subjects import policy_key
 from bus.verdict_log import LoggedVerdict, verdicts_at
 from tas.events.announcements import Announcements
-from tas.events.data import EndReason, Gap, MetricEnded, ViolationEnded
-from tas.events.event import Event, source_of
+from tas.events.data import EndReason, Gap, MetricEnded, MetricFresh, ViolationEnded
+from tas.events.event import Cause, Event, event_of, source_of
 from tas.events.transitions import Epoch
+from tas.policy.policy import PolicyKey
 from tas.policy.rules import State
 from tas.verdict.freeze import ALL
 from tests.integration.bus.copies import copy_without
@@ -29,8 +31,8 @@ from tests.integration.replicas import Replica, replica, tas
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.watched import meanwhile
 from tests.integration.workers.event_world import KEY, World
-from tests.integration.workers.running import running
-from workers.events import announcer
+from tests.integration.workers.running import put, running
+from workers.events import announcer, session
 from workers.events.metrics import Metrics
 from workers.events.worker import EventPublisher
 
@@ -237,6 +239,112 @@ async def test_what_is_announced_of_a_node_ends_if_its_deletion_was_lost(bus: Bu
         await world.until("violation.started node-1", "violation.ended node-1")
     ends = [event.data for event in await world.events() if isinstance(event.data, MetricEnded | ViolationEnded)]
     assert [end.reason for end in ends] == [EndReason.NODE_REMOVED] * 2
+
+
+async def test_a_refused_policy_ends_with_its_deletion_also_if_only_a_complete_list_lacks_it(
+    bus: Bus, world: World
+) -> None:
+    await prepared(world)
+    published = ["policy.accepted p resync"]
+
+    async def refused() -> None:
+        await world.policy(generation=2, operator="Nonsense")
+        await world.until(*published, "policy.refused p", channel="policy")
+        published.append("policy.refused p")
+
+    async def removed() -> None:
+        await world.until(*published, "policy.removed p", channel="policy")
+        published.append("policy.removed p")
+
+    async with publishing(bus):
+        await refused()
+        await world.delete(POLICIES, policy_key(KEY))
+        await removed()
+        await refused()
+    await world.delete(POLICIES, policy_key(KEY), forgotten=True)  # while no replica runs
+    async with publishing(bus):
+        await removed()
+        await refused()
+        await bus.api(f"STREAM.DELETE.{POLICIES.stream}")
+        await world.policy(PolicyKey(KEY.namespace, "q"))
+        # That the policy is absent says nothing until the list of the new epoch is complete.
+        await world.until(*published, "policy.accepted q resync", channel="policy")
+        published.append("policy.accepted q resync")
+        await world.synced(POLICIES)
+        await removed()
+    ids = [event.id for event in await world.events()]
+    assert len(ids) == len(set(ids))
+
+
+async def test_labels_end_with_the_nodes_that_the_complete_list_of_a_new_epoch_lacks(bus: Bus, world: World) -> None:
+    for node in ("node-1", "node-2"):
+        await world.facts(node, p="violating")
+    await prepared(world)
+    published = ["label.applied node-1 resync", "label.applied node-2 resync"]
+    async with publishing(bus):
+        await world.until(*published, channel="label")
+        await bus.api(f"STREAM.DELETE.{NODES.stream}")
+        await put(bus, NODES, NODE_FACTS.key("node-2"), b"unreadable: but the node exists")
+        await world.facts("node-3", p="violating")
+        await world.until(*published, "label.applied node-3", channel="label")
+        await world.synced(NODES)
+        await world.until(*published, "label.applied node-3", "label.removed node-1", channel="label")
+
+
+async def test_freezes_end_if_the_complete_list_of_a_new_epoch_lacks_them(bus: Bus, world: World) -> None:
+    await prepared(world)
+    tripped = ["breaker.tripped p", "breaker.tripped _all"]
+    async with publishing(bus):
+        for policy in (KEY.name, ALL):
+            await world.breaker(policy, tripped=True)
+        await world.pause("ops@host")
+        await world.until(*tripped, channel="breaker")
+        await world.until("labels.paused pause", channel="pause")
+        await bus.api(f"STREAM.DELETE.{BREAKERS.stream}")
+        await world.breaker("q", tripped=True)
+        await world.until(*tripped, "breaker.tripped q", channel="breaker")
+        assert await world.types("pause") == ["labels.paused pause"]
+        await world.synced(BREAKERS)
+        ends = ["breaker.reset p", "breaker.reset _all"]
+        await world.until(*tripped, *ends, "breaker.tripped q", channel="breaker")
+        await world.until("labels.paused pause", "labels.resumed pause", channel="pause")
+
+
+async def test_a_source_is_back_if_its_state_has_expired_while_no_replica_ran(
+    bus: Bus, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await prepared(world)
+    await world.source(dry=False)
+    async with publishing(bus):
+        await world.source(dry=True)
+        await world.until("source.dry prometheus", channel="source")
+    await world.delete(SOURCES, "prometheus", forgotten=True)
+    monkeypatch.setattr(session, "EPOCH_CHECK_SECONDS", 0.1)
+    async with publishing(bus):
+        await world.policy(generation=2)
+        await world.until("policy.accepted p resync", "policy.accepted p", channel="policy")
+        assert await world.types("source") == ["source.dry prometheus"]
+    monkeypatch.setattr(session, "EXPIRE_SECONDS", 0.5)
+    async with publishing(bus):
+        await world.until("source.dry prometheus", "source.back prometheus", channel="source")
+
+
+class MetricOfALaterVersion(MetricFresh, frozen=True, kw_only=True):
+    TYPE: ClassVar[str] = "metric.later.v1"
+
+
+async def test_an_event_of_a_later_version_keeps_no_other_one_back(bus: Bus, world: World) -> None:
+    """As after an update that was undone."""
+    await prepared(world)
+    await world.verdict("node-1", MET)
+    later = MetricOfALaterVersion(node="node-1", namespace="default", policy="p", strategy="deschedule", state="met")
+    await publish_events(bus, [Expected(event_of(later, Cause("1", 1), time=time.time()), 0)])
+    async with publishing(bus) as registry:
+        await world.verdict("node-1", UNKNOWN)
+        await world.until("metric.stale node-1", channel="metric")
+        await world.verdict("node-1", VIOLATED)
+        await world.until("violation.started node-1")
+        assert value(registry, "tas_events_conflicts_total") == 1
 
 
 STARTED_LATER = ("violation.started node-2", "violation.started node-3 resync")

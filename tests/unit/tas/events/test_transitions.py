@@ -20,6 +20,7 @@ from tas.events.data import (
     LabelsResumed,
     MetricEnded,
     MetricStale,
+    PolicyRemoved,
     SourceDry,
     ViolationEnded,
     ViolationStarted,
@@ -38,6 +39,7 @@ from tas.events.transitions import (
     of_missing_node,
     of_pause,
     of_policy,
+    of_removed_policy,
     of_source,
     of_verdict,
 )
@@ -113,6 +115,10 @@ class Publisher:
             types.append([event.data.TYPE for event in self.verdict(verdict({"p": strategy(state, before)}))])
             before = state
         return types
+
+    def missing(self, channel: str) -> list[Event]:
+        """The events of a complete list without the node."""
+        return self.publish(lambda of: of_missing_node(of, channel, "node-1"))
 
     def labels(self, labels: Mapping[str, str] | None, *, uid: str = "n", is_complete: bool = True) -> list[Event]:
         return self.publish(
@@ -243,14 +249,37 @@ def test_a_stale_metric_ends_with_its_node_and_with_its_policy(gone: NodeVerdict
 
 
 def test_a_stale_metric_of_a_node_that_a_complete_list_does_not_have_ends() -> None:
-    announced = stale_publisher().announced
-    assert announced.nodes("metric") == {"node-1"}
-    ended = of_missing_node(announced, EPOCH, "metric", "node-1", now=40.0)
-    assert ended is not None
+    publisher = stale_publisher()
+    assert publisher.announced.nodes("metric") == {"node-1"}
+    (ended,) = publisher.missing("metric")
     assert isinstance(ended.data, MetricEnded)
-    assert (ended.data.reason, ended.time) == (EndReason.NODE_REMOVED, 40.0)
-    announced.add(ended, 9)
-    assert of_missing_node(announced, EPOCH, "metric", "node-1", now=41.0) is None
+    assert (ended.data.reason, ended.time) == (EndReason.NODE_REMOVED, 30.0)
+    assert publisher.missing("metric") == []
+
+
+def test_a_list_ends_nothing_that_was_announced_by_a_later_revision() -> None:
+    """A replica that was paused with its list goes on, after another one has announced a new node of the name."""
+    publisher = Publisher()
+    publisher.states(MET, VIOLATED, UNKNOWN)
+    publisher.labels({"p": "violating"})
+    read_up_to, publisher.revision = publisher.revision, 50
+    assert [publisher.missing(channel) for channel in ("violation", "metric", "label")] == [[]] * 3
+    publisher.revision = read_up_to
+    ends = [types(publisher.missing(channel)) for channel in ("violation", "metric", "label")]
+    assert ends == [["violation.ended"], ["metric.ended"], ["label.removed"]]
+
+
+def test_a_verdict_before_the_list_does_not_begin_what_the_list_has_ended() -> None:
+    """After lost verdicts, the log still has some that are older than the list."""
+    publisher = Publisher()
+    publisher.states(MET, VIOLATED)
+    publisher.revision = 200
+    assert types(publisher.missing("violation")) == ["violation.ended"]
+    publisher.revision = 150
+    assert publisher.verdict(verdict({"p": strategy(VIOLATED, MET)})) == []
+    assert publisher.verdict(None) == []
+    publisher.revision = 201
+    assert types(publisher.verdict(verdict({"p": strategy(VIOLATED, MET)}, node_uid="m"))) == ["violation.started"]
 
 
 def resync(
@@ -327,12 +356,7 @@ def test_a_node_that_a_complete_list_does_not_have_has_no_labels_and_no_violatio
     publisher.labels({"p": "violating"})
     publisher.verdict(verdict({"p": strategy(VIOLATED)}))
     for channel, expected in (("label", "label.removed"), ("violation", "violation.ended")):
-
-        def missing(_: Publication, channel: str = channel) -> Event | None:
-            return of_missing_node(publisher.announced, EPOCH, channel, "node-1", now=40.0)
-
-        (event,) = publisher.publish(missing)
-        assert types([event]) == [expected]
+        assert types(publisher.missing(channel)) == [expected]
     assert len({event.id for event in publisher.published}) == len(publisher.published)
 
 
@@ -354,6 +378,45 @@ def test_each_generation_of_a_policy_is_accepted_or_refused_once() -> None:
     first = Publisher(EPOCH._replace(is_known=False))
     found = first.publish(lambda of: of_policy(of, KEY, uid="u", generation=1, problems=(), created=None))
     assert [each.resync for each in found] == [True]
+
+
+def test_a_refused_policy_ends_with_its_deletion() -> None:
+    publisher, book = Publisher(), AlertBook()
+    refused = Problem(field="f", value="1", reason="r", refused=True)
+
+    def policy(generation: int, *problems: Problem, uid: str = "u") -> list[Event]:
+        return publisher.publish(
+            lambda of: of_policy(of, KEY, uid=uid, generation=generation, problems=problems, created=NEW)
+        )
+
+    def deleted() -> list[Event]:
+        return publisher.publish(lambda of: of_removed_policy(of, KEY))
+
+    def firing() -> int:
+        for event in publisher.published:
+            if (notice := notice_of(event)) is not None:
+                book.record(notice, event.time)
+        publisher.published.clear()
+        return book.firing
+
+    assert deleted() == []
+    policy(3, refused)
+    assert firing() == 1
+    (removed,) = deleted()
+    assert isinstance(removed.data, PolicyRemoved)
+    assert (removed.data.policy_uid, removed.data.generation, removed.time) == ("u", 3, 30.0)
+    assert deleted() == []
+    assert firing() == 0
+    # Created again under its name, also while nobody has seen the deletion.
+    assert types(policy(1, refused, uid="v")) == ["policy.refused"]
+    assert firing() == 1
+    assert types(policy(1, uid="w")) == ["policy.accepted"]
+    assert firing() == 0
+    publisher.revision = 50  # a late deletion, or a list that was read before
+    assert deleted() == []
+    publisher.revision = 300
+    assert types(deleted()) == ["policy.removed"]
+    assert types(policy(1, uid="x")) == ["policy.accepted"]
 
 
 def test_a_source_is_dry_once_and_back_once() -> None:
