@@ -580,3 +580,24 @@ async def test_half_of_a_file_that_is_being_written_is_not_in_force(
     found = [(await loaded.current()).mappings.of("load").query for _ in range(3)]
     assert None not in found
     assert found[-1] == "second"
+
+
+async def test_half_of_the_tokens_of_a_file_that_is_being_written_do_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokens, "CHECK_SECONDS", 0.0)
+    path = tmp_path / "tokens"
+    path.write_text("one\ntwo\n")
+    file = TokenFile(path)
+    path.write_text("three\n")
+    read, left = file._read, ["three\nfour\n"]
+
+    def then_written() -> frozenset[bytes]:
+        found = read()
+        if left:
+            path.write_text(left.pop())
+        return found
+
+    monkeypatch.setattr(file, "_read", then_written)
+    assert await file.current() == {b"one", b"two"}
+    assert await file.current() == {b"three", b"four"}
