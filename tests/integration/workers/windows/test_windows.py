@@ -72,9 +72,7 @@ class Cluster:
     async def has(self, *nodes: str, created: float = -3600.0) -> None:
         """Tells the bus that Kubernetes has exactly these nodes, created so long after the begin."""
         for node in nodes:
-            facts = NodeFacts(
-                uid=f"uid-{node}", labels={}, created=datetime.fromtimestamp(self.start + created, UTC)
-            )
+            facts = NodeFacts(uid=f"uid-{node}", labels={}, created=datetime.fromtimestamp(self.start + created, UTC))
             await put(self.bus, NODES, NODE_FACTS.key(node), encode(facts))
         epoch = await epoch_on(self.bus, NODES)
         synced = Synced(epoch=epoch.created, count=len(nodes), time=datetime.now(UTC), writer="test", cluster=True)
