@@ -615,7 +615,8 @@ async def test_a_second_wipe_while_policies_are_published_again_loses_none(
     directory.write("a.yaml", "a: b: c")
     await directory.stores_problems_of("a.yaml")
     worker, before = directory.worker, directory.worker._records.epoch
-    write_all, epochs = worker._write_all, []
+    write_all = worker._write_all
+    epochs: list[object] = []
 
     async def write_and_be_wiped(*arguments: Any) -> bool:
         written = await write_all(*arguments)

@@ -102,7 +102,7 @@ def test_readers_refuse_no_message_however_many_metrics_policies_use() -> None:
     divided = tables_of(samples, source="s", requested_at=NOW)
     encoded, too_large = encoded_tables(divided.tables, most=1 << 20)
     assert not too_large
-    found = set()
+    found: set[str] = set()
     for each in encoded:
         _, table, refused = decode_table(tables_subject(each.key), each.message, arrived=NOW, sequence=1)
         assert refused.errors == ()
