@@ -10,18 +10,24 @@ from collections.abc import Iterable
 from tas.enforcing.pod import ENDED
 from tas.gpu.amounts import AmountError, parse_amount
 from tas.gpu.assignment import Assignment, Share, SlotAssignment
-from tas.gpu.claim import MAX_RESOURCES, ContainerRequest, DevicePod
+from tas.gpu.claim import ContainerRequest, DevicePod
 from tas.gpu.hold import Held, Hold, HoldError, Phase, add
 from tas.gpu.labels import LabelProblem, Problems
-from tas.gpu.names import CONTAINER_CARDS, CONTAINER_TILES, I915, MONITORING, TILES, TIMESTAMP, XE
+from tas.gpu.names import (
+    CONTAINER_CARDS,
+    CONTAINER_TILES,
+    I915,
+    MAX_RESOURCES,
+    MONITORING,
+    READ_FIRST,
+    TIMESTAMP,
+    XE,
+)
 from tas.gpu.pod_annotations import parse_cards, parse_tiles
 from tas.values.nouns import counted
 
 _NANOSECONDS = re.compile(r"[1-8][0-9]{18}")
 """Times from 2001 to 2255: with as many digits as all later times, since the device plugin compares them as texts."""
-
-_COUNTED = frozenset({I915, XE, TILES, *MONITORING})
-"""The resources that are read first."""
 
 
 def uses_cards(pod: DevicePod) -> bool:
@@ -103,7 +109,7 @@ def _amounts(container: ContainerRequest, problems: Problems) -> dict[str, int]:
     """
     amounts = {}
     texts = container.amounts()
-    read = sorted(texts, key=lambda resource: (resource not in _COUNTED, resource))
+    read = sorted(texts, key=lambda resource: (resource not in READ_FIRST, resource))
     for resource in read[:MAX_RESOURCES]:
         text = texts[resource]
         try:

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from tas.gpu.adoption import adopt, read_assignment, uses_cards
 from tas.gpu.assigning import assign
 from tas.gpu.assignment import Assignment, Share, SlotAssignment
-from tas.gpu.claim import MAX_RESOURCES, Claim, DevicePod, Options, read_claim
+from tas.gpu.claim import Claim, DevicePod, Options, read_claim
 from tas.gpu.hold import EMPTY, CardUse, Held, Hold, Phase, add, remove
 from tas.gpu.inventory import read_inventory
+from tas.gpu.names import MAX_RESOURCES
 from tas.gpu.pod_annotations import annotations
 from tas.gpu.policy_facts import read_policy_facts
 from tests.unit.tas.gpu import generators
