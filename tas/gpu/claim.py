@@ -18,6 +18,7 @@ from tas.gpu.names import (
     ALLOW,
     DENY,
     I915,
+    MAX_RESOURCES,
     MONITORING,
     RESOURCE_PREFIX,
     SAME_GPU,
@@ -31,9 +32,6 @@ from tas.gpu.refusal import Cause, Refusal
 
 MAX_GPU_CONTAINERS = 100
 """The most containers of a pod that request GPU resources."""
-
-MAX_RESOURCES = 32
-"""The most different GPU resources that a pod requests."""
 
 MAX_ANNOTATION = 16 << 10
 """The most characters of an annotation with a wish."""

@@ -21,11 +21,13 @@ from tas.gpu.names import (
     GPU_NUMBERS,
     I915,
     MAX_CARDS,
+    MAX_RESOURCES,
     MAX_TILES,
     MONITORING,
     NUMA_MAP,
     NUMBER,
     PCI_GROUPS,
+    READ_FIRST,
     RESOURCE_PREFIX,
     TILES,
     XE,
@@ -168,14 +170,19 @@ def _groups(value: str) -> tuple[tuple[int, ...], ...]:
 
 
 def _amounts(allocatable: Mapping[str, str], problems: Problems) -> dict[str, int]:
-    """The amounts of the node's GPU resources."""
+    """The amounts of the node's GPU resources, at most `MAX_RESOURCES`: the record has each of them for each card."""
     amounts = {}
-    for resource, text in sorted(allocatable.items()):
-        if resource.startswith(RESOURCE_PREFIX):
-            try:
-                amounts[resource] = parse_amount(text)
-            except AmountError as error:
-                problems.add(f"allocatable {resource}", text, str(error))
+    given = [resource for resource in allocatable if resource.startswith(RESOURCE_PREFIX)]
+    given.sort(key=lambda resource: (resource not in READ_FIRST, resource))
+    for resource in given[:MAX_RESOURCES]:
+        text = allocatable[resource]
+        try:
+            amounts[resource] = parse_amount(text)
+        except AmountError as error:
+            problems.add(f"allocatable {resource}", text, str(error))
+    if len(given) > MAX_RESOURCES:
+        reason = f"at most {MAX_RESOURCES} different ones are read"
+        problems.add("allocatable", counted(len(given), "GPU resource"), reason)
     if amounts.get(I915) and amounts.get(XE):
         reason = f"the node also has {XE}, and no label says which driver a card has: no card is given to any pod"
         problems.add(f"allocatable {I915}", allocatable[I915], reason)

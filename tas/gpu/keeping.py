@@ -28,6 +28,14 @@ Mostly its binder is about to write the same, or the API server is about to show
 """
 
 
+MAX_ADOPTED_BYTES = 512 << 10
+"""The most bytes of what all adopted pods of a node have, as JSON: a record of the bus has about 1 MiB.
+
+Anybody may write the annotations: 240 kB of them, 60 containers with 512 cards each, are 1.4 MB of a hold. 200 pods
+with a card each have less than 80 kB.
+"""
+
+
 class Ending(StrEnum):
     """Why a pod loses what it has of a hold."""
 
@@ -172,7 +180,7 @@ class Adopted(NamedTuple):
     Attributes:
         hold: The hold.
         problems: What cannot be read of a pod, by uid.
-        missing: The pods that the hold cannot have: their amounts would be above all bounds.
+        missing: The pods that the hold cannot have: their amounts would be above all bounds, or there is no room.
     """
 
     hold: Hold
@@ -185,13 +193,36 @@ def to_adopt(pods: Mapping[str, Held], on_node: Iterable[DevicePod]) -> list[Dev
     return [pod for pod in on_node if pod.uid not in pods and uses_cards(pod)]
 
 
-def adopted(hold: Hold, pods: Collection[DevicePod]) -> Adopted:
+def adopted(hold: Hold, pods: Collection[DevicePod], *, most: int = MAX_ADOPTED_BYTES) -> Adopted:
     """The hold with the pods of `to_adopt`.
 
-    They displace nobody: anybody who can create a pod may have written the annotations.
+    They displace nobody: anybody who can create a pod may have written the annotations. All adopted pods of a node have
+    `most` bytes together; the pods with the shortest annotations come first.
     """
-    following, problems = adopt(hold, pods, verified=False)
-    return Adopted(following, problems, [pod for pod in pods if pod.uid not in following.pods])
+    problems: dict[str, tuple[LabelProblem, ...]] = {}
+    missing: list[DevicePod] = []
+    room = most - sum(_bytes_of(uid, held) for uid, held in hold.pods.items() if not held.verified)
+    for pod in sorted(pods, key=lambda each: (_length(each), each.uid)):
+        if _length(pod) > room:  # what the annotations say is longer still, and is not read again and again
+            missing.append(pod)
+            continue
+        following, found = adopt(hold, (pod,), verified=False)
+        problems |= found
+        held = following.pods.get(pod.uid)
+        if held is None or (size := _bytes_of(pod.uid, held)) > room:
+            missing.append(pod)
+        else:
+            hold, room = following, room - size
+    return Adopted(hold, problems, missing)
+
+
+def _length(pod: DevicePod) -> int:
+    """The characters of the annotations that say which cards a pod has."""
+    return sum(len(pod.annotations.get(name, "")) for name in _OUTPUT)
+
+
+def _bytes_of(uid: str, held: Held) -> int:
+    return len(msgspec.json.encode({uid: held}))
 
 
 def drifting(pods: Mapping[str, Held], on_node: Iterable[DevicePod]) -> list[DevicePod]:

@@ -41,6 +41,12 @@ MAX_CARDS = 512
 MAX_TILES = 64
 """The most tiles of a card."""
 
+MAX_RESOURCES = 32
+"""The most different GPU resources that a pod requests, and that are read of a node."""
+
+READ_FIRST = frozenset({I915, XE, TILES, *MONITORING})
+"""The resources that are read in any case."""
+
 Number = Annotated[int, msgspec.Meta(ge=0, le=999_999)]
 """The number of a card or a tile."""
 

@@ -90,10 +90,16 @@ class Jumps:
         return found
 
     def _begin(self, place: _Place, before: Quantity | None, value: Quantity | None, now: float) -> None:
-        if before is None or value is None or len(self._raised) >= MAX_RAISED:
+        if before is None or value is None:
             return
-        if _is_raised(before, value, from_zero=has_small_blanks(place.metric)):
-            self._raised[place] = _Raised(before, value, now)
+        if not _is_raised(before, value, from_zero=has_small_blanks(place.metric)):
+            return
+        if len(self._raised) >= MAX_RAISED:
+            oldest = next(iter(self._raised))
+            if now - self._raised[oldest].at <= LONGEST:
+                return
+            del self._raised[oldest]  # its node or series has ended, or seldom has a value
+        self._raised[place] = _Raised(before, value, now)
 
     def _end(self, place: _Place, value: Quantity | None, now: float) -> None:
         raised = self._raised.get(place)

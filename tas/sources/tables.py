@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from tas.samples.parts import MAX_PARTS, MAX_ROWS, divided
 from tas.samples.table import Column, Reading, Table, TableKey, table_of
-from tas.sources.result import Sample
+from tas.sources.result import MAX_METRICS_PER_SCRAPE, Sample
 from tas.values.quantity import Quantity
 
 
@@ -55,7 +55,10 @@ def tables_of(samples: Iterable[Sample], *, source: str, requested_at: float, pa
 
 
 def _tables(source: str, nodes: dict[str, list[Sample]], requested_at: float) -> list[Table]:
-    """The tables of one part: one for each window and end."""
+    """The tables of one part: one for each window and end, and for each `MAX_METRICS_PER_SCRAPE` metrics of these.
+
+    A reader refuses a message with more than 1,000 metrics as a whole.
+    """
     names = tuple(nodes)
     shapes: dict[tuple[float | None, float | None], dict[str, list[Sample | None]]] = {}
     for row, samples in enumerate(nodes.values()):
@@ -64,10 +67,14 @@ def _tables(source: str, nodes: dict[str, list[Sample]], requested_at: float) ->
             if (column := columns.get(sample.metric)) is None:
                 column = columns[sample.metric] = [None] * len(names)
             column[row] = sample
-    return [
-        table_of(source, names, {metric: _column(column, shape, requested_at) for metric, column in columns.items()})
-        for shape, columns in shapes.items()
-    ]
+    tables = []
+    for shape, columns in shapes.items():
+        metrics = list(columns)
+        for start in range(0, len(metrics), MAX_METRICS_PER_SCRAPE):
+            some = metrics[start : start + MAX_METRICS_PER_SCRAPE]
+            found = {metric: _column(columns[metric], shape, requested_at) for metric in some}
+            tables.append(table_of(source, names, found))
+    return tables
 
 
 def _column(samples: Sequence[Sample | None], shape: tuple[float | None, float | None], requested_at: float) -> Column:

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from bus.buckets import NODES
 from bus.connection import Bus
-from bus.errors import ConflictError, ExpiredError
+from bus.errors import ConflictError, ExpiredError, RefusedError
 from bus.kinds import NODE_INVENTORY
 from bus.records.devices import NodeInventory
 from tas.gpu.inventory import read_inventory
@@ -160,9 +160,12 @@ class Cards:
             elif wanted is not None and stored.record != wanted:
                 writes[name] = Write(record=wanted, revision=stored.revision, read_at=read_at)
         for name, error in (await self._inventories.write(writes)).items():
-            if not isinstance(error, (ConflictError, ExpiredError)):
+            if isinstance(error, (ConflictError, ExpiredError)):
+                self._dirty.add(name)
+            elif isinstance(error, RefusedError):  # as a record that is too large: it holds up no other node
+                self._throttled.warning("cards_of_node_not_written", name, node=name, error=str(error))
+            else:
                 raise error
-            self._dirty.add(name)
 
     # What this part follows
 

@@ -143,7 +143,8 @@ class PolicyDirectory:
         removed = {key for key in planned.remove if key in current}
         if not await self._write_all(kept | desired, removed, stored, read_at):
             return False
-        self._previous.clear()
+        if self._records.epoch is epoch:  # else the bus was wiped again meanwhile, and lacks them again
+            self._previous.clear()
         self._read_once = self._read_once or listing.problem is None
         count = len((current.keys() - removed) | kept.keys() | desired.keys())
         self._metrics.policies.set(count)

@@ -88,7 +88,10 @@ KEPT_SECONDS = 600
 
 
 class Windows:
-    """The worker. A message of a node that Kubernetes does not have counts for nothing."""
+    """The worker. A message of a node that Kubernetes does not have counts for nothing.
+
+    Nor does a value that was measured before the node was created: another machine had the name.
+    """
 
     name = WINDOWS
 
@@ -117,6 +120,7 @@ class Windows:
         self._filling: WindowTable | None = None
         self._new: Names = {}
         self._uids: dict[str, str] = {}
+        self._created: dict[str, float] = {}
         self._revisions: dict[WindowKey, int] = {}
         self._missing: dict[str, str] = {}
         self._warming: Set[str] = frozenset()
@@ -125,7 +129,7 @@ class Windows:
         self._changed = asyncio.Event()
         self._throttled = ThrottledLog(log)
         self._nodes = SyncedWatch(
-            bus, NODE_FACTS.to(self._apply_facts), on_epoch=lambda _: self._uids.clear(), on_complete=self._complete
+            bus, NODE_FACTS.to(self._apply_facts), on_epoch=lambda _: self._clear_facts(), on_complete=self._complete
         )
         self._of_sources = metrics
         self._form = publish
@@ -344,7 +348,7 @@ class Windows:
         done = 0
         for message in messages:
             for node, scrape in self._scrapes(message, table.metrics):
-                if not self._is_unknown(node):
+                if not self._is_unknown(node) and scrape.time >= self._created.get(node, 0.0):
                     done += table.add(node, scrape)
                 done += 1
                 if done >= AT_ONCE:
@@ -481,11 +485,17 @@ class Windows:
         node, facts = entry.key, entry.readable()
         if not entry.present:
             self._uids.pop(node, None)
+            self._created.pop(node, None)
             self._drop_node(node)
         elif facts is not None:
             if self._uids.get(node, facts.uid) != facts.uid:  # another machine of the same name
                 self._drop_node(node)
             self._uids[node] = facts.uid
+            self._created[node] = facts.created_at or 0.0
+
+    def _clear_facts(self) -> None:
+        self._uids.clear()
+        self._created.clear()
 
     def _complete(self, synced: Synced) -> None:
         if synced.cluster:

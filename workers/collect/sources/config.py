@@ -21,6 +21,9 @@ log = structlog.get_logger("collect")
 CHECK_SECONDS = 1.0
 """How often the file is checked, on use."""
 
+SETTLE_SECONDS = 0.1
+"""How long a changed file must stay as it is before it is read: an editor empties a file, and then writes it."""
+
 _Stamp = tuple[int, int, int, int]
 
 
@@ -97,6 +100,9 @@ class ConfigFile:
         stamp = await asyncio.to_thread(_stamp, path)
         if stamp == self._stamp:
             return
+        await asyncio.sleep(SETTLE_SECONDS)
+        if await asyncio.to_thread(_stamp, path) != stamp:
+            return  # it is being written, and is looked at again by the next check
         # Set before reading: a change during the read has another stamp, and is read again.
         self._stamp = stamp
         try:
@@ -105,6 +111,8 @@ class ConfigFile:
             self._readable.set(0)
             log.error("source_config_unreadable", file=str(path), error=str(error))  # noqa: TRY400 - no bug
             return
+        if await asyncio.to_thread(_stamp, path) != stamp:
+            return  # perhaps half of it was read
         self._readable.set(1)
         if config != self._config:
             self._config = config

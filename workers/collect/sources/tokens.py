@@ -18,6 +18,9 @@ log = structlog.get_logger("collect")
 CHECK_SECONDS = 1.0
 """How often the file is read, on use."""
 
+SETTLE_SECONDS = 0.1
+"""So long other tokens must stay in the file until they count: a sender that is refused meanwhile never sends again."""
+
 MAX_BYTES = 64 << 10
 """The largest file."""
 
@@ -48,6 +51,10 @@ class TokenFile:
     async def _check(self) -> None:
         try:
             tokens = await asyncio.to_thread(self._read)
+            if tokens != self._tokens:
+                await asyncio.sleep(SETTLE_SECONDS)
+                if await asyncio.to_thread(self._read) != tokens:
+                    return  # the file is being written, and is read again by the next check
         except ValueError as error:
             problem = str(error)
             self._throttled.error(

@@ -457,6 +457,48 @@ async def test_holds_are_complete_only_when_each_is_right(world: Gpus, tmp_path:
     assert {each["node"] for each in logs if each["event"] == "hold_not_changed"} == {"begun", "without"}
 
 
+async def test_annotations_for_which_no_record_has_room_hold_up_no_other_node(world: Gpus, tmp_path: Path) -> None:
+    """60 containers with 512 cards each: 240 kB of annotations, which are 1.4 MB of a hold."""
+    for name in ("a", "b"):
+        add_node(world, name, "N(0) i1")
+    world.add_pod("stranger", " ".join(f"c{number}{{i1}}" for number in range(60)))
+    cards = ",".join(f"card{number}" for number in range(512))
+    bind(world, "stranger", "a", {CARDS: "|".join([cards] * 60), "gas-ts": "9"})
+    with capture_logs() as logs:
+        async with inventory(world, tmp_path), world.extender(ready=False) as extender:
+            await eventually(partial(is_complete, world))
+            assert not await has_hold(world, "a")  # nobody gets its cards
+            await eventually(lambda: extender.worker.unready() is None)
+            assert await extender.bind(world.add_pod("p", "A{i1}"), "b") == ""
+            world.sandbox.cluster.delete(PODS, NAMESPACE, "stranger")
+            await eventually(partial(has_hold, world, "a"))
+    assert {each["node"] for each in logs if each["event"] == "hold_not_changed"} == {"a"}
+    assert not any(each["event"] == "inventory_lease_lost" for each in logs)
+
+
+async def test_a_node_whose_cards_no_record_has_room_for_holds_up_no_other(world: Gpus, tmp_path: Path) -> None:
+    """Its kubelet says what resources it has: of 510 cards 31 with names of 63 characters are 1.4 MB."""
+    texts = ["Z" + "".join(f".{number}" for number in range(start, start + 15)) for start in range(0, 510, 15)]
+    texts[0] = texts[0].removeprefix("Z.")
+    labels = {f"{notation.GPU}gpu-numbers{number if number > 1 else ''}": each for number, each in enumerate(texts, 1)}
+    amounts = {f"{notation.GPU}{'r' * 60}{number}": "510" for number in range(100, 200)}
+    amounts[f"{notation.GPU}i915"] = "510"
+    body = {"metadata": {"name": "a", "labels": labels}, "status": {"allocatable": amounts}}
+    world.sandbox.cluster.create(NODES, "", body, manager="nfd")
+    add_node(world, "b", "N(0) i1")
+    with capture_logs() as logs:
+        async with inventory(world, tmp_path), world.extender(ready=False) as extender:
+            await eventually(partial(is_complete, world))
+            await eventually(lambda: extender.worker.unready() is None)
+            for name in ("first", "second"):
+                pod = world.add_pod(name, "A{i1}")
+                assert await extender.bind(pod, "b") == ""
+                world.sandbox.cluster.delete(PODS, NAMESPACE, name)
+                await eventually(has(world, "b"))  # type: ignore[arg-type]
+    assert {each["node"] for each in logs if each["event"] == "cards_of_node_not_written"} == {"a"}
+    assert not any(each["event"] == "inventory_lease_lost" for each in logs)
+
+
 async def has_hold(world: Gpus, node: str) -> bool:
     return (await answered(partial(NODE_HOLDS.get, world.bus, node))).readable() is not None
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -604,6 +605,32 @@ async def test_after_a_wipe_everything_is_published_again(directory: Directory, 
         assert synced is not None
         assert synced.epoch == (await epoch_on(directory.bus, bucket)).created
     await directory.stores_problems_of("b.yaml")
+
+
+async def test_a_second_wipe_while_policies_are_published_again_loses_none(
+    directory: Directory, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory.write("a.yaml", text(manifest("one")))
+    await directory.holds("one")
+    directory.write("a.yaml", "a: b: c")
+    await directory.stores_problems_of("a.yaml")
+    worker, before = directory.worker, directory.worker._records.epoch
+    write_all = worker._write_all
+    epochs: list[object] = []
+
+    async def write_and_be_wiped(*arguments: Any) -> bool:
+        written = await write_all(*arguments)
+        epoch = worker._records.epoch
+        if written and epoch is not before and not epochs:
+            epochs.append(epoch)
+            await server.restart(wiped=True)
+            await eventually(lambda: worker._records.epoch is not epoch)
+        return written
+
+    monkeypatch.setattr(worker, "_write_all", write_and_be_wiped)
+    await server.restart(wiped=True)
+    await eventually(lambda: bool(epochs) and worker._records.epoch is not epochs[0] and worker.unready() is None)
+    await directory.holds("one")
 
 
 async def test_changes_during_an_outage_of_the_bus_are_stored_after_it(directory: Directory, server: Server) -> None:

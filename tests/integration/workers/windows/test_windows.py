@@ -70,10 +70,10 @@ class Cluster:
             self.bus, node, Scrape(source="program", measured=at, arrived=at, sequence=0, metrics=values)
         )
 
-    async def has(self, *nodes: str) -> None:
-        """Tells the bus that Kubernetes has exactly these nodes."""
+    async def has(self, *nodes: str, created: float = -3600.0) -> None:
+        """Tells the bus that Kubernetes has exactly these nodes, created so long after the begin."""
         for node in nodes:
-            facts = NodeFacts(uid=f"uid-{node}", labels={}, created=datetime.now(UTC))
+            facts = NodeFacts(uid=f"uid-{node}", labels={}, created=datetime.fromtimestamp(self.start + created, UTC))
             await put(self.bus, NODES, NODE_FACTS.key(node), encode(facts))
         epoch = await epoch_on(self.bus, NODES)
         synced = Synced(epoch=epoch.created, count=len(nodes), time=datetime.now(UTC), writer="test", cluster=True)
@@ -143,6 +143,20 @@ async def test_samples_become_statistics_also_those_from_before_they_were_wanted
             return found is not None and found.missing == "no value of memory yet"
 
         await polled(says_what_is_missing)
+
+
+async def test_values_of_an_earlier_machine_of_the_name_are_in_no_statistic(bus: Bus, cluster: Cluster) -> None:
+    """The values of before are still stored when a replica begins, and when a statistic is new."""
+    world = World(bus)
+    await cluster.has("a", created=60)
+    await world.use("cpu:max:2m")
+    await world.listed()
+    for after, value in ((0, 100), (59, 100), (60, 1), (120, 3)):
+        await cluster.measure("a", after, value)
+    async with running(worker(bus)):
+        await world.has("a", SOURCE, {"cpu:max:2m": 3})
+        await world.use("cpu:p99:1m", policy="later")
+        await world.has("a", SOURCE, {"cpu:p99:1m": 2.98})
 
 
 class Readers:

@@ -11,6 +11,7 @@ from tas.gpu.assignment import Assignment, Share, SlotAssignment
 from tas.gpu.claim import Claim, DevicePod, Options, read_claim
 from tas.gpu.hold import EMPTY, CardUse, Held, Hold, Phase, add, remove
 from tas.gpu.inventory import read_inventory
+from tas.gpu.names import MAX_RESOURCES
 from tas.gpu.pod_annotations import annotations
 from tas.gpu.policy_facts import read_policy_facts
 from tests.unit.tas.gpu import generators
@@ -88,6 +89,18 @@ class TestReading:
             node_amounts={f"{GPU}i915_monitoring": 1},
         )
         assert problems == ()
+
+    def test_of_very_many_resources_some_are_read_and_never_those_that_nobody_has_instead_of_cards(self) -> None:
+        found = bound("A{i1}", "card0,card1")
+        (container,) = found.containers
+        invented = {f"{GPU}a{number}": "2" for number in range(2 * MAX_RESOURCES)}
+        container = msgspec.structs.replace(container, requests={**invented, **container.requests})
+        assignment, problems = read_assignment(msgspec.structs.replace(found, containers=(container,)))
+        first, second = assignment.shares()
+        assert len(first.amounts) == MAX_RESOURCES
+        assert first.amounts is second.amounts  # else each of many cards had a copy
+        assert first.amounts[I915] == 1
+        assert [f"{2 * MAX_RESOURCES + 1} GPU resources" in str(each) for each in problems] == [True]
 
     def test_a_tile_of_a_card_that_the_container_does_not_have_counts(self) -> None:
         found, _ = read_assignment(bound("A{i1}", "card0", "card7:gt1"))

@@ -202,6 +202,26 @@ def test_a_pod_that_the_hold_cannot_have_is_missing() -> None:
     assert found.problems.keys() == {"b"}
 
 
+def test_adopted_pods_have_room_for_so_many_bytes_and_the_shortest_annotations_come_first() -> None:
+    long = ",".join(f"card{number}" for number in range(400))
+    pods = [bound("A{i1}", long, uid="a"), bound("A{i1}", "card0", uid="b"), bound("A{i1}", "card1", uid="c")]
+    found = adopted(EMPTY, pods, most=1000)
+    assert found.hold.pods.keys() == {"b", "c"}
+    assert found.missing == pods[:1]
+    again = adopted(found.hold, [bound("A{i1}", ",".join(f"card{number}" for number in range(30)), uid="d")], most=1000)
+    assert again.hold == found.hold
+    assert [each.uid for each in again.missing] == ["d"]
+    assert adopted(EMPTY, pods).missing == []
+
+
+def test_what_binders_have_assigned_takes_no_room_of_adopted_pods() -> None:
+    hold, _ = hold_with(Phase.BOUND)
+    one = bound("A{i1}", "card1", uid="v")
+    (size,) = (len(msgspec.json.encode({"v": held})) for held in adopted(EMPTY, [one]).hold.pods.values())
+    assert adopted(hold, [one], most=size).missing == []
+    assert adopted(hold, [one], most=size - 1).missing == [one]
+
+
 def test_a_pod_on_the_node_without_known_cards_drifts() -> None:
     hold, _ = hold_with(Phase.BOUND)
     stray = msgspec.structs.replace(pod("A{i1}", uid="stray"), node=NODE, phase="Running")

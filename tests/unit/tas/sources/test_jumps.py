@@ -124,3 +124,15 @@ def test_what_is_kept_is_bounded() -> None:
     for number in range(2):
         jumps.add_tables((steps[number],), (steps[number + 1],), float(number))
     assert jumps.taken()[SuspectReason.JUMP].count == MAX_RAISED
+
+
+def test_nodes_that_end_with_a_raised_value_take_no_place_for_ever() -> None:
+    jumps, low, high = Jumps(), quantity("35"), quantity("644245923")
+    assert low is not None
+    assert high is not None
+    for number in range(MAX_RAISED):
+        jumps.add_value(f"n{number}", "m", low, high, 0.0)
+    for node, at in (("soon", LONGEST), ("later", LONGEST + 1)):
+        jumps.add_value(node, "m", low, high, at)
+        jumps.add_value(node, "m", high, low, at + 1)
+    assert jumps.taken()[SuspectReason.JUMP].example.startswith("m of later: ")

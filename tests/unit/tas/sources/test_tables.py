@@ -7,6 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bus.records.tables import MAX_TABLE_METRICS, decode_table
+from bus.subjects import tables_subject
+from bus.tables import encoded_tables
 from tas.samples.parts import MAX_PARTS, MAX_ROWS
 from tas.sources.result import Sample
 from tas.sources.tables import Divided, tables_of
@@ -91,3 +94,19 @@ def test_nodes_for_which_the_parts_have_no_room_are_left() -> None:
     assert divided.parts == MAX_PARTS
     assert len(divided.left) + sum(len(table.nodes) for _, table in divided.tables) == 80_000
     assert len(divided.left) >= 80_000 - MAX_PARTS * MAX_ROWS
+
+
+def test_readers_refuse_no_message_however_many_metrics_policies_use() -> None:
+    metrics = [f"m{number}" for number in range(2 * MAX_TABLE_METRICS + 1)]
+    samples = [Sample(node=node, metric=metric, value=Quantity(1)) for node in "ab" for metric in metrics]
+    divided = tables_of(samples, source="s", requested_at=NOW)
+    encoded, too_large = encoded_tables(divided.tables, most=1 << 20)
+    assert not too_large
+    found: set[str] = set()
+    for each in encoded:
+        _, table, refused = decode_table(tables_subject(each.key), each.message, arrived=NOW, sequence=1)
+        assert refused.errors == ()
+        assert table is not None
+        assert table.nodes == ("a", "b")
+        found |= table.columns.keys()
+    assert found == set(metrics)
