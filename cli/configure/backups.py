@@ -1,6 +1,7 @@
 """Backups of the files that a run changes, from which `tas configure revert` restores them."""
 
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -129,7 +130,9 @@ def _by_age(folder: Path) -> list[Path]:
 
 
 def _backups(folder: Path) -> list[Path]:
-    return [path for path in folder.glob("backup_*") if (path / INDEX).exists()]
+    """Those of this user: in a folder such as /tmp, those of others would say which files are written, and how."""
+    own = [path for path in folder.glob("backup_*") if path.lstat().st_uid == os.geteuid()]
+    return [path for path in own if (path / INDEX).exists()]
 
 
 def steps_of_backup(backup: Path) -> list[Step]:

@@ -841,6 +841,16 @@ def test_revert_does_not_overwrite_what_an_upgrade_has_written(node: Node) -> No
     assert node.manifest.read_text() == KUBEADM
 
 
+def test_a_backup_of_another_user_is_none(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder such as /tmp everybody could make the newest backup, and so choose what root writes."""
+    node.configure()
+    before = node.state()
+    own = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: own + 1)
+    assert (code(node.revert()), message(node.revert())) == (1, f"{node.folder / 'backups'}: has no backup")
+    assert node.state() == before
+
+
 def test_revert_takes_the_newest_backup_or_the_named_one(node: Node) -> None:
     node.configure()
     node.configure("--weight", "20")
