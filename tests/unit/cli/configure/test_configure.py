@@ -742,6 +742,19 @@ def test_the_owner_of_a_file_stays(node: Node) -> None:
         assert (node.manifest.stat().st_uid, node.manifest.stat().st_gid) == (1234, 1235)
 
 
+def test_a_key_that_everybody_can_read_is_named(node: Node) -> None:
+    """Another tool has left the file, with its mode: the new key in it would be no secret."""
+    node.certs.mkdir()
+    key = node.certs / "client.key"
+    key.write_text("of another tool")
+    key.chmod(0o644)
+    note = f"note: {key}: every user of this machine can read it (mode 644, which stays): chmod 600 {key}\n"
+    for run in (node.configure, node.configure, node.verify):
+        assert note in run().stderr
+    key.chmod(0o600)
+    assert str(key) not in node.configure().stderr
+
+
 def test_a_file_of_an_owner_that_cannot_be_kept_changes_nothing(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """As for somebody who is not root; certificates and configuration are written before the manifest."""
 
