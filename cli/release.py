@@ -6,7 +6,6 @@ from socket import gethostname
 
 import click
 
-from bus.buckets import NODES
 from bus.connection import Bus
 from bus.kinds import NODE_RELEASES
 from bus.records.nodes import NodeRelease
@@ -14,7 +13,7 @@ from bus.trying import STALE, Tries
 from cli.options import settings_command
 from cli.output import echo
 from cli.pause import user_name
-from cli.queries.query import ask
+from cli.queries.query import ask, time_of_bus
 from tas.errors import shortened
 from tas.values.names import is_subdomain
 from workers.following.node_samples import NodeSamplesReads
@@ -45,7 +44,7 @@ async def release_node(bus: Bus, node: str) -> int:
     if known.is_complete and not (known.readable or known.facts.present):
         echo(f"node {node}: the bus has neither samples nor labels of this node (tas get nodes)", err=True)
         return 1
-    now = (await bus.epoch(NODES)).now
+    now = await time_of_bus(bus)
     read_at = time.monotonic()
     entry = await NODE_RELEASES.get(bus, node)
     record = NodeRelease(time=datetime.fromtimestamp(now, UTC), by=f"{user_name()}@{gethostname()}")
