@@ -209,6 +209,7 @@ class Supervisor:
         self._stop_seconds = stop_seconds
         self._tasks: dict[asyncio.Task[None], Worker] = {}
         self._stopping = False
+        self._was_ready = False
         ready = Gauge(
             "tas_worker_ready", "1 while the worker can do its work, else 0.", ["worker"], registry=self._registry
         )
@@ -286,6 +287,7 @@ class Supervisor:
     def _health_routes(self) -> Iterator[web.RouteDef]:
         yield web.get("/healthz", self._healthz)
         yield web.get("/readyz", self._readyz)
+        yield web.get("/serving", self._serving)
         yield web.get("/metrics", self._metrics)
         yield version_route()
         for worker in self._workers:
@@ -305,6 +307,19 @@ class Supervisor:
             "behind": self.behind(),
         }
         return json_response(body, status=200 if body["ready"] else 503)
+
+    async def _serving(self, _request: web.Request) -> web.Response:
+        """For the probe that takes a pod out of its Service.
+
+        Once every worker has been ready, those count that answer kube-scheduler, if there are some: an extender with a
+        complete view would leave the Service because another worker of the process does not reach the API server.
+        """
+        reasons = self.unready()
+        is_ready = not any(reasons.values())
+        self._was_ready = self._was_ready or is_ready
+        answering = [reasons[each.name] for each in self._workers if isinstance(each, WithAnswers)]
+        serves = is_ready or (self._was_ready and bool(answering) and not any(answering))
+        return json_response({"serving": serves}, status=200 if serves else 503)
 
     def behind(self) -> dict[str, dict[str, float]]:
         """For each worker by name that is behind, by how many seconds what is."""
