@@ -287,7 +287,7 @@ class Supervisor:
     def _health_routes(self) -> Iterator[web.RouteDef]:
         yield web.get("/healthz", self._healthz)
         yield web.get("/readyz", self._readyz)
-        yield web.get("/serving", self._serving)
+        yield web.get("/readyz/serving", self._serving)
         yield web.get("/metrics", self._metrics)
         yield version_route()
         for worker in self._workers:
@@ -311,14 +311,14 @@ class Supervisor:
     async def _serving(self, _request: web.Request) -> web.Response:
         """For the probe that takes a pod out of its Service.
 
-        Once every worker has been ready, those count that answer kube-scheduler, if there are some: an extender with a
-        complete view would leave the Service because another worker of the process does not reach the API server.
+        Once all workers have been ready at one time, those count that answer kube-scheduler, if there are some: an
+        extender with a complete view would leave the Service because another worker of the process does not reach the
+        API server.
         """
         reasons = self.unready()
-        is_ready = not any(reasons.values())
-        self._was_ready = self._was_ready or is_ready
         answering = [reasons[each.name] for each in self._workers if isinstance(each, WithAnswers)]
-        serves = is_ready or (self._was_ready and bool(answering) and not any(answering))
+        counting = answering if answering and self._was_ready else reasons.values()
+        serves = not any(counting)
         return json_response({"serving": serves}, status=200 if serves else 503)
 
     def behind(self) -> dict[str, dict[str, float]]:
@@ -374,7 +374,9 @@ class Supervisor:
         """For each worker by name, why it is not ready, or None."""
         if self._stopping:
             return {worker.name: "stopping" for worker in self._workers}
-        return {worker.name: worker.unready() for worker in self._workers}
+        reasons = {worker.name: worker.unready() for worker in self._workers}
+        self._was_ready = self._was_ready or not any(reasons.values())
+        return reasons
 
     async def _metrics(self, request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))

@@ -62,7 +62,7 @@ async def test_an_extender_stays_in_its_service_while_the_api_server_refuses_wha
         kubeconfig = str(sandbox.kubeconfig(tmp_path / "kubeconfig"))
         async with tas.running("run", "all", "--bus", server.url, "--kubeconfig", kubeconfig, *FREE) as running:
             await running.ready()
-            assert (await running.health("/serving"))[0] == 200
+            assert (await running.health("/readyz/serving"))[0] == 200
             sandbox.faults.answer(503, times=1_000_000, which=lambda call: call.verb in ("list", "watch"))
             sandbox.cut_watches()
 
@@ -71,7 +71,7 @@ async def test_an_extender_stays_in_its_service_while_the_api_server_refuses_wha
 
             await eventually(is_unready)
             assert await passing(running, "default") == ["node-1", "node-2"]
-            assert (await running.health("/serving"))[0] == 200
+            assert (await running.health("/readyz/serving"))[0] == 200
 
 
 async def test_a_value_is_traced_to_its_label(tas: Tas, admin: Admin, kubeconfig: Path, namespace: str) -> None:
