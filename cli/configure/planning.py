@@ -233,11 +233,13 @@ def _steps(
 
 
 def _readable_keys(steps: Sequence[Step]) -> Iterator[str]:
-    """The keys that are there already, and that everybody on this machine can read: a file keeps its mode."""
+    """The keys that are there already with a mode that lets everybody read them: a file keeps its mode.
+
+    Whether the modes of its folders do is not looked at: a new key has 600 in each folder.
+    """
     for step in steps:
         if step.path.suffix == ".key" and step.before is not None and step.before.mode & stat.S_IROTH:
-            mode = f"mode {step.before.mode:o}, which stays"
-            yield f"{step.path}: every user of this machine can read it ({mode}): chmod 600 {step.path}"
+            yield f"{step.path}: keeps its mode {step.before.mode:o}, for every user to read: chmod 600 {step.path}"
 
 
 def _copies(manifest: Path) -> list[Path]:

@@ -748,7 +748,7 @@ def test_a_key_that_everybody_can_read_is_named(node: Node) -> None:
     key = node.certs / "client.key"
     key.write_text("of another tool")
     key.chmod(0o644)
-    note = f"note: {key}: every user of this machine can read it (mode 644, which stays): chmod 600 {key}\n"
+    note = f"note: {key}: keeps its mode 644, for every user to read: chmod 600 {key}\n"
     for run in (node.configure, node.configure, node.verify):
         assert note in run().stderr
     key.chmod(0o600)
