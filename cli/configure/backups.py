@@ -97,7 +97,7 @@ def newest_backup(folder: Path) -> Path:
     """The backup that was made last. Raises FilesError if there is none."""
     found = _by_age(folder)
     if not found:
-        raise FilesError(f"{folder}: has no backup")
+        raise FilesError(f"{folder}: has no backup of this user; --backup DIR takes any")
     return found[-1]
 
 
@@ -131,8 +131,13 @@ def _by_age(folder: Path) -> list[Path]:
 
 def _backups(folder: Path) -> list[Path]:
     """Those of this user: in a folder such as /tmp, those of others would say which files are written, and how."""
-    own = [path for path in folder.glob("backup_*") if path.lstat().st_uid == os.geteuid()]
-    return [path for path in own if (path / INDEX).exists()]
+    return [path for path in folder.glob("backup_*") if _is_own(path) and (path / INDEX).exists()]
+
+
+def _is_own(path: Path) -> bool:
+    with suppress(FileNotFoundError):  # another user may delete what is its own meanwhile
+        return path.lstat().st_uid == os.geteuid()
+    return False
 
 
 def steps_of_backup(backup: Path) -> list[Step]:

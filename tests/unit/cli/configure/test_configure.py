@@ -860,7 +860,8 @@ def test_a_backup_of_another_user_is_none(node: Node, monkeypatch: pytest.Monkey
     before = node.state()
     own = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: own + 1)
-    assert (code(node.revert()), message(node.revert())) == (1, f"{node.folder / 'backups'}: has no backup")
+    text = f"{node.folder / 'backups'}: has no backup of this user; --backup DIR takes any"
+    assert (code(node.revert()), message(node.revert())) == (1, text)
     assert node.state() == before
 
 
