@@ -317,7 +317,7 @@ class Supervisor:
         """
         reasons = self.unready()
         answering = [reasons[each.name] for each in self._workers if isinstance(each, WithAnswers)]
-        counting = answering if answering and self._was_ready else reasons.values()
+        counting: Iterable[str | None] = answering if answering and self._was_ready else reasons.values()
         serves = not any(counting)
         return json_response({"serving": serves}, status=200 if serves else 503)
 
