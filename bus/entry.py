@@ -31,6 +31,11 @@ class Epoch:
         age = (now - created).total_seconds()
         return cls(created=info["created"], last_sequence=info["state"]["last_seq"], age=age)
 
+    @property
+    def now(self) -> float:
+        """When the server answered, by its own clock, seconds since 1970."""
+        return datetime.fromisoformat(self.created).timestamp() + self.age
+
 
 @dataclass(frozen=True, slots=True)
 class RawEntry:

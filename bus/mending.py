@@ -8,6 +8,7 @@ import msgspec
 
 from bus.buckets import (
     ALL,
+    EVENTS,
     INACTIVE_SECONDS,
     LEASES,
     NANOSECONDS,
@@ -54,15 +55,23 @@ class Consumer(NamedTuple):
         """Its name, for a person."""
         return f"{self.name} ({self.holder})" if self.holder else self.name
 
-    def is_left(self, users: Collection[str], gone: Collection[str]) -> bool:
+    @property
+    def is_position(self) -> bool:
+        """Whether a sink or a subscription may continue here when it runs again."""
+        return self.stream == EVENTS.stream and self.lasts
+
+    def is_left(self, users: Collection[str], gone: Collection[str], *, with_positions: bool = True) -> bool:
         """Whether it is to be removed. `users` are those who may have consumers of their name, `gone` the revoked ones.
 
-        One that lasts, is of no user, and that nobody waits for: anybody could make it before names were limited.
+        One that lasts, is of no user, and that nobody waits for: anybody could make it before names were limited. Of
+        these, positions only `with_positions`.
         """
         if (self.stream, self.name) in OURS:
             return False
         user = user_of(self.name)
-        return user in gone or (user not in users and self.lasts and not self.used)
+        if user in gone:
+            return True
+        return user not in users and self.lasts and not self.used and (with_positions or not self.is_position)
 
 
 class _Config(msgspec.Struct):

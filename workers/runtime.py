@@ -209,6 +209,7 @@ class Supervisor:
         self._stop_seconds = stop_seconds
         self._tasks: dict[asyncio.Task[None], Worker] = {}
         self._stopping = False
+        self._was_ready = False
         ready = Gauge(
             "tas_worker_ready", "1 while the worker can do its work, else 0.", ["worker"], registry=self._registry
         )
@@ -286,6 +287,7 @@ class Supervisor:
     def _health_routes(self) -> Iterator[web.RouteDef]:
         yield web.get("/healthz", self._healthz)
         yield web.get("/readyz", self._readyz)
+        yield web.get("/readyz/serving", self._serving)
         yield web.get("/metrics", self._metrics)
         yield version_route()
         for worker in self._workers:
@@ -305,6 +307,19 @@ class Supervisor:
             "behind": self.behind(),
         }
         return json_response(body, status=200 if body["ready"] else 503)
+
+    async def _serving(self, _request: web.Request) -> web.Response:
+        """For the probe that takes a pod out of its Service.
+
+        Once all workers have been ready at one time, those count that answer kube-scheduler, if there are some: an
+        extender with a complete view would leave the Service because another worker of the process does not reach the
+        API server.
+        """
+        reasons = self.unready()
+        answering = [reasons[each.name] for each in self._workers if isinstance(each, WithAnswers)]
+        counting: Iterable[str | None] = answering if answering and self._was_ready else reasons.values()
+        serves = not any(counting)
+        return json_response({"serving": serves}, status=200 if serves else 503)
 
     def behind(self) -> dict[str, dict[str, float]]:
         """For each worker by name that is behind, by how many seconds what is."""
@@ -359,7 +374,9 @@ class Supervisor:
         """For each worker by name, why it is not ready, or None."""
         if self._stopping:
             return {worker.name: "stopping" for worker in self._workers}
-        return {worker.name: worker.unready() for worker in self._workers}
+        reasons = {worker.name: worker.unready() for worker in self._workers}
+        self._was_ready = self._was_ready or not any(reasons.values())
+        return reasons
 
     async def _metrics(self, request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))

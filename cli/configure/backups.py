@@ -1,6 +1,7 @@
 """Backups of the files that a run changes, from which `tas configure revert` restores them."""
 
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -96,7 +97,7 @@ def newest_backup(folder: Path) -> Path:
     """The backup that was made last. Raises FilesError if there is none."""
     found = _by_age(folder)
     if not found:
-        raise FilesError(f"{folder}: has no backup")
+        raise FilesError(f"{folder}: has no backup of this user; --backup DIR takes any")
     return found[-1]
 
 
@@ -129,7 +130,14 @@ def _by_age(folder: Path) -> list[Path]:
 
 
 def _backups(folder: Path) -> list[Path]:
-    return [path for path in folder.glob("backup_*") if (path / INDEX).exists()]
+    """Those of this user: in a folder such as /tmp, those of others would say which files are written, and how."""
+    return [path for path in folder.glob("backup_*") if _is_own(path) and (path / INDEX).exists()]
+
+
+def _is_own(path: Path) -> bool:
+    with suppress(FileNotFoundError):  # another user may delete what is its own meanwhile
+        return path.lstat().st_uid == os.geteuid()
+    return False
 
 
 def steps_of_backup(backup: Path) -> list[Step]:

@@ -1,5 +1,6 @@
 """From the flags of `tas configure` and the files of this node to a plan."""
 
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -182,6 +183,7 @@ def planned(
         _check_writable(steps)
     copies = _copies(pod)
     notices += [f"{each}: has a scheduler, too: the kubelet runs each file of this folder" for each in copies]
+    notices += _readable_keys(steps)
     return Planned(
         plan=result,
         steps=steps,
@@ -228,6 +230,16 @@ def _steps(
     interim = None if result.interim is None else result.interim.encode()
     steps.append(Step(path=manifest, before=before, content=result.manifest.encode(), interim=interim))
     return steps
+
+
+def _readable_keys(steps: Sequence[Step]) -> Iterator[str]:
+    """The keys that are there already with a mode that lets everybody read them: a file keeps its mode.
+
+    Whether the modes of its folders do is not looked at: a new key has 600 in each folder.
+    """
+    for step in steps:
+        if step.path.suffix == ".key" and step.before is not None and step.before.mode & stat.S_IROTH:
+            yield f"{step.path}: keeps its mode {step.before.mode:o}, for every user to read: chmod 600 {step.path}"
 
 
 def _copies(manifest: Path) -> list[Path]:

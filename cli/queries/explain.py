@@ -1,6 +1,5 @@
 """`tas explain`: prints why a node, a policy or a pod has its result."""
 
-import time
 from collections.abc import Mapping, Sequence
 
 import click
@@ -17,7 +16,7 @@ from cli.queries.allocation_tables import print_allocation
 from cli.queries.card_tables import print_cards
 from cli.queries.cards import devices_of_node
 from cli.queries.explain_tables import print_node, print_policy
-from cli.queries.query import ask, readable, stored_nodes, stored_sources
+from cli.queries.query import ask, readable, stored_nodes, stored_sources, time_of_bus
 from tas.enforcing.breaker import names_on
 from tas.errors import shortened
 from tas.explain.allocation import explain_allocation
@@ -83,7 +82,7 @@ def pair(name: str) -> tuple[str, str]:
 
 
 async def _explain_node(bus: Bus, name: str, default_stale_after: float, *, as_json: bool) -> int:
-    now = time.time()
+    now = await time_of_bus(bus)
     view = await _without_nodes(bus, default_stale_after, now)
     read = await NodeSamplesReads(bus).read(name)
     facts = read.facts.readable()
@@ -144,7 +143,7 @@ def _print_reasons(reasons: Mapping[str, Sequence[str]]) -> None:
 
 
 async def _explain_policy(bus: Bus, key: PolicyKey, default_stale_after: float, *, as_json: bool) -> int:
-    now = time.time()
+    now = await time_of_bus(bus)
     explanation = explain_policy(await view_of(bus, default_stale_after, now), key, now)
     if not explanation.known:
         raise click.ClickException(f"policy {key}: does not exist (tas get policies lists all policies)")

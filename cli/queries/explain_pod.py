@@ -18,7 +18,7 @@ from cli.queries.card_tables import print_pod_cards
 from cli.queries.cards import devices_of_nodes
 from cli.queries.explain import pair, view_of
 from cli.queries.explain_tables import print_answers, print_pod
-from cli.queries.query import ask
+from cli.queries.query import ask, time_of_bus
 from tas.enforcing.pod import PodKey
 from tas.errors import shortened
 from tas.explain.pods import PodExplanation, explain_pod
@@ -99,7 +99,7 @@ async def _explain_pod(
     as_json: bool,
 ) -> int:
     answered = await _answered(key, settings.extender_health.near)
-    now = time.time()
+    now = await time_of_bus(bus)
     devices = await devices_of_nodes(bus)
     cards = (
         explain_held(key, devices)

@@ -1,7 +1,6 @@
 """`tas policy impact`: what a policy would do now, before it is applied."""
 
 import sys
-import time
 from collections.abc import Mapping
 
 import click
@@ -15,7 +14,7 @@ from cli.output import echo
 from cli.policy import content
 from cli.policy_lint import Severity, lint
 from cli.queries.explain import view_of
-from cli.queries.query import ask, readable, stored_breakers
+from cli.queries.query import ask, readable, stored_breakers, time_of_bus
 from tas.errors import InvalidInputError
 from tas.explain.impact import Impact, ImpactFacts, PodOfPolicy, impacts_of
 from tas.policy.manifest import is_another_kind, parse_manifest
@@ -88,7 +87,7 @@ def _policies_in(file: str) -> Mapping[PolicyKey, Policy]:
 
 
 async def _impact(bus: Bus, settings: Settings, policies: Mapping[PolicyKey, Policy], output: str) -> int:
-    now = time.time()
+    now = await time_of_bus(bus)
     known = ImpactFacts(
         view=await view_of(bus, settings.stale_after, now),
         policies=[(record.policy, record.created) for record in (await readable(bus, POLICY_RECORDS)).values()],

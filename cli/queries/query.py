@@ -235,6 +235,14 @@ class _LeftOut:
             echo_line(line, err=True)
 
 
+async def time_of_bus(bus: Bus) -> float:
+    """The time by the clock of the bus, by which ages count: that of this machine may be wrong.
+
+    Raises UnavailableError.
+    """
+    return (await bus.epoch(NODES)).now
+
+
 async def readable(bus: Bus, kind: RecordKind[K, V]) -> dict[K, V]:
     """All readable records of a kind; unreadable entries are printed and left out. Raises UnavailableError."""
     return _records(await kind.entries(bus))

@@ -1,7 +1,6 @@
 """`tas trace`: follows one value through all stages, and prints where it stopped."""
 
 import asyncio
-import time
 from collections.abc import Iterable
 
 import click
@@ -23,7 +22,7 @@ from bus.tables import last_tables, received_row
 from cli.as_json import JSON_OPTION, print_json
 from cli.options import settings_command
 from cli.output import echo, echo_line
-from cli.queries.query import age_text, ask, readable, stored_sources
+from cli.queries.query import age_text, ask, readable, stored_sources, time_of_bus
 from cli.queries.tables import cell_of, new_table, print_table
 from tas.errors import InvalidInputError, shortened
 from tas.explain.trace import PolicyVersion, StageResult, Trace, TraceEvidence
@@ -86,7 +85,7 @@ async def _evidence(bus: Bus, node: str, default_stale_after: float, shown: set[
     """What the bus has, and when the samples were read. `shown` has what was printed of messages that are refused."""
     # In the direction of the flow: a value that moves on meanwhile is found at a later stage and never seems lost.
     sources = await stored_sources(bus)
-    now = time.time()
+    now = await time_of_bus(bus)
     published = await _published(bus, node, shown)
     tables = await _tables(bus, node, shown)
     known = (await NodeSamplesReads(bus).read(node)).readable

@@ -136,12 +136,15 @@ async def _mend(bus: Bus, *, folder: OperatorFolder | None, room: Sequence[tuple
     return refused
 
 
-async def remove_left(bus: Bus, folder: OperatorFolder, *, dry_run: bool = False) -> int:
-    """Removes what is left of revoked users and of nobody, and prints which. Returns 0. Raises BusError."""
+async def remove_left(bus: Bus, folder: OperatorFolder, *, dry_run: bool = False, with_positions: bool = True) -> int:
+    """Removes what is left of revoked users and of nobody, and prints which. Returns 0. Raises BusError.
+
+    Without `with_positions` those of nobody that may be positions of sinks and subscriptions stay.
+    """
     gone = {name for name, keys in folder.issued.items() if set(keys) <= folder.revoked.keys()}
     users = {*folder.issued, *(each.claims.name for each in folder.users())} - gone
     found = await consumers_of(bus)
-    left = [each for each in found if each.is_left(users, gone)]
+    left = [each for each in found if each.is_left(users, gone, with_positions=with_positions)]
     if not dry_run:
         await remove(bus, left)
     would = "would be " if dry_run else ""

@@ -1,6 +1,7 @@
 """`tas bus revoke`: credentials that do not count any more, and no consumer of their user."""
 
 import time
+from functools import partial
 from pathlib import Path
 
 import click
@@ -32,8 +33,9 @@ def revoke(settings: Settings, *, directory: Path, name: str) -> int:
     """Revoke all credentials that a user has had so far.
 
     Also those that were replaced. This takes effect when every nats-server has read the new auth.conf: nats-server
-    --signal reload. Removes the consumers of the user, if the bus answers; for those that the user makes until the
-    reload: tas bus mend DIR. Then create new credentials: tas bus user DIR ROLE NAME.
+    --signal reload. Removes the consumers of the user, if the bus answers, and of those that nobody uses all but the
+    positions of sinks and subscriptions; for those that the user makes until the reload: tas bus mend DIR. Then create
+    new credentials: tas bus user DIR ROLE NAME.
     """
     configure_logging(LogFormat.CONSOLE, LogLevel.ERROR)
     try:
@@ -62,4 +64,6 @@ def _revoke(folder: OperatorFolder, name: str) -> None:
 
 async def _remove(settings: Settings, folder: OperatorFolder) -> int:
     address = bus_url(settings)
-    return await as_mender(address, bus_access(settings, address), folder, lambda bus: remove_left(bus, folder))
+    # A sink that does not run now would lose its events: only `tas bus mend`, which can say so before, removes these.
+    question = partial(remove_left, folder=folder, with_positions=False)
+    return await as_mender(address, bus_access(settings, address), folder, question)

@@ -88,6 +88,16 @@ def test_an_expression_uses_metrics_and_labels_that_exist(expression: str) -> No
         assert grouped - SERVER_LABELS <= set().union(*(LABELS[metric] for metric in known))
 
 
+def test_a_label_of_a_metric_is_not_replaced_by_one_of_its_pod() -> None:
+    """The operator of Prometheus gives each target of a PodMonitor these labels: they would displace ours."""
+    labels = set[str]().union(*LABELS.values())
+    assert labels & {"namespace", "pod", "container", "endpoint", "job", "instance"} == {"namespace"}
+    template = (DEPLOY / "chart" / "templates" / "prometheus.yaml").read_text()
+    (monitor,) = [each for each in template.split("\n---\n") if "kind: PodMonitor\n" in each]
+    (endpoints,) = re.findall(r"^  podMetricsEndpoints:\n((?:    .*\n)+)", monitor, re.MULTILINE)
+    assert [each["honorLabels"] for each in yaml.safe_load(endpoints)] == [True]
+
+
 def test_each_alert_links_to_its_row() -> None:
     text = PAGE.read_text()
     alerts = {rule["alert"]: rule["annotations"]["runbook_url"] for rule in rules()}

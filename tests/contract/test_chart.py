@@ -105,6 +105,8 @@ def test_each_pod_may_do_little(spec: dict[str, Any]) -> None:
     assert {"startupProbe", "livenessProbe", "readinessProbe"} <= container.keys()
     ports = {each["name"] for each in container["ports"]}
     assert {container[probe]["httpGet"]["port"] for probe in ("livenessProbe", "readinessProbe")} <= ports
+    if container["name"] != "nats":  # a process that answers kube-scheduler stays in its Service
+        assert container["readinessProbe"]["httpGet"]["path"] == "/readyz/serving"
     mounted = {each["name"] for each in container["volumeMounts"]}
     assert mounted == {each["name"] for each in spec["volumes"]} | ({"data"} if container["name"] == "nats" else set())
 

@@ -22,7 +22,6 @@ from tests.installed import ROOT
 
 from .api import Object
 from .cluster import Cluster
-from .conftest import find_binaries
 from .nats import BINARY
 from .processes import Process, free_ports, running, until
 from .product import TAS, environment, is_ready
@@ -39,10 +38,8 @@ HOSTS = {"defaults": "[::1]", "separate": "127.0.0.1"}
 
 
 @pytest.fixture(scope="module")
-def helm() -> Path:
-    found = find_binaries()
-    assert found is not None, "tests with the real control plane are skipped without binaries"
-    return found["helm"]
+def helm(programs: Mapping[str, Path]) -> Path:
+    return programs["helm"]
 
 
 def documents(text: str, *kinds: str) -> list[Object]:

@@ -559,10 +559,16 @@ async def test_a_stream_full_of_consumers_is_named_and_revoke_and_mend_make_room
 
         await eventually(says_why)
 
+        notify = await connect(folder / "users" / "tas-notify.creds", streams=())
+        for place, sink in enumerate(("chat", "desk", "mail", "pager" + "!" * 4000), start=6):
+            position = {"ack_policy": "explicit", "filter_subject": "tas.events.>", "description": f"notify-{sink}"}
+            await notify.write_durable(EVENTS.stream, f"_sink_{place}", position, action="create")
+
         # Who is revoked has no consumer left, though the credentials count until a reload; then others find a place.
         done = await tas("bus", "revoke", str(folder), "bob", "--bus", server.url)
         assert done.code == 0
         assert "KV_NODES: 16 consumers removed: bob, bob_8, junk0 and 13 more" in done.out
+        assert "EVENTS" not in done.out, "the positions of sinks that do not run now stay"
 
         async def is_silent() -> bool:
             return not await says_why()
@@ -570,10 +576,6 @@ async def test_a_stream_full_of_consumers_is_named_and_revoke_and_mend_make_room
         await eventually(is_silent)
         await thief.write_durable(NODES.stream, "bob_3", lasting, action="create")
         await earlier.write_durable(NODES.stream, "junk", lasting, action="create")
-        notify = await connect(folder / "users" / "tas-notify.creds", streams=())
-        for place, sink in enumerate(("chat", "desk", "mail", "pager" + "!" * 4000), start=6):
-            position = {"ack_policy": "explicit", "filter_subject": "tas.events.>", "description": f"notify-{sink}"}
-            await notify.write_durable(EVENTS.stream, f"_sink_{place}", position, action="create")
         server.configuration = auth(folder)
         server.reload()
         await eventually(lambda: "does not accept" in thief.last_error)

@@ -1,6 +1,6 @@
 import pytest
 
-from bus.buckets import NODES, configuration
+from bus.buckets import EVENTS, NODES, configuration
 from bus.mending import Consumer, StreamState, changes
 
 MEBIBYTE = 1 << 20
@@ -30,3 +30,19 @@ def test_consumers_of_revoked_users_and_those_of_nobody_that_nobody_uses_are_rem
     name: str, lasts: bool, used: bool, is_left: bool
 ) -> None:
     assert Consumer(NODES.stream, name, lasts, used).is_left(users={"anna"}, gone={"revoked"}) is is_left
+
+
+@pytest.mark.parametrize(
+    ("stream", "name", "is_left"),
+    [
+        pytest.param(EVENTS.stream, "_sink_7", False, id="a sink"),
+        pytest.param(EVENTS.stream, "pager", False, id="a subscription"),
+        pytest.param(EVENTS.stream, "revoked", True, id="a subscription of a revoked user"),
+        pytest.param(NODES.stream, "random", True, id="no position"),
+    ],
+)
+def test_without_positions_those_stay_that_nobody_waits_for(stream: str, name: str, *, is_left: bool) -> None:
+    """Whoever revokes one user does not want the others to lose their events."""
+    consumer = Consumer(stream, name, lasts=True, used=False)
+    assert consumer.is_left(users={"anna"}, gone={"revoked"}, with_positions=False) is is_left
+    assert consumer.is_left(users={"anna"}, gone={"revoked"})

@@ -16,6 +16,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter
 from structlog.testing import capture_logs
 
+from tas.processes.process import LastAnswer
 from workers.http.address import Address
 from workers.http.connections import bind
 from workers.http.listening import listening
@@ -143,6 +144,37 @@ async def test_an_unready_worker_makes_the_process_unready_with_its_reason() -> 
             "bus": "no bus",
             "behind": {},
         }
+
+
+class Answering(Steady):
+    def last_answers(self) -> dict[str, LastAnswer]:
+        return {}
+
+
+async def serving(url: str) -> int:
+    status, body = await get(f"{url}/readyz/serving")
+    assert orjson.loads(body) == {"serving": status == 200}
+    return status
+
+
+async def test_who_answers_the_scheduler_goes_on_serving_while_another_worker_is_unready() -> None:
+    """Else the pod would leave its Service, and no extender would answer, although each has all that it needs."""
+    extender, watch = Answering("extender"), Steady("watch", reason="not listed yet")
+    async with running(extender, watch) as (url, _, _):
+        assert await serving(url) == 503, "it never was ready"
+        watch.reason = None
+        assert (await get(f"{url}/readyz"))[0] == 200  # whoever asks, not only the probe
+        watch.reason = "the API server does not answer"
+        assert (await serving(url), (await get(f"{url}/readyz"))[0]) == (200, 503)
+        extender.reason = "the holds are not complete"
+        assert await serving(url) == 503
+        extender.reason = None
+        assert await serving(url) == 200
+    watch = Steady("watch")
+    async with running(watch) as (url, _, _):
+        assert await serving(url) == 200
+        watch.reason = "the API server does not answer"
+        assert await serving(url) == 503, "it answers nobody"
 
 
 async def test_a_bus_problem_does_not_change_readiness() -> None:

@@ -5,6 +5,7 @@ import base64
 import json
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -297,6 +298,28 @@ async def test_get_policies_shows_why_the_api_server_refuses_labels_and_marks_of
     assert problem["reason"] == text
     assert of_mark["reason"] == "the API server refuses the removal of the taint on 1 node (a): no"
     assert text in (await tas("get", "policies")).out
+
+
+WRONG_CLOCK = """
+import time
+right = time.time
+time.time = lambda: right() + 7200
+from cli import main
+main()
+"""
+
+
+async def test_ages_count_by_the_clock_of_the_bus(tas: Tas, bus: Bus) -> None:
+    """By the wrong clock of a person's machine each value would be stale, and the cause another one than it is."""
+    await put_policy(bus, "p", {"strategies": {"dontschedule": rules("m Equals 1")}})
+    await put_samples(bus, "node-1", {"m": "1"})
+    assert (await tas("publish", "node-1", "m=1", "--source", "program")).code == 0
+    tas.command = (sys.executable, "-c", WRONG_CLOCK)
+    (explained,) = (await tas.process("explain", "node", "node-1", "--json")).json["policies"]
+    nodes = (await tas.process("explain", "policy", "p", "--json")).json["nodes"]
+    for policy in (explained, nodes["node-1"]):
+        assert [strategy["state"] for strategy in policy["strategies"]] == ["violated"]
+    assert (await tas.process("trace", "m", "node-1", "--json")).json["stopped_at"] == "view"
 
 
 async def test_get_policies_shows_a_label_that_no_worker_writes(tas: Tas, bus: Bus) -> None:

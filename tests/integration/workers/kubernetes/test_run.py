@@ -54,6 +54,26 @@ async def test_on_a_cluster_a_published_sample_changes_what_the_extender_answers
     assert tas.left_behind() == []
 
 
+async def test_an_extender_stays_in_its_service_while_the_api_server_refuses_what_watch_asks(
+    tas: Tas, server: Server, tmp_path: Path
+) -> None:
+    """`run all` is the default of the chart: all its replicas would leave the Service at once."""
+    async with Sandbox.start(nodes=("node-1", "node-2")) as sandbox:
+        kubeconfig = str(sandbox.kubeconfig(tmp_path / "kubeconfig"))
+        async with tas.running("run", "all", "--bus", server.url, "--kubeconfig", kubeconfig, *FREE) as running:
+            await running.ready()
+            assert (await running.health("/readyz/serving"))[0] == 200
+            sandbox.faults.answer(503, times=1_000_000, which=lambda call: call.verb in ("list", "watch"))
+            sandbox.cut_watches()
+
+            async def is_unready() -> bool:
+                return (await running.health("/readyz"))[0] == 503
+
+            await eventually(is_unready)
+            assert await passing(running, "default") == ["node-1", "node-2"]
+            assert (await running.health("/readyz/serving"))[0] == 200
+
+
 async def test_a_value_is_traced_to_its_label(tas: Tas, admin: Admin, kubeconfig: Path, namespace: str) -> None:
     rule = {"metricname": "health_metric", "operator": "Equals", "target": 2}
     await admin.create_policy(namespace, "demo-policy", strategies={"deschedule": {"rules": [rule]}})

@@ -742,6 +742,19 @@ def test_the_owner_of_a_file_stays(node: Node) -> None:
         assert (node.manifest.stat().st_uid, node.manifest.stat().st_gid) == (1234, 1235)
 
 
+def test_a_key_that_everybody_can_read_is_named(node: Node) -> None:
+    """Another tool has left the file, with its mode: the new key in it would be no secret."""
+    node.certs.mkdir()
+    key = node.certs / "client.key"
+    key.write_text("of another tool")
+    key.chmod(0o644)
+    note = f"note: {key}: keeps its mode 644, for every user to read: chmod 600 {key}\n"
+    for run in (node.configure, node.configure, node.verify):
+        assert note in run().stderr
+    key.chmod(0o600)
+    assert str(key) not in node.configure().stderr
+
+
 def test_a_file_of_an_owner_that_cannot_be_kept_changes_nothing(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """As for somebody who is not root; certificates and configuration are written before the manifest."""
 
@@ -839,6 +852,17 @@ def test_revert_does_not_overwrite_what_an_upgrade_has_written(node: Node) -> No
     assert "is lost" in node.revert("-dry-run").stderr
     assert code(node.revert("--backup", str(node.backups()[0]))) == 0
     assert node.manifest.read_text() == KUBEADM
+
+
+def test_a_backup_of_another_user_is_none(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder such as /tmp everybody could make the newest backup, and so choose what root writes."""
+    node.configure()
+    before = node.state()
+    own = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: own + 1)
+    text = f"{node.folder / 'backups'}: has no backup of this user; --backup DIR takes any"
+    assert (code(node.revert()), message(node.revert())) == (1, text)
+    assert node.state() == before
 
 
 def test_revert_takes_the_newest_backup_or_the_named_one(node: Node) -> None:
