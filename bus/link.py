@@ -16,7 +16,6 @@ import structlog
 from bus.buckets import HEADER_BYTES
 from bus.client import Msg, OneLife, Subscription, errors
 from bus.errors import (
-    NO_JETSTREAM,
     BusError,
     ForbiddenError,
     NobodyListensError,
@@ -26,7 +25,7 @@ from bus.errors import (
     jetstream_error,
 )
 from bus.rights.access import Loaded
-from bus.subjects import API, PUBLISHERS_API
+from bus.subjects import API
 from bus.ticks import until_tick
 from tas.values.nouns import counted
 from tas.values.throttle import Throttle
@@ -128,7 +127,6 @@ class Link:
         # By token: the subject of the request, and the future of the answer or error.
         self._replies: dict[str, tuple[str, asyncio.Future[Msg | BusError]]] = {}
         self._count = 0
-        self._api_prefix = API
         self._beat: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._beat.set_result(None)
 
@@ -273,24 +271,7 @@ class Link:
     async def api(self, verb: str, body: Mapping[str, Any] | None = None, *, seconds: float) -> dict[str, Any]:
         """Calls the JetStream API (`$JS.API.<verb>`), and returns its answer. Raises BusError."""
         payload = b"" if body is None else msgspec.json.encode(body)
-        try:
-            return await self._api(prefix := self._api_prefix, verb, payload, seconds=seconds)
-        except BusError as error:
-            if error.code not in NO_JETSTREAM or prefix != API or not self.loaded.name:
-                raise
-            try:  # this user may be one of the account of publishers
-                answer = await self._api(PUBLISHERS_API, verb, payload, seconds=seconds)
-            except ForbiddenError:
-                raise error from None
-            except BusError as answered:
-                if answered.code is not None:  # JetStream itself has answered, as while a stream is missing
-                    self._api_prefix = PUBLISHERS_API
-                raise
-            self._api_prefix = PUBLISHERS_API
-            return answer
-
-    async def _api(self, prefix: str, verb: str, payload: bytes, *, seconds: float) -> dict[str, Any]:
-        data = await self.request(f"{prefix}.{verb}", payload, seconds=seconds)
+        data = await self.request(f"{API}.{verb}", payload, seconds=seconds)
         try:
             answer = msgspec.json.decode(data, type=dict[str, Any])
             error = None if "error" not in answer else msgspec.convert(answer["error"], _Error)

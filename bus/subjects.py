@@ -28,7 +28,7 @@ OWN_RIGHTS = "$SYS.REQ.USER.INFO"
 
 API = "$JS.API"
 PUBLISHERS_API = "tas.api"
-"""The JetStream API of the account with the streams, for users of the account of publishers.
+"""Where programs of an earlier version ask about streams, as users of the account of publishers.
 
 Under `API` a server answers them first that their own account has no JetStream (facts.md n160).
 """

@@ -51,11 +51,16 @@ def workers_of_all(settings: "Settings") -> tuple[str, ...]:
 
 
 def needed_by(workers: Sequence[str]) -> tuple[Stream | Bucket, ...]:
-    """The streams and buckets without which these workers, and the record of their process, cannot work."""
+    """The streams and buckets without which these workers, and the record of their process, cannot work.
+
+    On a closed bus they ask for them. A program on each node may not: it publishes, and sees by its acknowledgements
+    whether there is a stream.
+    """
+    if ON_EACH_NODE.issuperset(workers):
+        return ()
     specs = [WORKERS[name] for name in workers]
     needed = {of for spec in specs for of in spec.rights.streams if of not in spec.optional}
-    if not ON_EACH_NODE.issuperset(workers):
-        needed.add(PROCESSES)
+    needed.add(PROCESSES)
     return tuple(of for of in ALL if of in needed)
 
 

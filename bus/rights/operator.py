@@ -109,7 +109,7 @@ class Keys:
             jetstream=True,
             now=now,
             revoked=revoked,
-            answers=tuple(published().values()),
+            answers=tuple(published(earlier=earlier).values()),
         )
         publishers = account_jwt(
             self.operator,
@@ -120,7 +120,7 @@ class Keys:
             now=now,
             revoked=revoked,
             asks=self.account.public,
-            asked=published(),
+            asked=published(earlier=earlier),
             connections=PUBLISHER_CONNECTIONS,
         )
         system = account_jwt(

@@ -10,7 +10,8 @@ consumers: what one user may create has an end, and takes no place of others. Th
 TABLES have known names, and are denied to all others.
 
 A server writes its answer to whatever reply subject a request has, also into a bucket. So programs that only publish
-samples are users of another account, which has no stream: `PUBLISHERS`.
+samples are users of another account, which has no stream: `PUBLISHERS`. They may ask nothing: an answer can be a
+thousand times as large as its question, and a server keeps it for each connection that does not read.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -113,7 +114,9 @@ class Rights:
         durables: Its durable consumers, as stream and name.
         purges: The buckets of which it may purge messages: tombstones, and the history of keys.
         creates: Whether it may create the streams and buckets of the product, and no others.
-        apart: Whether its users are in an account without streams, and ask the other one by `PUBLISHERS_API`.
+        apart: Whether its users are in an account without streams, and only publish.
+        asks: Whether users who are `apart` may ask for their own rights, and about streams by `PUBLISHERS_API`, as
+            programs of an earlier version do. All others may.
         consumers: The names that it may give to consumers of what it reads; one token each, `*` for any, as processes
             of an earlier version needed.
         many: What it reads with many consumers at once, whose number nobody knows in advance: there they may have any
@@ -126,6 +129,7 @@ class Rights:
     purges: tuple[Bucket, ...] = ()
     creates: bool = False
     apart: bool = False
+    asks: bool = False
     consumers: tuple[str, ...] = ANY
     many: tuple[Stream | Bucket, ...] = ()
 
@@ -137,6 +141,7 @@ class Rights:
             purges=_joined(self.purges, other.purges),
             creates=self.creates or other.creates,
             apart=self.apart and other.apart,
+            asks=self.asks or other.asks,
             consumers=other.consumers if self.consumers == ANY else self.consumers,
             many=_joined(self.many, other.many),
         )
@@ -153,8 +158,10 @@ class Rights:
     @property
     def permissions(self) -> Permissions:
         """The same as subjects."""
-        publish = [OWN_RIGHTS, *self.writes, *(f"$JS.API.STREAM.INFO.{of.stream}" for of in self.streams)]
-        publish += [f"{PUBLISHERS_API}.STREAM.INFO.{of.stream}" for of in self.streams if self.apart]
+        publish = list(self.writes)
+        if self.asks or not self.apart:
+            publish = [OWN_RIGHTS, *publish, *(f"{API}.STREAM.INFO.{of.stream}" for of in self.streams)]
+            publish += [f"{PUBLISHERS_API}.STREAM.INFO.{of.stream}" for of in self.streams if self.apart]
         for of in self.reads:
             publish += _of_reader(of.stream, ANY if of in self.many else self.consumers)
         for stream, durable in self.durables:
@@ -186,8 +193,10 @@ class Role:
     def earlier(self) -> Rights:
         """While credentials of an earlier version are taken: its processes gave random names to consumers.
 
-        And those of sinks had the names of the sinks.
+        And those of sinks had the names of the sinks. Its programs on nodes asked about their stream.
         """
+        if self.rights.apart:
+            return replace(self.rights, asks=True)
         durables = _joined((of, "*" if name in SINK_CONSUMERS else name) for of, name in self.rights.durables)
         return replace(self.rights, consumers=ANY, durables=durables) if self.workers else self.rights
 
@@ -366,9 +375,13 @@ def is_refusing_earlier(allowed: Collection[str]) -> bool | None:
     return False if f"$JS.API.STREAM.MSG.GET.{DEAD_LETTERS.stream}" in allowed else None
 
 
-def published() -> dict[str, str]:
-    """The subjects of all users of `PUBLISHERS`, and those on which the account with the streams answers them."""
-    subjects = (each for role in PUBLISHERS for each in OTHERS[role].rights.permissions.publish)
+def published(*, earlier: bool) -> dict[str, str]:
+    """The subjects of all users of `PUBLISHERS`, and those on which the account with the streams answers them.
+
+    With `earlier`, if the server also takes the credentials of an earlier version.
+    """
+    rights = (OTHERS[role].earlier if earlier else OTHERS[role].strict for role in PUBLISHERS)
+    subjects = (subject for each in rights for subject in each.permissions.publish)
     own = (".".join(map(_wildcard, each.split("."))) for each in subjects if not each.startswith("$"))
     return {each: each.replace(PUBLISHERS_API, API) for each in own}
 

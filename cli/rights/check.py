@@ -78,10 +78,10 @@ class _Answer(msgspec.Struct):
 def check(settings: Settings, *, directory: Path) -> int:
     """Compare a running bus with the users in DIR, and with the streams that this version needs.
 
-    Connects as each user of DIR/users, and asks the server what this user may do. Compares DIR/auth.conf with the
-    rights and limits of this version. Asks each server whether it has read DIR/auth.conf, with a user of the system
-    account whose credentials nothing keeps. Then looks at the streams as tas-reader does. Nothing is changed. With
-    several servers, give the address of each in --bus.
+    Connects as each user of DIR/users, and asks the server what this user may do; a node or a publisher may not ask,
+    and is only connected. Compares DIR/auth.conf with the rights and limits of this version. Asks each server whether
+    it has read DIR/auth.conf, with a user of the system account whose credentials nothing keeps. Then looks at the
+    streams as tas-reader does. Nothing is changed. With several servers, give the address of each in --bus.
 
     Exit codes: 0 all is as it should be, 1 something is not.
     """
@@ -146,15 +146,20 @@ async def _problem_of(user: User, address: str, access: Access, few: asyncio.Sem
     """What is wrong with a user on the server; empty if nothing is."""
     if not user.role:
         return "its credentials are not signed by a key of DIR: another operator has made them"
+
+    async def rights(bus: Bus) -> _Permitted | None:
+        return None if user.role in PUBLISHERS else await _own_rights(bus)
+
     async with few:
         try:
-            answer = await asked(address, replace(access, credentials=user.file), _own_rights)
-            found = msgspec.json.decode(answer, type=_Answer).data.permissions
+            found = await asked(address, replace(access, credentials=user.file), rights)
         except (BusError, msgspec.MsgspecError) as error:
             return str(error)
     if folder.is_earlier(user):
         return f"{_EARLIER[user.role in PUBLISHERS]}: {renewal(user)}"
     role = ROLES[user.role]
+    if user.role in PUBLISHERS:
+        return ""  # its rights are those of auth.conf, which is compared
     if missing := set(tags_of(role, user.claims.name)) - set(user.claims.tags):
         return f"has {counted(len(missing), 'consumer')} less than in this version: {renewal(user)}"
     needed = permissions_of(role, user.claims.name, user.claims.tags, earlier=folder.takes_earlier)
@@ -168,8 +173,9 @@ def renewal(user: User) -> str:
     return f"tas bus user DIR {user.role} {name}{flags} --renew"
 
 
-async def _own_rights(bus: Bus) -> bytes:
-    return await bus.link.request(OWN_RIGHTS, b"", seconds=CALL_SECONDS)
+async def _own_rights(bus: Bus) -> _Permitted | None:
+    answer = await bus.link.request(OWN_RIGHTS, b"", seconds=CALL_SECONDS)
+    return msgspec.json.decode(answer, type=_Answer).data.permissions
 
 
 def difference(found: _Permitted | None, needed: Permissions) -> str:

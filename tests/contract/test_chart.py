@@ -217,6 +217,15 @@ def test_the_limits_of_all_streams_fit_a_nats_server_and_its_volume() -> None:
         assert needed <= int(found[1]) << 20 <= volume * 3 // 4
 
 
+def test_a_nats_server_collects_its_garbage_before_its_limit_of_memory() -> None:
+    for file in FILES:
+        (server,) = documents(file, "StatefulSet")
+        (container,) = server["spec"]["template"]["spec"]["containers"]
+        limit = int(container["resources"]["limits"]["memory"].removesuffix("Gi")) << 30
+        (value,) = (each["value"] for each in container["env"] if each["name"] == "GOMEMLIMIT")
+        assert value == f"{limit * 9 // 10}B"
+
+
 @pytest.mark.parametrize("kind", SourceKind)
 def test_the_schema_takes_each_kind_of_source(kind: SourceKind) -> None:
     pattern = SCHEMA["properties"]["collect"]["properties"]["sources"]["items"]["pattern"]

@@ -145,6 +145,32 @@ def test_the_monitoring_port_of_nats_is_open_for_whom_the_values_name(helm: Path
     assert policy["ingress"][-1] == {"ports": [{"port": 8222}], "from": who}
 
 
+@pytest.mark.parametrize(
+    ("resources", "memory"),
+    [
+        ("limits: {memory: 512Mi}", "483183820B"),
+        ("limits: {memory: 1.5Gi}", "1449551462B"),
+        ("limits: {memory: 2G}", "1800000000B"),
+        ("limits: {memory: 1073741824}", "966367641B"),
+        ("limits: {memory: 1e9}", "900000000B"),
+        ("limits: {memory: null}", None),
+        ("limits: null", None),
+    ],
+)
+def test_the_memory_of_nats_in_go_follows_its_limit(
+    helm: Path, tmp_path: Path, resources: str, memory: str | None
+) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text(f"bus: {{servers: {{resources: {{{resources}}}}}}}\n")
+    (server,) = documents(rendered(helm, str(file)), "StatefulSet")
+    (container,) = server["spec"]["template"]["spec"]["containers"]
+    found = {each["name"]: each.get("value") for each in container["env"]}
+    assert found.get("GOMEMLIMIT") == memory
+    file.write_text("bus: {servers: {resources: {limits: {memory: 1X}}}}\n")
+    with pytest.raises(ValueError, match=r"bus\.servers\.resources\.limits\.memory = 1X: must be a quantity"):
+        rendered(helm, str(file))
+
+
 def test_admission_needs_a_cluster_that_has_it(helm: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"admission\.enabled = true: needs Kubernetes 1\.30"):
         rendered(helm, kubernetes="1.29.9")

@@ -143,6 +143,25 @@ seccompProfile: {type: RuntimeDefault}
 {{- mul (regexFind "^[0-9]+" $storage) (ternary 1024 1 (hasSuffix "Ti" $storage)) 768 }}
 {{- end }}
 
+{{- /*
+90 % of the limit of memory of a NATS server, as GOMEMLIMIT has it: nearer to its limit Go collects garbage more often, and Kubernetes kills
+at the limit. Empty without a limit.
+*/}}
+{{- define "tas.goMemory" -}}
+{{- $limits := (.Values.bus.servers.resources | default dict).limits | default dict }}
+{{- with $limits.memory }}
+{{- $text := ternary (int64 .) . (kindIs "float64" .) | toString }}
+{{- $number := regexFind "^[0-9]*[.]?[0-9]*([eE][+-]?[0-9]+)?" $text }}
+{{- $unit := trimPrefix $number $text }}
+{{- $bytesOf := dict "" 1 "m" 0.001 "k" 1000 "M" 1000000 "G" 1000000000 "T" 1000000000000 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 }}
+{{- if not (and $number (hasKey $bytesOf $unit)) }}
+{{- fail (printf "bus.servers.resources.limits.memory = %s: must be a quantity of Kubernetes, such as 1Gi" $text) }}
+{{- end }}
+{{- $bytes := mulf (float64 $number) (get $bytesOf $unit) 0.9 | floor | int64 }}
+{{- if $bytes }}{{ $bytes }}B{{ end }}
+{{- end }}
+{{- end }}
+
 {{- /* Fails for values that no schema can refuse: those that contradict others, or that nothing would use. */}}
 {{- define "tas.check" -}}
 {{- $values := .Values }}

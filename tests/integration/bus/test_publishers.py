@@ -1,16 +1,15 @@
 """Programs that publish samples are in an account without streams: no answer to them is written to a stream."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from bus import connection
-from bus.buckets import ALL, NODES, SAMPLES, TABLES, Bucket, Stream
+from bus.buckets import ALL, SAMPLES, TABLES, Bucket, Stream
 from bus.client import Msg
 from bus.connection import Bus
 from bus.errors import ForbiddenError, NobodyListensError, UnavailableError
@@ -29,6 +28,10 @@ FORGET_SECONDS = 60.0
 """Half of the default of a server: until then a busy one has forgotten, too."""
 
 REQUESTS = 500
+SUBJECTS = 1000
+LARGEST_ANSWER = 200
+"""An acknowledgement has some 40 bytes, and an error of a stream some more."""
+
 KEYS = 20
 """So many keys are invented in each stream, with each question."""
 
@@ -44,9 +47,9 @@ def targets() -> Iterator[str]:
 
 
 def questions(role: str, name: str) -> list[str]:
-    """A subject for each right to publish: the server answers each."""
+    """A subject for each right to publish, while earlier programs go on: the server answers each."""
     of = ROLES[role]
-    publish = permissions_of(of, name, tags_of(of, name, sources=["probe"])).publish
+    publish = permissions_of(of, name, tags_of(of, name, sources=["probe"]), earlier=True).publish
     return [each.replace("*", "1-0" if ".tables." in each else "own") for each in publish]
 
 
@@ -93,34 +96,67 @@ async def test_a_server_that_takes_no_earlier_credentials_refuses_a_publisher_of
         await new.publish(SAMPLES, samples_subject("a.b", "probe"), b"{}")
 
 
-async def test_a_publisher_has_answers_as_before_also_of_the_largest_message(
-    closed: Closed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What a program sees: the sequence, a refusal with its reason, whether there is a stream."""
+async def test_a_publisher_has_an_acknowledgement_also_of_the_largest_message(closed: Closed) -> None:
+    """What a program sees: whether there is a stream, and the sequence."""
     async with closed.connected("publisher", "probe-of-all", "probe") as bus:
         with pytest.raises(UnavailableError):
             await bus.publish(SAMPLES, "tas.samples.a.probe", b"{}")
-        request, asked = bus.link.request, []
-
-        async def counted(subject: str, payload: bytes, **options: Any) -> bytes:
-            asked.append(subject)
-            return await request(subject, payload, **options)
-
-        monkeypatch.setattr(bus.link, "request", counted)
-        for _ in range(2):
-            with pytest.raises(UnavailableError, match="stream not found"):
-                await bus.link.api(f"STREAM.INFO.{SAMPLES.stream}", seconds=connection.CALL_SECONDS)
-        missing = f"STREAM.INFO.{SAMPLES.stream}"
-        assert asked == [f"{API}.{missing}", f"{PUBLISHERS_API}.{missing}", f"{PUBLISHERS_API}.{missing}"]
     await closed.with_streams()
     async with closed.connected("publisher", "probe-of-all", "probe") as bus:
         first = await bus.publish(SAMPLES, "tas.samples.a.probe", b"{}")
         assert await bus.publish(SAMPLES, "tas.samples.a.probe", bytes(SAMPLES.max_message_bytes)) == first + 1
         await bus.publish_all(TABLES, [("tas.tables.probe.1-0", b"{}")] * 300)
-        assert (await bus.epoch(SAMPLES)).last_sequence == first + 1
-        assert (await bus.epoch(TABLES)).created
-        with pytest.raises(ForbiddenError):
-            await bus.api(f"STREAM.INFO.{NODES.stream}")
+
+
+@pytest.mark.parametrize(("role", "name"), [("node", "a_b"), ("publisher", "probe-of-all")])
+async def test_no_answer_to_a_publisher_is_larger_than_an_acknowledgement(closed: Closed, role: str, name: str) -> None:
+    """A server keeps an answer for each connection that does not read: one about all subjects has 72 bytes for each."""
+    await closed.with_streams()
+    async with closed.connected_as(closed.owner()) as owner, closed.connected(role, name, "probe") as bus:
+        await owner.publish_all(
+            SAMPLES, [(samples_subject(f"node-{number}", "x"), b"{}") for number in range(SUBJECTS)]
+        )
+        for body in (b"", b"{}", b'{"subjects_filter":">"}'):
+            answers = 0
+            for question in questions(role, name):
+                with suppress(ForbiddenError):
+                    assert len(await bus.link.request(question, body, seconds=CALL_SECONDS)) < LARGEST_ANSWER, question
+                    answers += 1
+            assert answers == len(permissions_of(ROLES[role], name, ["source:probe"]).publish)
+        for api in (API, PUBLISHERS_API):
+            with pytest.raises(ForbiddenError):
+                await bus.link.request(f"{api}.STREAM.NAMES", b"", seconds=CALL_SECONDS)
+
+
+@asynccontextmanager
+async def _of_before(closed: Closed, credentials: Path) -> AsyncIterator[Bus]:
+    """A connection as `tas run machine` of an earlier version had: it asked about its stream."""
+    access = Access(credentials=credentials)
+    async with Bus.connect(closed.server.url, name="machine", streams=[SAMPLES], access=access) as bus:
+        await bus.wait_connected()
+        yield bus
+
+
+async def test_a_program_of_before_publishes_and_says_that_it_may_not_ask_about_its_stream(closed: Closed) -> None:
+    await closed.with_streams()
+    async with _of_before(closed, closed.user("node", "a", "machine")) as bus:
+        assert await bus.publish(SAMPLES, samples_subject("a", "machine"), b"{}")
+        assert "$JS.API.STREAM.INFO.SAMPLES" in str(bus.streams_problem)
+        assert "may not publish" in str(bus.streams_problem)
+
+
+async def test_while_earlier_credentials_are_taken_a_program_of_before_may_ask_about_its_stream(
+    earlier: Closed,
+) -> None:
+    await earlier.with_streams()
+    async with _of_before(earlier, earlier.earlier_user("node", "a", "machine")) as bus:
+        assert await bus.publish(SAMPLES, samples_subject("a", "machine"), b"{}")
+        assert bus.problem is None
+    async with earlier.connected("node", "b", "machine") as new:
+        await new.publish(SAMPLES, samples_subject("b", "machine"), b"{}")
+        # Where the programs ask that know of the account of publishers.
+        answer = await new.link.request(f"{PUBLISHERS_API}.STREAM.INFO.{SAMPLES.stream}", b"", seconds=CALL_SECONDS)
+        assert b'"created"' in answer
 
 
 async def test_a_server_soon_forgets_whom_an_answer_is_for_that_never_comes(closed: Closed) -> None:

@@ -428,6 +428,30 @@ async def test_after_an_upgrade_programs_go_on_and_their_new_credentials_can_do_
         assert not OperatorFolder.open(folder).takes_earlier
 
 
+async def test_the_program_on_a_node_publishes_and_asks_a_closed_bus_nothing_that_it_may_not(
+    tas: Tas, tmp_path: Path
+) -> None:
+    folder = tmp_path / "operator"
+    await init(tas, folder)
+    assert (await tas("bus", "user", str(folder), "node", "a.b", "--source", "machine")).code == 0
+    async with operated(tmp_path, auth(folder)) as server, AsyncExitStack() as stack:
+        keeper = Access(credentials=folder / "users" / "tas-keeper.creds")
+        bus = await stack.enter_async_context(Bus.connect(server.url, name="keeper", access=keeper))
+        await eventually(lambda: bus.connected and bus.problem is None)
+        before = await bus.epoch(SAMPLES)
+        shown = ("--bus", server.url, "--bus-credentials", str(folder / "users" / "a_b.creds"))
+        command = ("run", "machine", *shown, *HEALTH, "--node", "a.b", "--period", "100ms")
+        machine = await stack.enter_async_context(tas.running(*command))
+        await machine.ready()  # its last sample was stored
+
+        async def has_samples() -> bool:
+            return (await bus.epoch(SAMPLES)).last_sequence >= before.last_sequence + 2
+
+        await eventually(has_samples)
+        assert (await machine.end(), machine.noise) == (0, [])
+        assert "Violation" not in server.log.read_text()
+
+
 @pytest.mark.long
 async def test_check_compares_a_server_and_a_revoked_user_is_refused_after_a_reload(tas: Tas, tmp_path: Path) -> None:
     folder = tmp_path / "operator"
