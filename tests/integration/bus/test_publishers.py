@@ -120,12 +120,14 @@ async def test_no_answer_to_a_publisher_is_larger_than_an_acknowledgement(closed
             answers = 0
             for question in questions(role, name):
                 with suppress(ForbiddenError):
-                    assert len(await bus.link.request(question, body, seconds=CALL_SECONDS)) < LARGEST_ANSWER, question
+                    assert (
+                        len(await bus.link.request(question, body, seconds=connection.CALL_SECONDS)) < LARGEST_ANSWER
+                    ), question
                     answers += 1
             assert answers == len(permissions_of(ROLES[role], name, ["source:probe"]).publish)
         for api in (API, PUBLISHERS_API):
             with pytest.raises(ForbiddenError):
-                await bus.link.request(f"{api}.STREAM.NAMES", b"", seconds=CALL_SECONDS)
+                await bus.link.request(f"{api}.STREAM.NAMES", b"", seconds=connection.CALL_SECONDS)
 
 
 @asynccontextmanager
@@ -155,7 +157,9 @@ async def test_while_earlier_credentials_are_taken_a_program_of_before_may_ask_a
     async with earlier.connected("node", "b", "machine") as new:
         await new.publish(SAMPLES, samples_subject("b", "machine"), b"{}")
         # Where the programs ask that know of the account of publishers.
-        answer = await new.link.request(f"{PUBLISHERS_API}.STREAM.INFO.{SAMPLES.stream}", b"", seconds=CALL_SECONDS)
+        answer = await new.link.request(
+            f"{PUBLISHERS_API}.STREAM.INFO.{SAMPLES.stream}", b"", seconds=connection.CALL_SECONDS
+        )
         assert b'"created"' in answer
 
 

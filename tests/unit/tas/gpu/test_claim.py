@@ -8,7 +8,6 @@ from tas.enforcing.pod import PodKey
 from tas.gpu.claim import (
     MAX_ANNOTATION,
     MAX_GPU_CONTAINERS,
-    MAX_RESOURCES,
     Claim,
     ContainerRequest,
     DevicePod,
@@ -18,6 +17,7 @@ from tas.gpu.claim import (
     Unit,
     read_claim,
 )
+from tas.gpu.names import MAX_RESOURCES
 from tas.gpu.refusal import Cause, Refusal
 from tests.unit.growth import grows_linearly
 from tests.unit.tas.gpu.notation import GPU, claim, pod
