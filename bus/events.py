@@ -130,15 +130,20 @@ def decoded(messages: Sequence[Message]) -> tuple[list[EventMessage], list[Inval
 async def last_events(bus: Bus, channel: str = "") -> list[EventMessage]:
     """The last event of each subject, or of those of a channel, also if EVENTS no longer has it. Raises BusError.
 
+    ANNOUNCED may be late, as after a restart of the server: what it does not have yet is read from EVENTS.
     `sequence` is that in EVENTS.
     """
-    found: list[EventMessage] = []
+    found: dict[str, EventMessage] = {}
+    copied = 0
     of = f"{EVENTS_SUBJECT}.{channel}.>" if channel else ALL_EVENTS
     async for batch in StreamReader(bus, ANNOUNCED, FROM_START, filters=(of,)).stored():
         for message in batch.messages:
-            events, _ = decoded([message])
-            found += (EventMessage(each.subject, origin(message), each.arrived, each.event) for each in events)
-    return found
+            copied = max(copied, origin(message))
+            for each in decoded([message])[0]:
+                found[each.subject] = EventMessage(each.subject, origin(message), each.arrived, each.event)
+    async for events in EventReader(bus, Start(after=copied), filters=(of,)).stored():
+        found |= {each.subject: each for each in events.messages}
+    return list(found.values())
 
 
 class AnnouncedUpTo(msgspec.Struct, frozen=True, kw_only=True):
