@@ -130,6 +130,7 @@ def decoded(messages: Sequence[Message]) -> tuple[list[EventMessage], list[Inval
 async def last_events(bus: Bus, channel: str = "") -> list[EventMessage]:
     """The last event of each subject, or of those of a channel, also if EVENTS no longer has it. Raises BusError.
 
+    ANNOUNCED may be late, as after a restart of the server: what it does not have yet is read from EVENTS.
     `sequence` is that in EVENTS.
     """
     found: dict[str, EventMessage] = {}

@@ -210,13 +210,14 @@ def _ended(of: Publication, node: str, verdict: NodeVerdict | None) -> Event | N
     """The end of the first violation, or stale metric, that the verdict does not mention any more."""
     for event in (*of.announced.of_node("violation", node), *of.announced.of_node("metric", node)):
         data = event.data
-        if not isinstance(data, ViolationStarted | MetricStale) or of.is_later(event):
+        if not isinstance(data, ViolationStarted | MetricStale):
+            continue
+        policy = None if verdict is None else verdict.policies.get(PolicyKey(data.namespace, data.policy))
+        if (policy is not None and data.strategy in policy.strategies) or of.is_later(event):
             continue
         if verdict is None:
             return _end(of, event, EndReason.NODE_REMOVED)
-        policy = verdict.policies.get(PolicyKey(data.namespace, data.policy))
-        if policy is None or data.strategy not in {kind.value for kind in policy.strategies}:
-            return _end(of, event, EndReason.POLICY_REMOVED, time=verdict.time)
+        return _end(of, event, EndReason.POLICY_REMOVED, time=verdict.time)
     return None
 
 

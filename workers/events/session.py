@@ -127,7 +127,9 @@ class Session:
         self._is_reading = False
         self._policies: dict[PolicyKey, KnownPolicy] = {}
         self._nodes: dict[str, _KnownNode] = {}
-        self._listed_policies: set[PolicyKey] = set()  # the stored ones, readable or not, as in the next set
+        # What is stored, readable or not: only the rest was deleted.
+        self._listed_nodes: set[str] = set()
+        self._listed_policies: set[PolicyKey] = set()
         self._listed_freezes: set[str] = set()
         self._source_seen = dict.fromkeys((name for (name,) in announced.names("source")), time.monotonic())
         self._are_labels_compared = False
@@ -198,6 +200,7 @@ class Session:
 
     def _forget_nodes(self) -> None:
         self._nodes.clear()
+        self._listed_nodes.clear()
         self._are_labels_compared = False
         self._lists_known.clear()
 
@@ -217,7 +220,7 @@ class Session:
         self._lists_known.set()
         if not self._are_labels_compared and self._is_cluster:
             self._are_labels_compared = True
-            missing = self._announced.nodes("label") - self._nodes.keys()
+            missing = self._announced.nodes("label") - self._listed_nodes
             self._announcer.add_missing("label", missing, _read_up_to(self._facts))
 
     def _take_all_policies(self) -> None:
@@ -260,8 +263,8 @@ class Session:
 
     def _take_facts(self, entry: Entry[str, NodeFacts]) -> None:
         facts, node = entry.readable(), entry.key
+        (self._listed_nodes.add if entry.present else self._listed_nodes.discard)(node)
         if facts is None and entry.present:
-            self._nodes.setdefault(node, _KnownNode("", None))  # the node exists
             return
         if facts is None:
             self._nodes.pop(node, None)
@@ -400,7 +403,7 @@ class Session:
         await self._lists_known.wait()  # again: the watch of nodes may have begun anew
         if self._is_cluster:
             for channel in ("violation", "metric"):
-                missing = self._announced.nodes(channel) - self._nodes.keys() - found
+                missing = self._announced.nodes(channel) - self._listed_nodes - found
                 self._announcer.add_missing(channel, missing, until.revision)
         await self._announcer.flush()
         self._announcer.note_position(until)

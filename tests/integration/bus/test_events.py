@@ -148,6 +148,23 @@ async def test_a_reader_continues_after_a_restart_of_the_server(bus: Bus, server
     assert nodes(seen) == [f"node-{number}" for number in range(10)]
 
 
+async def test_the_last_event_of_a_subject_is_known_before_it_is_copied(bus: Bus) -> None:
+    """Else a publisher that begins then never ends what was announced last."""
+    sequences = await publish(bus, 1, 2)
+
+    async def copied() -> bool:
+        return bool((await bus.api(f"STREAM.INFO.{ANNOUNCED.stream}"))["state"]["messages"] == 2)
+
+    await eventually(copied)
+    config = (await bus.api(f"STREAM.INFO.{ANNOUNCED.stream}"))["config"]
+    await bus.api(f"STREAM.UPDATE.{ANNOUNCED.stream}", config | {"sources": []})  # as if the copy were late
+    (again,) = await publish_events(bus, [Expected(event(1), sequences[0])])
+    (other,) = await publish(bus, 3)
+    assert sorted(each.sequence for each in await last_events(bus)) == [sequences[1], again, other]
+    assert sorted(each.sequence for each in await last_events(bus, "violation")) == [sequences[1], again, other]
+    assert await last_events(bus, "resource") == []
+
+
 async def test_the_last_event_of_a_subject_is_known_when_the_stream_has_lost_it(bus: Bus) -> None:
     sequences = await publish(bus, *range(300))
     (again,) = await publish_events(bus, [Expected(event(1), sequences[1])])
