@@ -141,8 +141,7 @@ async def last_events(bus: Bus, channel: str = "") -> list[EventMessage]:
             copied = max(copied, origin(message))
             events, _ = decoded([message])
             found |= {each.subject: replace(each, sequence=origin(message)) for each in events}
-    # The copy may be late: the server has stored an event before it copies the event. Or the copy was replaced, and is
-    # empty: then the last event of each subject is a small part of EVENTS.
+    # If the copy was replaced, and is empty, the last event of each subject is a small part of EVENTS.
     start = Start(after=copied) if copied else Start(last_per_subject=True)
     async for later in EventReader(bus, start, filters=(of,)).stored():
         found |= {each.subject: each for each in later.messages}

@@ -183,23 +183,6 @@ async def test_the_last_event_of_a_subject_is_known_when_the_stream_has_lost_it(
     assert found["tas.events.gap"] == (last, gap.type)
 
 
-async def test_the_last_event_of_a_subject_is_known_before_the_server_has_copied_the_event(bus: Bus) -> None:
-    before = await publish(bus, 1, 2)
-    info: dict[str, Any] = {}
-
-    async def copied() -> bool:
-        info.update(await bus.api(f"STREAM.INFO.{ANNOUNCED.stream}"))
-        return bool(info["state"]["messages"] == 2)
-
-    await eventually(copied)
-    # From here on the server copies nothing, as while it looks for the leader of EVENTS.
-    await bus.api(f"STREAM.UPDATE.{ANNOUNCED.stream}", info["config"] | {"sources": []})
-    (again,) = await publish_events(bus, [Expected(event(1), before[0])])
-    (new,) = await publish(bus, 3)
-    found = {each.subject.split(".")[3]: each.sequence for each in await last_events(bus)}
-    assert found == {"node-1": again, "node-2": before[1], "node-3": new}
-
-
 @pytest.mark.usefixtures("late_pulse")
 async def test_a_reader_of_what_is_stored_ends_if_the_rest_expires_before_it_is_delivered(bus: Bus) -> None:
     sequences = await publish(bus, *range(50))

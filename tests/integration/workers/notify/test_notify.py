@@ -391,7 +391,7 @@ class TestOtherSinks:
             receiver.behaviour = None
             await eventually(lambda: accepted() == {"node-1", "node-2"})
             assert world.value("tas_notify_alerts", sink="alerts") == 2
-            await world.publish(EpochChanged(epoch="2", previous="1"))
+            await world.publish(EpochChanged(epoch="2"))
             # After a wipe nobody announces them again: they end.
             await eventually(lambda: world.value("tas_notify_alerts", sink="alerts") == 0)
         assert count(outcome="retried") == 0
