@@ -197,20 +197,23 @@ def adopted(hold: Hold, pods: Collection[DevicePod], *, most: int = MAX_ADOPTED_
     """The hold with the pods of `to_adopt`.
 
     They displace nobody: anybody who can create a pod may have written the annotations. All adopted pods of a node have
-    `most` bytes together; the pods with the shortest annotations come first.
+    `most` bytes together; the pods with the shortest annotations come first. After the first pod for which there is no
+    room, no other one is read: this would take as long for each of them, in each pass.
     """
     problems: dict[str, tuple[LabelProblem, ...]] = {}
     missing: list[DevicePod] = []
     room = most - sum(_bytes_of(uid, held) for uid, held in hold.pods.items() if not held.verified)
-    for pod in sorted(pods, key=lambda each: (_length(each), each.uid)):
-        if _length(pod) > room:  # what the annotations say is longer still, and is not read again and again
-            missing.append(pod)
-            continue
+    ordered = sorted(pods, key=lambda each: (_length(each), each.uid))
+    for number, pod in enumerate(ordered):
+        if _length(pod) > 2 * room:  # a tile takes two characters for each byte, and a card fewer
+            return Adopted(hold, problems, [*missing, *ordered[number:]])
         following, found = adopt(hold, (pod,), verified=False)
         problems |= found
         held = following.pods.get(pod.uid)
-        if held is None or (size := _bytes_of(pod.uid, held)) > room:
+        if held is None:
             missing.append(pod)
+        elif (size := _bytes_of(pod.uid, held)) > room:
+            return Adopted(hold, problems, [*missing, *ordered[number:]])
         else:
             hold, room = following, room - size
     return Adopted(hold, problems, missing)

@@ -5,6 +5,8 @@ from collections.abc import Collection
 import msgspec
 import pytest
 
+from tas.gpu import keeping
+from tas.gpu.adoption import adopt
 from tas.gpu.claim import DevicePod
 from tas.gpu.hold import EMPTY, Held, Hold, Phase, add
 from tas.gpu.keeping import (
@@ -212,6 +214,41 @@ def test_adopted_pods_have_room_for_so_many_bytes_and_the_shortest_annotations_c
     assert again.hold == found.hold
     assert [each.uid for each in again.missing] == ["d"]
     assert adopted(EMPTY, pods).missing == []
+
+
+def test_of_pods_for_which_there_is_no_room_one_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """60 containers with 512 cards each take 70 ms, and a node may have a hundred such pods."""
+    read = []
+
+    def noted(hold: Hold, pods: Collection[DevicePod], *, verified: bool) -> object:
+        read.extend(each.uid for each in pods)
+        return adopt(hold, pods, verified=verified)
+
+    monkeypatch.setattr(keeping, "adopt", noted)
+    long = ",".join(f"card{number}" for number in range(100))
+    pods = [bound("A{i1}", long, uid=f"long-{number}") for number in range(9)]
+    pods += [bound(f"A{{i1 mc{2**63 - 1}}}", "card0", uid=uid) for uid in "ab"]
+    found = adopted(EMPTY, pods, most=2000)
+    assert found.hold.pods.keys() == {"a"}
+    assert [each.uid for each in found.missing] == ["b", *(f"long-{number}" for number in range(9))]
+    assert read == ["a", "b", "long-0"]
+    read.clear()
+    full = _bytes_of(found.hold)
+    assert adopted(found.hold, pods[:3], most=full + 100).missing == pods[:3]
+    assert read == []  # their annotations alone are longer
+
+
+def _bytes_of(hold: Hold) -> int:
+    return sum(len(msgspec.json.encode({uid: held})) for uid, held in hold.pods.items())
+
+
+def test_cards_with_many_tiles_have_longer_annotations_than_bytes_and_are_adopted() -> None:
+    tiles = ",".join(f"card{card}:{'+'.join(f'gt{tile}' for tile in range(64))}" for card in range(8))
+    one = bound("A{i8}", ",".join(f"card{card}" for card in range(8)), uid="v")
+    one = msgspec.structs.replace(one, annotations={**one.annotations, CONTAINER_TILES: tiles})
+    size = _bytes_of(adopted(EMPTY, [one]).hold)
+    assert size < len(tiles)
+    assert adopted(EMPTY, [one], most=size).missing == []
 
 
 def test_what_binders_have_assigned_takes_no_room_of_adopted_pods() -> None:
