@@ -5,14 +5,16 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from bus.buckets import HOLDS, SYNCED
+from bus.buckets import HOLDS, SYNCED, Bucket
 from bus.connection import Bus
+from bus.errors import ForbiddenError
 from bus.kinds import NODE_HOLDS, NODE_INVENTORY, synced_of
 from bus.records.devices import NodeHold
 from lab.sandbox.resources import NODES, PODS, Object
@@ -493,6 +495,31 @@ async def test_a_node_whose_cards_no_record_has_room_for_holds_up_no_other(world
                 await eventually(has(world, "b"))  # type: ignore[arg-type]
     assert {each["node"] for each in logs if each["event"] == "cards_of_node_not_written"} == {"a"}
     assert not any(each["event"] == "inventory_lease_lost" for each in logs)
+
+
+async def test_a_replica_that_may_not_write_the_cards_of_nodes_gives_its_lease_back(
+    world: Gpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a closed bus another replica may have the right: it has newer credentials."""
+    add_node(world, "a", "N(0) i1")
+    original, forbidden = world.bus.put, ["NODES"]
+
+    async def put_if_allowed(bucket: Bucket, key: str, value: bytes, **options: Any) -> int:
+        if bucket.name in forbidden:
+            raise ForbiddenError(f"no permission to write {key}")
+        return await original(bucket, key, value, **options)
+
+    monkeypatch.setattr(world.bus, "put", put_if_allowed)
+    with capture_logs() as logs:
+        async with inventory(world, tmp_path):
+            await eventually(lambda: any(each["event"] == "inventory_lease_lost" for each in logs))
+            forbidden.clear()
+            await eventually(partial(has_inventory, world, "a"))
+    assert not any(each["event"] == "cards_of_node_not_written" for each in logs)
+
+
+async def has_inventory(world: Gpus, node: str) -> bool:
+    return (await answered(partial(NODE_INVENTORY.get, world.bus, node))).readable() is not None
 
 
 async def has_hold(world: Gpus, node: str) -> bool:
