@@ -232,7 +232,7 @@ def test_a_pod_that_takes_more_by_its_containers_or_amounts_displaces_no_adopted
 
 def test_of_pods_for_which_there_is_no_room_one_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """60 containers with 512 cards each take 70 ms, and a node may have a hundred such pods."""
-    read = []
+    read: list[str] = []
 
     def noted(hold: Hold, pods: Collection[DevicePod], *, verified: bool) -> object:
         read.extend(each.uid for each in pods)
