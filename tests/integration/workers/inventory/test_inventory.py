@@ -474,6 +474,33 @@ async def test_annotations_for_which_no_record_has_room_hold_up_no_other_node(wo
     assert not any(each["event"] == "inventory_lease_lost" for each in logs)
 
 
+async def test_an_adopted_pod_that_makes_a_hold_too_large_with_assigned_ones_holds_up_no_other_node(
+    world: Gpus, tmp_path: Path
+) -> None:
+    """Binders have assigned pods with thousands of containers, which are 700 KB of the hold."""
+    nodes = {name: add_node(world, name, "N(0) i2") for name in ("a", "b")}
+    world.add_pod("assigned", "A{i1}")
+    bind(world, "assigned", "a", {CARDS: "card0", "gas-ts": "9"})
+    assigned = held("assigned", 0, Phase.BOUND)
+    more = tuple(SlotAssignment(container=f"{'c' * 56}-{number}") for number in range(9000))
+    slots = (*assigned.assignment.slots, *more)
+    assigned = msgspec.structs.replace(assigned, assignment=Assignment(slots=slots))
+    await add_hold(world, nodes["a"], **{world.pod("assigned")["metadata"]["uid"]: assigned})
+    await add_hold(world, nodes["b"])
+    await world.complete()
+    with capture_logs() as logs:
+        async with inventory(world, tmp_path), world.extender() as extender:
+            world.add_pod("stranger", " ".join(f"c{number}{{i1}}" for number in range(20)))
+            cards = ",".join(f"card{number}" for number in range(512))
+            bind(world, "stranger", "a", {CARDS: "|".join([cards] * 20), "gas-ts": "9"})
+            await eventually(lambda: any(each["event"] == "hold_not_changed" for each in logs))
+            assert await extender.bind(world.add_pod("p", "A{i1}"), "b") == ""
+            world.sandbox.cluster.delete(PODS, NAMESPACE, "p")
+            await eventually(has(world, "b"))  # type: ignore[arg-type]
+    assert {each["node"] for each in logs if each["event"] == "hold_not_changed"} == {"a"}
+    assert not any(each["event"] == "inventory_lease_lost" for each in logs)
+
+
 async def test_a_node_whose_cards_no_record_has_room_for_holds_up_no_other(world: Gpus, tmp_path: Path) -> None:
     """Its kubelet says what resources it has: of 510 cards 31 with names of 63 characters are 1.4 MB."""
     texts = ["Z" + "".join(f".{number}" for number in range(start, start + 15)) for start in range(0, 510, 15)]
