@@ -15,7 +15,7 @@ from tas.gpu.adoption import adopt, uses_cards
 from tas.gpu.claim import DevicePod
 from tas.gpu.hold import Held, Hold, Phase, confirm, remove
 from tas.gpu.labels import LabelProblem
-from tas.gpu.names import CONTAINER_CARDS, CONTAINER_TILES, MONITORING, TIMESTAMP
+from tas.gpu.names import CONTAINER_CARDS, CONTAINER_TILES, MAX_RESOURCES, MONITORING, TIMESTAMP
 from tas.gpu.pod_annotations import annotations
 
 _OUTPUT = (CONTAINER_CARDS, CONTAINER_TILES, TIMESTAMP)
@@ -34,6 +34,10 @@ MAX_ADOPTED_BYTES = 512 << 10
 Anybody may write the annotations: 240 kB of them, 60 containers with 512 cards each, are 1.4 MB of a hold. 200 pods
 with a card each have less than 80 kB.
 """
+
+
+_NAME_BYTES, _AMOUNT_BYTES = 20, 40
+"""Of a container beside its name, and of an amount that it has of a card."""
 
 
 class Ending(StrEnum):
@@ -197,20 +201,23 @@ def adopted(hold: Hold, pods: Collection[DevicePod], *, most: int = MAX_ADOPTED_
     """The hold with the pods of `to_adopt`.
 
     They displace nobody: anybody who can create a pod may have written the annotations. All adopted pods of a node have
-    `most` bytes together; the pods with the shortest annotations come first.
+    `most` bytes together, and the pods that take few come first. After the first pod for which there is no room, no
+    other one is read: this would take as long for each of them, in each pass.
     """
     problems: dict[str, tuple[LabelProblem, ...]] = {}
     missing: list[DevicePod] = []
     room = most - sum(_bytes_of(uid, held) for uid, held in hold.pods.items() if not held.verified)
-    for pod in sorted(pods, key=lambda each: (_length(each), each.uid)):
-        if _length(pod) > room:  # what the annotations say is longer still, and is not read again and again
-            missing.append(pod)
-            continue
+    ordered = sorted(pods, key=lambda each: (_estimated_bytes(each), each.uid))
+    for number, pod in enumerate(ordered):
+        if _length(pod) > 2 * room:  # a tile takes two characters for each byte, and a card fewer
+            return Adopted(hold, problems, [*missing, *ordered[number:]])
         following, found = adopt(hold, (pod,), verified=False)
         problems |= found
         held = following.pods.get(pod.uid)
-        if held is None or (size := _bytes_of(pod.uid, held)) > room:
+        if held is None:
             missing.append(pod)
+        elif (size := _bytes_of(pod.uid, held)) > room:
+            return Adopted(hold, problems, [*missing, *ordered[number:]])
         else:
             hold, room = following, room - size
     return Adopted(hold, problems, missing)
@@ -219,6 +226,15 @@ def adopted(hold: Hold, pods: Collection[DevicePod], *, most: int = MAX_ADOPTED_
 def _length(pod: DevicePod) -> int:
     """The characters of the annotations that say which cards a pod has."""
     return sum(len(pod.annotations.get(name, "")) for name in _OUTPUT)
+
+
+def _estimated_bytes(pod: DevicePod) -> int:
+    """About how many bytes the pod takes: its annotations are not read, as this may take long."""
+    found = _length(pod) + sum(_NAME_BYTES + len(each.name) for each in pod.containers)
+    for container, cards in zip(pod.containers, pod.annotations.get(CONTAINER_CARDS, "").split("|"), strict=False):
+        if cards:
+            found += (cards.count(",") + 1) * min(len(container.amounts()), MAX_RESOURCES) * _AMOUNT_BYTES
+    return found
 
 
 def _bytes_of(uid: str, held: Held) -> int:

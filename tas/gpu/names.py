@@ -12,6 +12,8 @@ RESOURCE_PREFIX = "gpu.intel.com/"
 I915 = f"{RESOURCE_PREFIX}i915"
 XE = f"{RESOURCE_PREFIX}xe"
 TILES = f"{RESOURCE_PREFIX}tiles"
+MILLICORES = f"{RESOURCE_PREFIX}millicores"
+MEMORY = f"{RESOURCE_PREFIX}memory.max"
 MONITORING = frozenset({f"{RESOURCE_PREFIX}i915_monitoring", f"{RESOURCE_PREFIX}xe_monitoring"})
 """Resources of the whole node (facts.md g5). All others are divided by the cards."""
 
@@ -44,8 +46,8 @@ MAX_TILES = 64
 MAX_RESOURCES = 32
 """The most different GPU resources that a pod requests, and that are read of a node."""
 
-READ_FIRST = frozenset({I915, XE, TILES, *MONITORING})
-"""The resources that are read in any case."""
+READ_FIRST = frozenset({I915, XE, TILES, MILLICORES, MEMORY, *MONITORING})
+"""The resources that are read in any case: those that device plugin and node feature discovery give a node."""
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=999_999)]
 """The number of a card or a tile."""

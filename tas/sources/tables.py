@@ -1,4 +1,4 @@
-"""The samples of a poll as tables: one for each part of the nodes, and for each window and end of the values."""
+"""The samples of a poll as tables: one for each part of the nodes, window and end of the values, and 500 metrics."""
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum

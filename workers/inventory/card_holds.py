@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from bus.buckets import HOLDS, SYNCED
 from bus.connection import Bus
-from bus.errors import BusError, ConflictError, ExpiredError
+from bus.errors import BusError, ConflictError, ExpiredError, ForbiddenError, FullError, RefusedError
 from bus.kinds import NODE_HOLDS, synced_of
 from bus.records.devices import NodeHold, NodeInventory
 from tas.gpu.claim import DevicePod
@@ -310,7 +310,17 @@ class CardHolds:
             self._throttled.warning("hold_not_changed", name, node=name, pods=missing[:MAX_NAMES], count=len(missing))
             if record is None:
                 return True
-        await self._write_hold(name, uid, found.hold)
+        try:
+            await self._write_hold(name, uid, found.hold)
+        except RefusedError as error:
+            if isinstance(error, FullError | ForbiddenError):
+                raise
+            # Too large, with what binders have assigned: this holds up no other node.
+            names = [str(pod.key) for pod in pods]
+            self._throttled.warning(
+                "hold_not_changed", name, node=name, pods=names[:MAX_NAMES], count=len(names), error=str(error)
+            )
+            return record is None
         self._adopted.inc(len(pods) - len(found.missing))
         return not found.missing
 

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from bus.buckets import NODES
 from bus.connection import Bus
-from bus.errors import ConflictError, ExpiredError, RefusedError
+from bus.errors import ConflictError, ExpiredError, ForbiddenError, RefusedError
 from bus.kinds import NODE_INVENTORY
 from bus.records.devices import NodeInventory
 from tas.gpu.inventory import read_inventory
@@ -162,7 +162,8 @@ class Cards:
         for name, error in (await self._inventories.write(writes)).items():
             if isinstance(error, (ConflictError, ExpiredError)):
                 self._dirty.add(name)
-            elif isinstance(error, RefusedError):  # as a record that is too large: it holds up no other node
+            elif isinstance(error, RefusedError) and not isinstance(error, ForbiddenError):
+                # A record that is too large holds up no other node. But another replica may have the right to write.
                 self._throttled.warning("cards_of_node_not_written", name, node=name, error=str(error))
             else:
                 raise error

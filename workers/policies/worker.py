@@ -143,8 +143,11 @@ class PolicyDirectory:
         removed = {key for key in planned.remove if key in current}
         if not await self._write_all(kept | desired, removed, stored, read_at):
             return False
-        if self._records.epoch is epoch:  # else the bus was wiped again meanwhile, and lacks them again
+        if self._records.epoch is epoch:
             self._previous.clear()
+        else:  # the bus was wiped again meanwhile, and lacks them again, but for those whose files are gone
+            for key in planned.remove:
+                self._previous.pop(key, None)
         self._read_once = self._read_once or listing.problem is None
         count = len((current.keys() - removed) | kept.keys() | desired.keys())
         self._metrics.policies.set(count)

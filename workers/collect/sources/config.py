@@ -103,16 +103,17 @@ class ConfigFile:
         await asyncio.sleep(SETTLE_SECONDS)
         if await asyncio.to_thread(_stamp, path) != stamp:
             return  # it is being written, and is looked at again by the next check
-        # Set before reading: a change during the read has another stamp, and is read again.
-        self._stamp = stamp
         try:
-            config = await asyncio.to_thread(read_source_config, path, self._sources)
+            config, problem = await asyncio.to_thread(read_source_config, path, self._sources), ""
         except ConfigFileError as error:
-            self._readable.set(0)
-            log.error("source_config_unreadable", file=str(path), error=str(error))  # noqa: TRY400 - no bug
-            return
+            config, problem = self._config, str(error)
         if await asyncio.to_thread(_stamp, path) != stamp:
             return  # perhaps half of it was read
+        self._stamp = stamp
+        if problem:
+            self._readable.set(0)
+            log.error("source_config_unreadable", file=str(path), error=problem)
+            return
         self._readable.set(1)
         if config != self._config:
             self._config = config

@@ -558,28 +558,32 @@ async def test_a_file_that_is_written_anew_with_the_same_content_changes_nothing
     assert [line["event"] for line in logs] == ["source_config_read"]
 
 
+@pytest.mark.parametrize("half", ["", "metrics: {load: {que"])
 @pytest.mark.parametrize("after", ["_stamp", "read_source_config"])
 async def test_half_of_a_file_that_is_being_written_is_not_in_force(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str, half: str
 ) -> None:
     """An editor empties the file, and then writes it: without its queries and bounds, other values would count."""
     monkeypatch.setattr(config, "CHECK_SECONDS", 0.0)
     path, original = tmp_path / "sources.yaml", getattr(config, after)
     path.write_text("metrics: {load: {query: first}}")
     loaded = ConfigFile.load(path)
-    path.write_text("")
+    path.write_text(half)
     left = ["metrics: {load: {query: second}}"]
 
     def then_written(*arguments: object) -> object:
-        found: object = original(*arguments)
-        if left:
-            path.write_text(left.pop())
-        return found
+        try:
+            return original(*arguments)
+        finally:
+            if left:
+                path.write_text(left.pop())
 
     monkeypatch.setattr(config, after, then_written)
-    found = [(await loaded.current()).mappings.of("load").query for _ in range(3)]
+    with capture_logs() as logs:
+        found = [(await loaded.current()).mappings.of("load").query for _ in range(3)]
     assert None not in found
     assert found[-1] == "second"
+    assert [each["event"] for each in logs] == ["source_config_read"]  # and nobody is told that it cannot be read
 
 
 async def test_half_of_the_tokens_of_a_file_that_is_being_written_do_not_count(

@@ -5,14 +5,16 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from bus.buckets import HOLDS, SYNCED
+from bus.buckets import HOLDS, SYNCED, Bucket
 from bus.connection import Bus
+from bus.errors import ForbiddenError
 from bus.kinds import NODE_HOLDS, NODE_INVENTORY, synced_of
 from bus.records.devices import NodeHold
 from lab.sandbox.resources import NODES, PODS, Object
@@ -476,6 +478,33 @@ async def test_annotations_for_which_no_record_has_room_hold_up_no_other_node(wo
     assert not any(each["event"] == "inventory_lease_lost" for each in logs)
 
 
+async def test_an_adopted_pod_that_makes_a_hold_too_large_with_assigned_ones_holds_up_no_other_node(
+    world: Gpus, tmp_path: Path
+) -> None:
+    """Binders have assigned pods with thousands of containers, which are 700 KB of the hold."""
+    nodes = {name: add_node(world, name, "N(0) i2") for name in ("a", "b")}
+    world.add_pod("assigned", "A{i1}")
+    bind(world, "assigned", "a", {CARDS: "card0", "gas-ts": "9"})
+    assigned = held("assigned", 0, Phase.BOUND)
+    more = tuple(SlotAssignment(container=f"{'c' * 56}-{number}") for number in range(9000))
+    slots = (*assigned.assignment.slots, *more)
+    assigned = msgspec.structs.replace(assigned, assignment=Assignment(slots=slots))
+    await add_hold(world, nodes["a"], **{world.pod("assigned")["metadata"]["uid"]: assigned})
+    await add_hold(world, nodes["b"])
+    await world.complete()
+    with capture_logs() as logs:
+        async with inventory(world, tmp_path), world.extender() as extender:
+            world.add_pod("stranger", " ".join(f"c{number}{{i1}}" for number in range(20)))
+            cards = ",".join(f"card{number}" for number in range(512))
+            bind(world, "stranger", "a", {CARDS: "|".join([cards] * 20), "gas-ts": "9"})
+            await eventually(lambda: any(each["event"] == "hold_not_changed" for each in logs))
+            assert await extender.bind(world.add_pod("p", "A{i1}"), "b") == ""
+            world.sandbox.cluster.delete(PODS, NAMESPACE, "p")
+            await eventually(has(world, "b"))  # type: ignore[arg-type]
+    assert {each["node"] for each in logs if each["event"] == "hold_not_changed"} == {"a"}
+    assert not any(each["event"] == "inventory_lease_lost" for each in logs)
+
+
 async def test_a_node_whose_cards_no_record_has_room_for_holds_up_no_other(world: Gpus, tmp_path: Path) -> None:
     """Its kubelet says what resources it has: of 510 cards 31 with names of 63 characters are 1.4 MB."""
     texts = ["Z" + "".join(f".{number}" for number in range(start, start + 15)) for start in range(0, 510, 15)]
@@ -497,6 +526,31 @@ async def test_a_node_whose_cards_no_record_has_room_for_holds_up_no_other(world
                 await eventually(has(world, "b"))  # type: ignore[arg-type]
     assert {each["node"] for each in logs if each["event"] == "cards_of_node_not_written"} == {"a"}
     assert not any(each["event"] == "inventory_lease_lost" for each in logs)
+
+
+async def test_a_replica_that_may_not_write_the_cards_of_nodes_gives_its_lease_back(
+    world: Gpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a closed bus another replica may have the right: it has newer credentials."""
+    add_node(world, "a", "N(0) i1")
+    original, forbidden = world.bus.put, ["NODES"]
+
+    async def put_if_allowed(bucket: Bucket, key: str, value: bytes, **options: Any) -> int:
+        if bucket.name in forbidden:
+            raise ForbiddenError(f"no permission to write {key}")
+        return await original(bucket, key, value, **options)
+
+    monkeypatch.setattr(world.bus, "put", put_if_allowed)
+    with capture_logs() as logs:
+        async with inventory(world, tmp_path):
+            await eventually(lambda: any(each["event"] == "inventory_lease_lost" for each in logs))
+            forbidden.clear()
+            await eventually(partial(has_inventory, world, "a"))
+    assert not any(each["event"] == "cards_of_node_not_written" for each in logs)
+
+
+async def has_inventory(world: Gpus, node: str) -> bool:
+    return (await answered(partial(NODE_INVENTORY.get, world.bus, node))).readable() is not None
 
 
 async def has_hold(world: Gpus, node: str) -> bool:

@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from tas.policy.policy import Policy, PolicyKey, StrategyType
 from tas.values.quantity import NANO
 from tests.integration.servers import Server, eventually
 from tests.integration.workers.running import entry_on, epoch_on, policies_on, policy_names, put, running, synced_on
+from workers.policies.files import FolderListing
 from workers.policies.worker import PolicyDirectory
 
 
@@ -627,6 +629,38 @@ async def test_a_second_wipe_while_policies_are_published_again_loses_none(
             await eventually(lambda: worker._records.epoch is not epoch)
         return written
 
+    monkeypatch.setattr(worker, "_write_all", write_and_be_wiped)
+    await server.restart(wiped=True)
+    await eventually(lambda: bool(epochs) and worker._records.epoch is not epochs[0] and worker.unready() is None)
+    await directory.holds("one")
+
+
+async def test_a_second_wipe_while_policies_are_published_again_brings_no_deleted_policy_back(
+    directory: Directory, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file was deleted between the wipes, and after the second one the directory cannot be read."""
+    for file, name in (("a.yaml", "one"), ("b.yaml", "two")):
+        directory.write(file, text(manifest(name)))
+    await directory.holds("one", "two")
+    worker, before = directory.worker, directory.worker._records.epoch
+    read, write_all = worker._reader.read, worker._write_all
+    epochs: list[object] = []
+
+    def read_after_a_change() -> FolderListing:
+        if worker._records.epoch is not before:
+            (directory.path / "b.yaml").unlink(missing_ok=True)
+        return replace(read(), problem="gone") if epochs else read()
+
+    async def write_and_be_wiped(*arguments: Any) -> bool:
+        written = await write_all(*arguments)
+        epoch = worker._records.epoch
+        if written and epoch is not before and not epochs:
+            epochs.append(epoch)
+            await server.restart(wiped=True)
+            await eventually(lambda: worker._records.epoch is not epoch)
+        return written
+
+    monkeypatch.setattr(worker._reader, "read", read_after_a_change)
     monkeypatch.setattr(worker, "_write_all", write_and_be_wiped)
     await server.restart(wiped=True)
     await eventually(lambda: bool(epochs) and worker._records.epoch is not epochs[0] and worker.unready() is None)

@@ -17,7 +17,7 @@ from tas.gpu.policy_facts import read_policy_facts
 from tests.unit.tas.gpu import generators
 from tests.unit.tas.gpu.notation import GPU, bound, pod
 
-I915, MILLICORES, TILES = (f"{GPU}{name}" for name in ("i915", "millicores", "tiles"))
+I915, MEMORY, MILLICORES, TILES = (f"{GPU}{name}" for name in ("i915", "memory.max", "millicores", "tiles"))
 
 
 class TestLife:
@@ -91,7 +91,7 @@ class TestReading:
         assert problems == ()
 
     def test_of_very_many_resources_some_are_read_and_never_those_that_nobody_has_instead_of_cards(self) -> None:
-        found = bound("A{i1}", "card0,card1")
+        found = bound("A{i1 mc500 mem4}", "card0,card1")
         (container,) = found.containers
         invented = {f"{GPU}a{number}": "2" for number in range(2 * MAX_RESOURCES)}
         container = msgspec.structs.replace(container, requests={**invented, **container.requests})
@@ -99,8 +99,8 @@ class TestReading:
         first, second = assignment.shares()
         assert len(first.amounts) == MAX_RESOURCES
         assert first.amounts is second.amounts  # else each of many cards had a copy
-        assert first.amounts[I915] == 1
-        assert [f"{2 * MAX_RESOURCES + 1} GPU resources" in str(each) for each in problems] == [True]
+        assert [first.amounts[each] for each in (I915, MILLICORES, MEMORY)] == [1, 250, 2 * 10**9]
+        assert [f"{2 * MAX_RESOURCES + 3} GPU resources" in str(each) for each in problems] == [True]
 
     def test_a_tile_of_a_card_that_the_container_does_not_have_counts(self) -> None:
         found, _ = read_assignment(bound("A{i1}", "card0", "card7:gt1"))

@@ -5,6 +5,8 @@ from collections.abc import Collection
 import msgspec
 import pytest
 
+from tas.gpu import keeping
+from tas.gpu.adoption import adopt
 from tas.gpu.claim import DevicePod
 from tas.gpu.hold import EMPTY, Held, Hold, Phase, add
 from tas.gpu.keeping import (
@@ -20,7 +22,7 @@ from tas.gpu.keeping import (
 )
 from tas.gpu.names import CONTAINER_CARDS, CONTAINER_TILES, TIMESTAMP
 from tas.gpu.pod_annotations import annotations
-from tests.unit.tas.gpu.notation import Node, bound, pod
+from tests.unit.tas.gpu.notation import GPU, Node, bound, pod
 
 NODE = "a"
 NOT_THERE = "the pod is not there"
@@ -202,7 +204,7 @@ def test_a_pod_that_the_hold_cannot_have_is_missing() -> None:
     assert found.problems.keys() == {"b"}
 
 
-def test_adopted_pods_have_room_for_so_many_bytes_and_the_shortest_annotations_come_first() -> None:
+def test_adopted_pods_have_room_for_so_many_bytes_and_those_that_take_few_come_first() -> None:
     long = ",".join(f"card{number}" for number in range(400))
     pods = [bound("A{i1}", long, uid="a"), bound("A{i1}", "card0", uid="b"), bound("A{i1}", "card1", uid="c")]
     found = adopted(EMPTY, pods, most=1000)
@@ -212,6 +214,55 @@ def test_adopted_pods_have_room_for_so_many_bytes_and_the_shortest_annotations_c
     assert again.hold == found.hold
     assert [each.uid for each in again.missing] == ["d"]
     assert adopted(EMPTY, pods).missing == []
+
+
+def test_a_pod_that_takes_more_by_its_containers_or_amounts_displaces_no_adopted_pod() -> None:
+    """Its annotation may be the shortest of all."""
+    honest = bound("A{i1 mc500 mem4}", ",".join(f"card{number}" for number in range(8)), uid="honest")
+    (container,) = bound("A{i1}", "card0").containers
+    many = bound(" ".join(f"c{number}{{i0}}" for number in range(100)), "card0", uid="a-containers")
+    invented = msgspec.structs.replace(container, requests={f"{GPU}a{number}": "1" for number in range(100)})
+    amounts = bound("A{i1}", "card0,card1,card2,card3", uid="a-amounts")
+    pods = [many, msgspec.structs.replace(amounts, containers=(invented,)), honest]
+    size = _bytes_of(adopted(EMPTY, [honest]).hold)
+    for displaced in pods[:2]:
+        assert _bytes_of(adopted(EMPTY, [displaced]).hold) > size
+        assert adopted(EMPTY, [displaced, honest], most=size + 100).missing == [displaced]
+
+
+def test_of_pods_for_which_there_is_no_room_one_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """60 containers with 512 cards each take 70 ms, and a node may have a hundred such pods."""
+    read: list[str] = []
+
+    def noted(hold: Hold, pods: Collection[DevicePod], *, verified: bool) -> object:
+        read.extend(each.uid for each in pods)
+        return adopt(hold, pods, verified=verified)
+
+    monkeypatch.setattr(keeping, "adopt", noted)
+    long = ",".join(f"card{number}" for number in range(100))
+    pods = [bound("A{i1}", long, uid=f"long-{number}") for number in range(9)]
+    pods += [bound(f"A{{i1 mc{2**63 - 1}}}", "card0", uid=uid) for uid in "ab"]
+    found = adopted(EMPTY, pods, most=2000)
+    assert found.hold.pods.keys() == {"a"}
+    assert [each.uid for each in found.missing] == ["b", *(f"long-{number}" for number in range(9))]
+    assert read == ["a", "b", "long-0"]
+    read.clear()
+    full = _bytes_of(found.hold)
+    assert adopted(found.hold, pods[:3], most=full + 100).missing == pods[:3]
+    assert read == []  # their annotations alone are longer
+
+
+def _bytes_of(hold: Hold) -> int:
+    return sum(len(msgspec.json.encode({uid: held})) for uid, held in hold.pods.items())
+
+
+def test_cards_with_many_tiles_have_longer_annotations_than_bytes_and_are_adopted() -> None:
+    tiles = ",".join(f"card{card}:{'+'.join(f'gt{tile}' for tile in range(64))}" for card in range(8))
+    one = bound("A{i8}", ",".join(f"card{card}" for card in range(8)), uid="v")
+    one = msgspec.structs.replace(one, annotations={**one.annotations, CONTAINER_TILES: tiles})
+    size = _bytes_of(adopted(EMPTY, [one]).hold)
+    assert size < len(tiles)
+    assert adopted(EMPTY, [one], most=size).missing == []
 
 
 def test_what_binders_have_assigned_takes_no_room_of_adopted_pods() -> None:
