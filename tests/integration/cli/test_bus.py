@@ -292,6 +292,18 @@ async def test_after_an_upgrade_check_asks_for_a_new_auth_conf_with_the_limits_o
         await eventually(lambda: _is_ok(check, server))
 
 
+async def test_check_names_each_user_whom_an_open_server_does_not_limit(tas: Tas, tmp_path: Path) -> None:
+    """Also a node, which may not ask for its rights: the server has not read auth.conf at all."""
+    folder = tmp_path / "operator"
+    await init(tas, folder)
+    assert (await tas("bus", "user", str(folder), "node", "a.b", "--source", "machine")).code == 0
+    async with operated(tmp_path, "") as server:
+        done = await tas("bus", "check", str(folder), "--bus", server.url)
+    assert done.code == 1
+    for path in (folder / "users").iterdir():
+        assert f"{path.stem}: the server does not limit this user: auth.conf is of another operator" in done.out
+
+
 async def _is_ok(check: Callable[[OperatedServer], Awaitable[list[str]]], server: OperatedServer) -> bool:
     return "server test: ok" in await check(server)
 
