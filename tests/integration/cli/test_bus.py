@@ -1,6 +1,7 @@
 """`tas bus`: an operator, its users, and what a server says of them."""
 
 import itertools
+import json
 import stat
 import time
 from base64 import b64decode
@@ -447,13 +448,19 @@ async def test_the_program_on_a_node_publishes_and_asks_a_closed_bus_nothing_tha
     await init(tas, folder)
     assert (await tas("bus", "user", str(folder), "node", "a.b", "--source", "machine")).code == 0
     async with operated(tmp_path, auth(folder)) as server, AsyncExitStack() as stack:
+        shown = ("--bus", server.url, "--bus-credentials", str(folder / "users" / "a_b.creds"))
+        command = ("run", "machine", *shown, *HEALTH, "--node", "a.b", "--period", "100ms")
+        machine = await stack.enter_async_context(tas.running(*command))
+
+        async def says_why() -> bool:
+            status, text = await machine.health("/readyz")
+            return status == 503 and "tas run keeper creates SAMPLES" in json.loads(text)["workers"]["machine"]
+
+        await eventually(says_why)  # the stream is missing
         keeper = Access(credentials=folder / "users" / "tas-keeper.creds")
         bus = await stack.enter_async_context(Bus.connect(server.url, name="keeper", access=keeper))
         await eventually(lambda: bus.connected and bus.problem is None)
         before = await bus.epoch(SAMPLES)
-        shown = ("--bus", server.url, "--bus-credentials", str(folder / "users" / "a_b.creds"))
-        command = ("run", "machine", *shown, *HEALTH, "--node", "a.b", "--period", "100ms")
-        machine = await stack.enter_async_context(tas.running(*command))
         await machine.ready()  # its last sample was stored
 
         async def has_samples() -> bool:
