@@ -188,6 +188,11 @@ class Link:
         info = self._client.server_info
         return ServerInfo(*(str(info.get(key) or "") for key in ("server_id", "version", "cluster")))
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the server takes everybody, and so limits nobody, whatever credentials are shown."""
+        return not self._client.server_info.get("auth_required")
+
     async def wait_writable(self, seconds: float) -> None:
         """Waits until little data is unsent. Raises UnavailableError."""
         if self._client.pending_data_size <= MAX_PENDING_BYTES:

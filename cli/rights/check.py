@@ -148,7 +148,9 @@ async def _problem_of(user: User, address: str, access: Access, few: asyncio.Sem
         return "its credentials are not signed by a key of DIR: another operator has made them"
 
     async def rights(bus: Bus) -> _Permitted | None:
-        return None if user.role in PUBLISHERS else await _own_rights(bus)
+        if user.role not in PUBLISHERS:
+            return await _own_rights(bus)
+        return None if bus.link.is_open else _Permitted()  # it may not ask
 
     async with few:
         try:
@@ -158,7 +160,7 @@ async def _problem_of(user: User, address: str, access: Access, few: asyncio.Sem
     if folder.is_earlier(user):
         return f"{_EARLIER[user.role in PUBLISHERS]}: {renewal(user)}"
     role = ROLES[user.role]
-    if user.role in PUBLISHERS:
+    if user.role in PUBLISHERS and found is not None:
         return ""  # its rights are those of auth.conf, which is compared
     if missing := set(tags_of(role, user.claims.name)) - set(user.claims.tags):
         return f"has {counted(len(missing), 'consumer')} less than in this version: {renewal(user)}"

@@ -13,7 +13,7 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter
 
 from bus.connection import Bus
-from bus.errors import BusError
+from bus.errors import BusError, NobodyListensError
 from bus.scrapes import publish_scrape
 from tas.samples.sample import Scrape
 from tas.values.quantity import NANO, Quantity
@@ -22,6 +22,9 @@ from workers.process.logs import ThrottledLog
 log = structlog.get_logger("machine")
 
 SOURCE = "machine"
+
+NO_STREAM = "SAMPLES is missing, or nats-server has no JetStream; on a closed bus tas run keeper creates SAMPLES"
+"""What it means that nobody listens. On a closed bus this process may not ask, so its connection does not say it."""
 
 
 def read_metrics() -> dict[str, Quantity]:
@@ -78,9 +81,10 @@ class Machine:
         try:
             await publish_scrape(self._bus, self._node, scrape)
         except BusError as error:
-            self._failure = str(error)
+            reason = f"{error}: {NO_STREAM}" if isinstance(error, NobodyListensError) else str(error)
+            self._failure = reason
             self._lost.inc()
-            self._throttled.warning("scrape_lost", node=self._node, error=str(error))
+            self._throttled.warning("scrape_lost", node=self._node, error=reason)
         else:
             self._failure = None
             self._published.inc()

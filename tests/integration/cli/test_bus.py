@@ -1,6 +1,7 @@
 """`tas bus`: an operator, its users, and what a server says of them."""
 
 import itertools
+import json
 import stat
 import time
 from base64 import b64decode
@@ -292,6 +293,18 @@ async def test_after_an_upgrade_check_asks_for_a_new_auth_conf_with_the_limits_o
         await eventually(lambda: _is_ok(check, server))
 
 
+async def test_check_names_each_user_whom_an_open_server_does_not_limit(tas: Tas, tmp_path: Path) -> None:
+    """Also a node, which may not ask for its rights: the server has not read auth.conf at all."""
+    folder = tmp_path / "operator"
+    await init(tas, folder)
+    assert (await tas("bus", "user", str(folder), "node", "a.b", "--source", "machine")).code == 0
+    async with operated(tmp_path, "") as server:
+        done = await tas("bus", "check", str(folder), "--bus", server.url)
+    assert done.code == 1
+    for path in (folder / "users").iterdir():
+        assert f"{path.stem}: the server does not limit this user: auth.conf is of another operator" in done.out
+
+
 async def _is_ok(check: Callable[[OperatedServer], Awaitable[list[str]]], server: OperatedServer) -> bool:
     return "server test: ok" in await check(server)
 
@@ -435,13 +448,19 @@ async def test_the_program_on_a_node_publishes_and_asks_a_closed_bus_nothing_tha
     await init(tas, folder)
     assert (await tas("bus", "user", str(folder), "node", "a.b", "--source", "machine")).code == 0
     async with operated(tmp_path, auth(folder)) as server, AsyncExitStack() as stack:
+        shown = ("--bus", server.url, "--bus-credentials", str(folder / "users" / "a_b.creds"))
+        command = ("run", "machine", *shown, *HEALTH, "--node", "a.b", "--period", "100ms")
+        machine = await stack.enter_async_context(tas.running(*command))
+
+        async def says_why() -> bool:
+            status, text = await machine.health("/readyz")
+            return status == 503 and "tas run keeper creates SAMPLES" in json.loads(text)["workers"]["machine"]
+
+        await eventually(says_why)  # the stream is missing
         keeper = Access(credentials=folder / "users" / "tas-keeper.creds")
         bus = await stack.enter_async_context(Bus.connect(server.url, name="keeper", access=keeper))
         await eventually(lambda: bus.connected and bus.problem is None)
         before = await bus.epoch(SAMPLES)
-        shown = ("--bus", server.url, "--bus-credentials", str(folder / "users" / "a_b.creds"))
-        command = ("run", "machine", *shown, *HEALTH, "--node", "a.b", "--period", "100ms")
-        machine = await stack.enter_async_context(tas.running(*command))
         await machine.ready()  # its last sample was stored
 
         async def has_samples() -> bool:
