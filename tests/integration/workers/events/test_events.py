@@ -1,5 +1,6 @@
 """The publisher with a real bus: each transition once and in order, whatever is killed, paused, wiped or discarded."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -274,6 +275,38 @@ async def test_a_refused_policy_ends_with_its_deletion_also_if_only_a_complete_l
         await removed()
     ids = [event.id for event in await world.events()]
     assert len(ids) == len(set(ids))
+
+
+async def test_what_is_written_again_while_a_list_is_read_is_not_absent(bus: Bus, world: World) -> None:
+    """The server delivers the new revision behind the others, maybe after the watch has caught up."""
+    await prepared(world)
+    keys = [PolicyKey(KEY.namespace, f"q{number}") for number in range(20)]
+    nodes = [f"node-{number}" for number in range(20)]
+
+    async def write() -> None:
+        for node in nodes:
+            await world.facts(node, p="violating")
+        for key in keys:
+            await world.policy(key)
+
+    async def write_again() -> None:
+        while True:
+            await write()
+
+    await write()
+    async with publishing(bus):
+        pass
+    writing = asyncio.create_task(write_again())
+    try:
+        for _ in range(10):
+            async with publishing(bus):
+                pass
+    finally:
+        writing.cancel()
+    assert sorted(await world.types("policy")) == sorted(
+        f"policy.accepted {name} resync" for name in [KEY.name, *(key.name for key in keys)]
+    )
+    assert sorted(await world.types("label")) == sorted(f"label.applied {node} resync" for node in nodes)
 
 
 async def test_labels_end_with_the_nodes_that_the_complete_list_of_a_new_epoch_lacks(bus: Bus, world: World) -> None:
