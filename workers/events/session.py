@@ -239,7 +239,7 @@ class Session:
         announced = {ALL if policy == ALL_POLICIES else policy for (policy,) in self._announced.names("breaker")}
         missing, until = announced - self._listed_freezes, _read_up_to(self._freezes)
         self._comparisons.put_nowait(partial(self._end_breakers, missing, until))
-        if PAUSED not in self._listed_freezes:
+        if PAUSED not in self._listed_freezes and self._announced.names("pause"):
             self._comparisons.put_nowait(partial(self._end_pause, until))
         self._note_lists()
 
