@@ -275,18 +275,21 @@ class Session:
         """
         return [key for key in sorted(keys) if not (await kind.get(self._bus, key)).present]
 
-    def _end_expired_sources(self) -> None:
-        """Ends the sources whose state has expired: the server keeps the tombstone only for a minute.
+    async def _end_expired_sources(self) -> None:
+        """Ends the sources whose state has expired: the server keeps the tombstone only for a minute. Raises BusError.
 
-        A state expires if nobody writes it for `EXPIRE_SECONDS`. So that has happened if none came for so long.
+        A state expires if nobody writes it for `EXPIRE_SECONDS`. If none came for so long, the leader is asked.
         """
         now = time.monotonic()
         if not self._source_states.status.caught_up or self._source_states.status.attached == inf:
             self._source_seen = dict.fromkeys(self._source_seen, now)
             return
-        for source in [each for each, at in self._source_seen.items() if now - at > EXPIRE_SECONDS]:
+        revision = Revision(_read_up_to(self._source_states), time.time())
+        due = {source: at for source, at in self._source_seen.items() if now - at > EXPIRE_SECONDS}
+        for source in await self._absent(SOURCE_STATES, due):
+            if self._source_seen.get(source) != due[source]:
+                continue  # a state has come meanwhile
             del self._source_seen[source]
-            revision = Revision(_read_up_to(self._source_states), time.time())
             self._announcer.add(("source", source), partial(of_source, source=source, state=None), revision)
 
     @property
@@ -456,7 +459,7 @@ class Session:
         while True:
             await tick(EPOCH_CHECK_SECONDS)
             await self._compare_epochs()
-            self._end_expired_sources()
+            await self._end_expired_sources()
 
     async def _compare_epochs(self) -> None:
         """Raises UnavailableError if the verdicts or their log were replaced."""

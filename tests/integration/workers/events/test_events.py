@@ -362,6 +362,34 @@ async def test_a_source_is_back_if_its_state_has_expired_while_no_replica_ran(
         await world.until("source.dry prometheus", "source.back prometheus", channel="source")
 
 
+async def test_a_source_whose_state_is_stored_does_not_expire(
+    bus: Bus, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long ago this process has seen a state."""
+    await prepared(world)
+    checks = 0
+
+    async def tick(_: float) -> None:
+        nonlocal checks
+        checks += 1
+        await asyncio.sleep(0.01)
+
+    async with publishing(bus):
+        await world.source(dry=False)
+        await world.source(dry=True)
+        await world.until("source.dry prometheus", channel="source")
+    monkeypatch.setattr(session, "tick", tick)
+    monkeypatch.setattr(session, "EXPIRE_SECONDS", 0.0)
+    async with publishing(bus):
+        before = checks
+        await eventually(lambda: checks > before + 2)
+        await world.policy(generation=2)  # announced behind what the checks have found
+        await world.until("policy.accepted p resync", "policy.accepted p", channel="policy")
+        assert await world.types("source") == ["source.dry prometheus"]
+        await world.delete(SOURCES, "prometheus")
+        await world.until("source.dry prometheus", "source.back prometheus", channel="source")
+
+
 class MetricOfALaterVersion(MetricFresh, frozen=True, kw_only=True):
     TYPE: ClassVar[str] = "metric.later.v1"
 
