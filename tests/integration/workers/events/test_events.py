@@ -411,10 +411,13 @@ async def test_an_event_of_a_later_version_keeps_no_other_one_back(bus: Bus, wor
 STARTED_LATER = ("violation.started node-2", "violation.started node-3 resync")
 
 
-async def test_events_that_the_stream_has_dropped_keep_no_later_one_back(bus: Bus, world: World) -> None:
+async def test_events_that_the_stream_has_dropped_keep_no_later_one_back(
+    bus: Bus, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await prepared(world)
     await world.verdict("node-1", MET)
     async with publishing(bus) as registry:
+        monkeypatch.setattr(announcer, "POSITION_SECONDS", 3600.0)  # it is dropped, too: the session would end
         await world.verdict("node-1", VIOLATED)
         await world.until("violation.started node-1")
         await bus.api(f"STREAM.PURGE.{EVENTS.stream}")
