@@ -3,11 +3,33 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tas.events.data import Data
+from tas.events.data import (
+    BreakerReset,
+    Data,
+    LabelRemoved,
+    LabelsResumed,
+    MetricEnded,
+    MetricFresh,
+    PolicyRemoved,
+    SourceBack,
+    ViolationEnded,
+)
 from tas.events.event import Event
 
 Thing = tuple[str, ...]
 """A channel and the names of its data: the events of one thing share a subject."""
+
+ENDS = (
+    ViolationEnded,
+    MetricFresh,
+    MetricEnded,
+    LabelRemoved,
+    SourceBack,
+    PolicyRemoved,
+    BreakerReset,
+    LabelsResumed,
+)
+"""The data of events after which nothing is left to end: most things of a large cluster were deleted long ago."""
 
 
 def thing_of(data: Data) -> Thing:
@@ -68,9 +90,13 @@ class Announcements:
                 yield event
 
     def names(self, channel: str) -> list[tuple[str, ...]]:
-        """The names of each thing with events in a channel."""
-        return [thing[1:] for thing in self._last if thing[0] == channel]
+        """The names of each thing of a channel whose last event may need an end."""
+        return [thing[1:] for thing, last in self._last.items() if thing[0] == channel and _is_open(last)]
 
     def nodes(self, channel: str) -> set[str]:
-        """The nodes with events in a channel."""
-        return {node for of, node in self._of_node if of == channel}
+        """The nodes with such a thing, in a channel whose names begin with the node."""
+        return {names[0] for names in self.names(channel)}
+
+
+def _is_open(last: Announcement) -> bool:
+    return last.event is not None and not isinstance(last.event.data, ENDS)

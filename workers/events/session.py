@@ -6,12 +6,12 @@ This module reads the bus, and says which records change together. `announcer` p
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from functools import partial
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import structlog
@@ -26,7 +26,7 @@ from bus.events import (
     read_position,
 )
 from bus.kinds import BREAKER_RECORDS, NODE_FACTS, PAUSE_RECORDS, POLICY_RECORDS, SOURCE_STATES
-from bus.record_kind import Entry
+from bus.record_kind import Entry, RecordKind
 from bus.records.nodes import NodeFacts
 from bus.records.policies import PolicyRecord
 from bus.stream_reader import Lost, Start, StreamReader
@@ -62,6 +62,8 @@ from workers.process.tasks import together
 from workers.samples.source_states import EXPIRE_SECONDS
 
 log = structlog.get_logger("events")
+
+K = TypeVar("K", str, PolicyKey)
 
 EPOCH_CHECK_SECONDS = 5.0
 """How often the epochs of the streams are compared with those of the session."""
@@ -133,6 +135,7 @@ class Session:
         self._listed_freezes: set[str] = set()
         self._source_seen = dict.fromkeys((name for (name,) in announced.names("source")), time.monotonic())
         self._are_labels_compared = False
+        self._comparisons: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
         # Its own watch: a watch of all keys of NODES would get every sample.
         self._synced_nodes = SyncedWatch(
             bus, bucket=NODES, on_epoch=lambda _: None, on_complete=lambda _: self._note_lists()
@@ -192,6 +195,7 @@ class Session:
             self._synced_nodes.run(),
             *(watch.run() for watch in self._watches),
             self._follow_log(),
+            self._compare_lists(),
             self._announcer.run(),
             self._check_regularly(),
         )
@@ -221,38 +225,71 @@ class Session:
         if not self._are_labels_compared and self._is_cluster:
             self._are_labels_compared = True
             missing = self._announced.nodes("label") - self._listed_nodes
-            self._announcer.add_missing("label", missing, _read_up_to(self._facts))
+            self._comparisons.put_nowait(partial(self._end_labels, missing, _read_up_to(self._facts)))
 
     def _take_all_policies(self) -> None:
         """The list of policies is complete: the others were deleted."""
-        revision = Revision(_read_up_to(self._synced_policies), time.time())
-        for namespace, name in self._announced.names("policy"):
-            if (key := PolicyKey(namespace, name)) not in self._listed_policies:
-                self._announcer.add(("policy", namespace, name), partial(of_removed_policy, key=key), revision)
+        announced = {PolicyKey(*names) for names in self._announced.names("policy")}
+        missing, until = announced - self._listed_policies, _read_up_to(self._synced_policies)
+        self._comparisons.put_nowait(partial(self._end_policies, missing, until))
         self._note_lists()
 
     def _take_all_freezes(self) -> None:
         """The list of breakers is complete: the others were reset, and so was the pause if there is none."""
-        revision = Revision(_read_up_to(self._freezes), time.time())
-        for (policy,) in self._announced.names("breaker"):
-            if (name := ALL if policy == ALL_POLICIES else policy) not in self._listed_freezes:
-                self._announcer.add(("breaker", name), partial(of_breaker, name=name, breaker=None), revision)
-        if PAUSED not in self._listed_freezes:
-            self._announcer.add(("pause",), partial(of_pause, pause=None), revision)
+        announced = {ALL if policy == ALL_POLICIES else policy for (policy,) in self._announced.names("breaker")}
+        missing, until = announced - self._listed_freezes, _read_up_to(self._freezes)
+        self._comparisons.put_nowait(partial(self._end_breakers, missing, until))
+        if PAUSED not in self._listed_freezes and self._announced.names("pause"):
+            self._comparisons.put_nowait(partial(self._end_pause, until))
         self._note_lists()
 
-    def _end_expired_sources(self) -> None:
-        """Ends the sources whose state has expired: the server keeps the tombstone only for a minute.
+    # What a complete list lacks. Each function gets the revision up to which the list was read
 
-        A state expires if nobody writes it for `EXPIRE_SECONDS`. So that has happened if none came for so long.
+    async def _compare_lists(self) -> None:
+        """Ends what complete lists lack. Raises BusError."""
+        while True:
+            await (await self._comparisons.get())()
+
+    async def _end_labels(self, nodes: Collection[str], until: int) -> None:
+        self._announcer.add_missing("label", await self._absent(NODE_FACTS, nodes), until)
+
+    async def _end_policies(self, keys: Collection[PolicyKey], until: int) -> None:
+        for key in await self._absent(POLICY_RECORDS, keys):
+            group = ("policy", key.namespace, key.name)
+            self._announcer.add(group, partial(of_removed_policy, key=key), Revision(until, time.time()))
+
+    async def _end_breakers(self, names: Collection[str], until: int) -> None:
+        for name in await self._absent(BREAKER_RECORDS, names):
+            event = partial(of_breaker, name=name, breaker=None)
+            self._announcer.add(("breaker", name), event, Revision(until, time.time()))
+
+    async def _end_pause(self, until: int) -> None:
+        if await self._absent(PAUSE_RECORDS, (PAUSED,)):
+            self._announcer.add(("pause",), partial(of_pause, pause=None), Revision(until, time.time()))
+
+    async def _absent(self, kind: RecordKind[K, Any], keys: Collection[K]) -> list[K]:
+        """Which of these keys the leader lacks, too. Raises BusError.
+
+        A key that is written again while a list is read moves behind the others: the watch may get it only after it has
+        caught up. So it is not in the list, but exists.
+        """
+        return [key for key in sorted(keys) if not (await kind.get(self._bus, key)).present]
+
+    async def _end_expired_sources(self) -> None:
+        """Ends the sources whose state has expired: the server keeps the tombstone only for a minute. Raises BusError.
+
+        A state expires if nobody writes it for `EXPIRE_SECONDS`. If none came for so long, the leader is asked.
         """
         now = time.monotonic()
         if not self._source_states.status.caught_up or self._source_states.status.attached == inf:
             self._source_seen = dict.fromkeys(self._source_seen, now)
             return
-        for source in [each for each, at in self._source_seen.items() if now - at > EXPIRE_SECONDS]:
+        revision = Revision(_read_up_to(self._source_states), time.time())
+        due = {source: at for source, at in self._source_seen.items() if now - at > EXPIRE_SECONDS}
+        for source in await self._absent(SOURCE_STATES, due):
+            if self._source_seen.get(source) != due[source]:
+                continue  # a state has come meanwhile
             del self._source_seen[source]
-            revision = Revision(_read_up_to(self._source_states), time.time())
             self._announcer.add(("source", source), partial(of_source, source=source, state=None), revision)
 
     @property
@@ -404,7 +441,7 @@ class Session:
         if self._is_cluster:
             for channel in ("violation", "metric"):
                 missing = self._announced.nodes(channel) - self._listed_nodes - found
-                self._announcer.add_missing(channel, missing, until.revision)
+                self._announcer.add_missing(channel, await self._absent(NODE_FACTS, missing), until.revision)
         await self._announcer.flush()
         self._announcer.note_position(until)
 
@@ -422,7 +459,7 @@ class Session:
         while True:
             await tick(EPOCH_CHECK_SECONDS)
             await self._compare_epochs()
-            self._end_expired_sources()
+            await self._end_expired_sources()
 
     async def _compare_epochs(self) -> None:
         """Raises UnavailableError if the verdicts or their log were replaced."""

@@ -1,5 +1,6 @@
 """The publisher with a real bus: each transition once and in order, whatever is killed, paused, wiped or discarded."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -276,6 +277,38 @@ async def test_a_refused_policy_ends_with_its_deletion_also_if_only_a_complete_l
     assert len(ids) == len(set(ids))
 
 
+async def test_what_is_written_again_while_a_list_is_read_is_not_absent(bus: Bus, world: World) -> None:
+    """The server delivers the new revision behind the others, maybe after the watch has caught up."""
+    await prepared(world)
+    keys = [PolicyKey(KEY.namespace, f"q{number}") for number in range(20)]
+    nodes = [f"node-{number}" for number in range(20)]
+
+    async def write() -> None:
+        for node in nodes:
+            await world.facts(node, p="violating")
+        for key in keys:
+            await world.policy(key)
+
+    async def write_again() -> None:
+        while True:
+            await write()
+
+    await write()
+    async with publishing(bus):
+        pass
+    writing = asyncio.create_task(write_again())
+    try:
+        for _ in range(10):
+            async with publishing(bus):
+                pass
+    finally:
+        writing.cancel()
+    assert sorted(await world.types("policy")) == sorted(
+        f"policy.accepted {name} resync" for name in [KEY.name, *(key.name for key in keys)]
+    )
+    assert sorted(await world.types("label")) == sorted(f"label.applied {node} resync" for node in nodes)
+
+
 async def test_labels_end_with_the_nodes_that_the_complete_list_of_a_new_epoch_lacks(bus: Bus, world: World) -> None:
     for node in ("node-1", "node-2"):
         await world.facts(node, p="violating")
@@ -329,6 +362,34 @@ async def test_a_source_is_back_if_its_state_has_expired_while_no_replica_ran(
         await world.until("source.dry prometheus", "source.back prometheus", channel="source")
 
 
+async def test_a_source_whose_state_is_stored_does_not_expire(
+    bus: Bus, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long ago this process has seen a state."""
+    await prepared(world)
+    checks = 0
+
+    async def tick(_: float) -> None:
+        nonlocal checks
+        checks += 1
+        await asyncio.sleep(0.01)
+
+    async with publishing(bus):
+        await world.source(dry=False)
+        await world.source(dry=True)
+        await world.until("source.dry prometheus", channel="source")
+    monkeypatch.setattr(session, "tick", tick)
+    monkeypatch.setattr(session, "EXPIRE_SECONDS", 0.0)
+    async with publishing(bus):
+        before = checks
+        await eventually(lambda: checks > before + 2)
+        await world.policy(generation=2)  # announced behind what the checks have found
+        await world.until("policy.accepted p resync", "policy.accepted p", channel="policy")
+        assert await world.types("source") == ["source.dry prometheus"]
+        await world.delete(SOURCES, "prometheus")
+        await world.until("source.dry prometheus", "source.back prometheus", channel="source")
+
+
 class MetricOfALaterVersion(MetricFresh, frozen=True, kw_only=True):
     TYPE: ClassVar[str] = "metric.later.v1"
 
@@ -350,10 +411,13 @@ async def test_an_event_of_a_later_version_keeps_no_other_one_back(bus: Bus, wor
 STARTED_LATER = ("violation.started node-2", "violation.started node-3 resync")
 
 
-async def test_events_that_the_stream_has_dropped_keep_no_later_one_back(bus: Bus, world: World) -> None:
+async def test_events_that_the_stream_has_dropped_keep_no_later_one_back(
+    bus: Bus, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await prepared(world)
     await world.verdict("node-1", MET)
     async with publishing(bus) as registry:
+        monkeypatch.setattr(announcer, "POSITION_SECONDS", 3600.0)  # it is dropped, too: the session would end
         await world.verdict("node-1", VIOLATED)
         await world.until("violation.started node-1")
         await bus.api(f"STREAM.PURGE.{EVENTS.stream}")

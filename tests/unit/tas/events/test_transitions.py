@@ -253,6 +253,7 @@ def test_a_stale_metric_of_a_node_that_a_complete_list_does_not_have_ends() -> N
     assert publisher.announced.nodes("metric") == {"node-1"}
     (ended,) = publisher.missing("metric")
     assert isinstance(ended.data, MetricEnded)
+    assert publisher.announced.nodes("metric") == set(), "else each node that ever was is looked up at each start"
     assert (ended.data.reason, ended.time) == (EndReason.NODE_REMOVED, 30.0)
     assert publisher.missing("metric") == []
 
