@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
 from functools import partial
@@ -116,6 +116,15 @@ class Watched:
 
         await eventually(is_deleted)
 
+    async def revisions(self, keys: Mapping[Bucket, str]) -> dict[str, int]:
+        """The revision of each of these keys, which must be stored."""
+        found = {}
+        for bucket, key in keys.items():
+            entry = await answered(partial(self.bus.get, bucket, key))
+            assert entry is not None
+            found[key] = entry.revision
+        return found
+
     async def last_sequences(self) -> list[int]:
         return [(await answered(partial(self.bus.epoch, bucket))).last_sequence for bucket in (POLICIES, NODES, PODS)]
 
@@ -215,19 +224,32 @@ class WatchScenarios:
         await watched.has_policy(namespace, "one", lambda _: True)
         await admin.create_pod(namespace, "web", "one")
         await watched.has_pod(namespace, "web")
-        await watched.has_facts(node)
-        before = await watched.last_sequences()
-        await admin.change_policy(namespace, "one", {"metadata": {"annotations": {"note": "1"}}})
-        await admin.patch(f"/api/v1/nodes/{node}", {"metadata": {"annotations": {"note": "1"}}})
-        await admin.patch(f"/api/v1/namespaces/{namespace}/pods/web", {"metadata": {"annotations": {"note": "1"}}})
+        # The status came after the node: `watch` may have read the addresses before.
+        status = (await admin.get(f"/api/v1/nodes/{node}"))["status"]
+        addresses = tuple(each["address"] for each in status.get("addresses", ()))
+        await watched.has_facts(node, lambda facts: facts.addresses == addresses)
+        # Only of these: other nodes may get their addresses meanwhile.
+        keys = {
+            POLICIES: policy_key(PolicyKey(namespace, "one")),
+            NODES: NODE_FACTS.key(node),
+            PODS: pod_key(PodKey(namespace, "web")),
+        }
+        before = await watched.revisions(keys)
+        note = {"metadata": {"annotations": {"note": "1"}}}
+        await admin.change_policy(namespace, "one", note)
+        await admin.patch(f"/api/v1/nodes/{node}", note)
+        await admin.patch(f"/api/v1/namespaces/{namespace}/pods/web", note)
         # Each watch is in order: when a later change is written, the worker has handled the earlier one.
         await admin.create_policy(namespace, "two", strategies=strategies())
         await watched.has_policy(namespace, "two", lambda _: True)
-        await admin.label_node(node, {"colour": "red"})
-        await watched.has_facts(node, lambda facts: facts.labels.get("colour") == "red")
+        other = f"after-{node}"
+        await admin.create_node(other)
+        await watched.has_facts(other)
         await admin.create_pod(namespace, "web-2", "one")
         await watched.has_pod(namespace, "web-2")
-        assert await watched.last_sequences() == [sequence + 1 for sequence in before]
+        after = await watched.revisions(keys)
+        await admin.delete_node(other)
+        assert after == before, f"{before} became {after}"
 
     @pytest.mark.real_api
     async def test_created_changed_deleted_and_recreated_nodes_are_followed(
