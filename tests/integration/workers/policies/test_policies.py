@@ -609,6 +609,27 @@ async def test_after_a_wipe_everything_is_published_again(directory: Directory, 
     await directory.stores_problems_of("b.yaml")
 
 
+async def wiped_twice(
+    directory: Directory, server: Server, monkeypatch: pytest.MonkeyPatch, *, wiped: list[object]
+) -> None:
+    """Wipes the bus, and again once all policies are published again: `wiped` gets the epoch between the two."""
+    worker = directory.worker
+    before, write_all = worker._records.epoch, worker._write_all
+
+    async def write_and_be_wiped(*arguments: Any) -> bool:
+        written = await write_all(*arguments)
+        epoch = worker._records.epoch
+        if written and epoch is not before and not wiped:
+            wiped.append(epoch)
+            await server.restart(wiped=True)
+            await eventually(lambda: worker._records.epoch is not epoch)
+        return written
+
+    monkeypatch.setattr(worker, "_write_all", write_and_be_wiped)
+    await server.restart(wiped=True)
+    await eventually(lambda: bool(wiped) and worker._records.epoch is not wiped[0] and worker.unready() is None)
+
+
 async def test_a_second_wipe_while_policies_are_published_again_loses_none(
     directory: Directory, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -616,22 +637,7 @@ async def test_a_second_wipe_while_policies_are_published_again_loses_none(
     await directory.holds("one")
     directory.write("a.yaml", "a: b: c")
     await directory.stores_problems_of("a.yaml")
-    worker, before = directory.worker, directory.worker._records.epoch
-    write_all = worker._write_all
-    epochs: list[object] = []
-
-    async def write_and_be_wiped(*arguments: Any) -> bool:
-        written = await write_all(*arguments)
-        epoch = worker._records.epoch
-        if written and epoch is not before and not epochs:
-            epochs.append(epoch)
-            await server.restart(wiped=True)
-            await eventually(lambda: worker._records.epoch is not epoch)
-        return written
-
-    monkeypatch.setattr(worker, "_write_all", write_and_be_wiped)
-    await server.restart(wiped=True)
-    await eventually(lambda: bool(epochs) and worker._records.epoch is not epochs[0] and worker.unready() is None)
+    await wiped_twice(directory, server, monkeypatch, wiped=[])
     await directory.holds("one")
 
 
@@ -643,27 +649,16 @@ async def test_a_second_wipe_while_policies_are_published_again_brings_no_delete
         directory.write(file, text(manifest(name)))
     await directory.holds("one", "two")
     worker, before = directory.worker, directory.worker._records.epoch
-    read, write_all = worker._reader.read, worker._write_all
-    epochs: list[object] = []
+    read = worker._reader.read
+    wiped: list[object] = []
 
     def read_after_a_change() -> FolderListing:
         if worker._records.epoch is not before:
             (directory.path / "b.yaml").unlink(missing_ok=True)
-        return replace(read(), problem="gone") if epochs else read()
-
-    async def write_and_be_wiped(*arguments: Any) -> bool:
-        written = await write_all(*arguments)
-        epoch = worker._records.epoch
-        if written and epoch is not before and not epochs:
-            epochs.append(epoch)
-            await server.restart(wiped=True)
-            await eventually(lambda: worker._records.epoch is not epoch)
-        return written
+        return replace(read(), problem="gone") if wiped else read()
 
     monkeypatch.setattr(worker._reader, "read", read_after_a_change)
-    monkeypatch.setattr(worker, "_write_all", write_and_be_wiped)
-    await server.restart(wiped=True)
-    await eventually(lambda: bool(epochs) and worker._records.epoch is not epochs[0] and worker.unready() is None)
+    await wiped_twice(directory, server, monkeypatch, wiped=wiped)
     await directory.holds("one")
 
 

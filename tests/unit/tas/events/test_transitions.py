@@ -633,6 +633,27 @@ def test_two_replicas_that_are_killed_and_paused_publish_each_transition_once_an
     assert by_policy(stream.events) == expected_events(log)
 
 
+def in_state(last: Mapping[str, NodeVerdict | None], state: State) -> set[tuple[str, str]]:
+    """Node and name of each policy whose `deschedule` has this state."""
+    return {
+        (node, key.name)
+        for node, found in last.items()
+        if found is not None
+        for key, policy in found.policies.items()
+        if policy.strategies[DESCHEDULE].state is state
+    }
+
+
+def announced(stream: Stream, kind: type[ViolationStarted | MetricStale]) -> set[tuple[str, str]]:
+    """Node and name of each policy of which the last event is of this type."""
+    return {
+        (event.data.node, event.data.policy)
+        for node in NODES
+        for event in stream.last.of_node(kind.CHANNEL, node)
+        if isinstance(event.data, kind)
+    }
+
+
 @given(histories())
 def test_the_last_events_say_what_the_last_verdicts_say(log: list[Logged]) -> None:
     stream = Stream()
@@ -640,37 +661,8 @@ def test_the_last_events_say_what_the_last_verdicts_say(log: list[Logged]) -> No
     while replica.step():
         pass
     last = {logged.node: logged.verdict for logged in log}
-    violated = {
-        (node, name)
-        for node, found in last.items()
-        for name, policy in ({} if found is None else {key.name: each for key, each in found.policies.items()}).items()
-        if policy.strategies[DESCHEDULE].state is VIOLATED
-    }
-    met = {
-        (node, name)
-        for node, found in last.items()
-        for name, policy in ({} if found is None else {key.name: each for key, each in found.policies.items()}).items()
-        if policy.strategies[DESCHEDULE].state is MET
-    }
-    started = {
-        (event.data.node, event.data.policy)
-        for node in NODES
-        for event in stream.last.of_node("violation", node)
-        if isinstance(event.data, ViolationStarted)
-    }
-    unknown = {
-        (node, key.name)
-        for node, found in last.items()
-        if found is not None
-        for key, policy in found.policies.items()
-        if policy.strategies[DESCHEDULE].state is UNKNOWN
-    }
-    stale = {
-        (event.data.node, event.data.policy)
-        for node in NODES
-        for event in stream.last.of_node("metric", node)
-        if isinstance(event.data, MetricStale)
-    }
+    violated, met, unknown = (in_state(last, state) for state in (VIOLATED, MET, UNKNOWN))
+    started, stale = (announced(stream, kind) for kind in (ViolationStarted, MetricStale))
     assert stale <= unknown
     assert violated <= started
     assert not started & met
