@@ -153,7 +153,8 @@ class AnnouncedUpTo(msgspec.Struct, frozen=True, kw_only=True):
 
     `epoch` and `log` are the times of creation of VERDICTS and VERDICT_LOG, `sequence` is that in VERDICT_LOG. A
     `revision` of 0 means that it is not known. Until the last verdicts up to `revision` have been compared, `comparing`
-    has the epoch, and `epoch` is "": earlier versions compare all of them then.
+    has the epoch, and `epoch` is "": earlier versions compare all of them then. `ends_metrics`: a metric that was stale
+    has ended with its node and its policy. In positions of versions that announced no such end it is false.
     """
 
     epoch: str
@@ -161,6 +162,7 @@ class AnnouncedUpTo(msgspec.Struct, frozen=True, kw_only=True):
     sequence: int
     revision: int
     comparing: str = ""
+    ends_metrics: bool = False
 
 
 _POSITION = "tas.announced.verdicts"

@@ -160,6 +160,7 @@ class Announcer:
             sequence=done.sequence,
             revision=done.revision,
             comparing="" if compared else created,
+            ends_metrics=compared,
         )
         # Before the write: meanwhile another position may be noted, which is the next one to be stored.
         self._written_at, self._done = time.monotonic(), None

@@ -383,7 +383,9 @@ class Session:
         await self._lists_known.wait()
         position = self._position
         if position is not None and position.log == self._streams.log.created:
-            begin, is_compared = LoggedVerdict(None, position.revision, position.sequence), not position.comparing
+            begin = LoggedVerdict(None, position.revision, position.sequence)
+            # An earlier version has handled the deletions before, and their alerts of stale metrics still fire.
+            is_compared = position.ends_metrics and not position.comparing
         else:
             begin, is_compared = await self._log_end(), False
             if position is None:

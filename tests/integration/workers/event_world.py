@@ -111,6 +111,13 @@ class World:
             self._revisions[node] = await put(self.bus, VERDICTS, NODE_VERDICTS.key(node), self._verdict(node, state))
         return self._revisions[node]
 
+    async def verdict_without_policies(self, node: str) -> None:
+        """Writes the verdict of a node after the deletion of the only policy."""
+        verdict = NodeVerdict(
+            node_uid=f"uid-{node}", nodes_revision=1, policies_revision=2, time=time.time(), policies={}
+        )
+        await put(self.bus, VERDICTS, NODE_VERDICTS.key(node), encode_verdict(verdict))
+
     async def verdict_by_hand(self, node: str) -> None:
         """Writes a verdict with a namespace that no policy can have."""
         verdict = self._verdict(node, State.VIOLATED).replace(b'"namespace":"default"', b'"namespace":"no name"')

@@ -242,6 +242,33 @@ async def test_what_is_announced_of_a_node_ends_if_its_deletion_was_lost(bus: Bu
     assert [end.reason for end in ends] == [EndReason.NODE_REMOVED] * 2
 
 
+async def test_a_metric_that_an_earlier_version_left_stale_ends_after_the_upgrade(bus: Bus, world: World) -> None:
+    """The earlier version has announced up to the end of the log, which has the deletions, and no end."""
+    await prepared(world)
+    nodes = ["node-1", "node-2", "node-3"]
+    for node in nodes:
+        await world.facts(node)
+    async with publishing(bus):
+        for node in nodes:
+            await world.verdict(node, MET, UNKNOWN)
+        await world.until(*(f"metric.stale {node}" for node in nodes), channel="metric")
+        await position_stored(bus, await last_sequence(bus, messages=6))
+    await world.delete_node("node-1")
+    await world.verdict_without_policies("node-2")
+    end, log, verdicts = await last_sequence(bus, messages=8), await bus.epoch(VERDICT_LOG), await bus.epoch(VERDICTS)
+    _, stored = await read_position(bus)
+    earlier = AnnouncedUpTo(
+        epoch=verdicts.created, log=log.created, sequence=end, revision=verdicts.last_sequence, ends_metrics=False
+    )
+    await write_position(bus, earlier, expected=stored)
+    published = [*(f"metric.stale {node}" for node in nodes), "metric.ended node-1", "metric.ended node-2"]
+    for _ in range(2):  # the second time it is known
+        async with publishing(bus):
+            await world.until(*published, channel="metric")
+    ends = {event.data.node: event.data.reason for event in await world.events() if isinstance(event.data, MetricEnded)}
+    assert ends == {"node-1": EndReason.NODE_REMOVED, "node-2": EndReason.POLICY_REMOVED}
+
+
 async def test_a_refused_policy_ends_with_its_deletion_also_if_only_a_complete_list_lacks_it(
     bus: Bus, world: World
 ) -> None:
