@@ -174,8 +174,10 @@ def _of_node(data: LabelApplied | LabelRemoved | ResourcePatched) -> Notice:
 def _of_source(data: SourceDry | SourceBack) -> Notice:
     source = data.source
     if isinstance(data, SourceBack):
-        text, group = f"source {source} gives samples again", "{count} sources give samples again"
-        return _notice(data, "SourceBack", text, of=source, ends="SourceDry", group=group)
+        # Without a kind its state has expired: whether it gives samples, nobody knows.
+        back = "gives samples again, or no policy needs them" if data.kind else "is read by nobody any more"
+        group = "{count} sources give samples again, or nobody needs or reads them"
+        return _notice(data, "SourceBack", f"source {source} {back}", of=source, ends="SourceDry", group=group)
     problem = f": {line_of(data.problem)}" if data.problem else ""
     text, group = f"source {source} gives no samples{problem}", "{count} sources give no samples"
     return _notice(data, "SourceDry", text, of=source, begins=True, group=group)

@@ -2,7 +2,16 @@
 
 import pytest
 
-from tas.events.data import BreakerReset, BreakerTripped, EndReason, EventData, PolicyRefused, Unknown, ViolationEnded
+from tas.events.data import (
+    BreakerReset,
+    BreakerTripped,
+    EndReason,
+    EventData,
+    PolicyRefused,
+    SourceBack,
+    Unknown,
+    ViolationEnded,
+)
 from tas.events.event import DATA_TYPES
 from tas.notifying.notices import KINDS, kind_of, notice_of
 from tests.unit.tas.events.examples import EXAMPLES, NODE, STRATEGY
@@ -46,6 +55,15 @@ def test_an_end_says_why() -> None:
         EndReason.POLICY_REMOVED: f"{NODE['node']} no longer violates {what}: the policy or this strategy was deleted",
         EndReason.NODE_REMOVED: f"{NODE['node']} was deleted, and no longer violates {what}",
     }
+
+
+def test_a_source_whose_state_has_expired_is_not_said_to_give_samples() -> None:
+    """Its collect has ended an hour ago, and nobody reads it."""
+    back = notice(SourceBack(source="prometheus", kind="prometheus"))
+    assert back.text == "source prometheus gives samples again, or no policy needs them"
+    expired = notice(SourceBack(source="prometheus"))
+    assert expired.text == "source prometheus is read by nobody any more"
+    assert "nobody needs or reads them" in expired.group_text
 
 
 def test_the_breaker_over_all_policies_is_about_no_policy() -> None:
