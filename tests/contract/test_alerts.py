@@ -8,6 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
+from tas.notifying.alerts import PREFIX
+from tas.notifying.notices import notice_of
+from tests.unit.tas.events.examples import EXAMPLES
+from tests.unit.tas.notifying.making import event
 from workers.process.manifests import read_yaml
 
 from .test_pages import anchors
@@ -60,6 +64,12 @@ def rules(*files: Path) -> list[dict[str, Any]]:
     return found
 
 
+def sent_by_notify() -> set[str]:
+    """The alerts that Alertmanager gets from `notify`: whoever has one of them looks for it in the same place."""
+    notices = [found for data in EXAMPLES if (found := notice_of(event(data))) is not None]
+    return {f"{PREFIX}{found.condition}" for found in notices if found.begins}
+
+
 def cases() -> list[dict[str, Any]]:
     """The cases of promtool."""
     found: list[dict[str, Any]] = yaml.safe_load(TESTS.read_text())["tests"]
@@ -109,7 +119,7 @@ def test_each_alert_links_to_its_row() -> None:
         assert anchor in anchors(PAGE)
         assert said[alert] == f"What to do: tas runbook {alert}"
         assert re.search(rf'^\| <a id="{anchor}"></a>`{alert}` \| \S.* \| \S.* \|$', text, re.MULTILINE), alert
-    assert set(re.findall(r'<a id="(Tas\w+)">', text)) == alerts.keys()
+    assert set(re.findall(r'<a id="(Tas\w+)">', text)) == alerts.keys() | sent_by_notify()
     assert re.findall(r"^## (.*)$", text, re.MULTILINE)[0] == "Alerts"
     assert RUNBOOK in (ROOT / "docs" / "how-to" / "alerting.md").read_text(), "how to set it"
 

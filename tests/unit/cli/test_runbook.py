@@ -5,7 +5,7 @@ import re
 from click.testing import CliRunner, Result
 
 from cli import cli
-from tests.contract.test_alerts import rules
+from tests.contract.test_alerts import rules, sent_by_notify
 
 
 def tas(*arguments: str) -> Result:
@@ -13,7 +13,8 @@ def tas(*arguments: str) -> Result:
 
 
 def test_each_alert_is_listed_and_says_when_it_fires_and_what_to_do() -> None:
-    alerts = {rule["alert"] for rule in rules()}
+    alerts = {rule["alert"] for rule in rules()} | sent_by_notify()
+    assert "TasMetricStale" in alerts
     assert set(tas().stdout.split()) == alerts
     for alert in alerts:
         said = tas(alert)
