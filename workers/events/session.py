@@ -30,6 +30,7 @@ from bus.record_kind import Entry, RecordKind
 from bus.records.nodes import NodeFacts
 from bus.records.policies import PolicyRecord
 from bus.stream_reader import Lost, Start, StreamReader
+from bus.subjects import event_subject
 from bus.ticks import tick
 from bus.verdict_log import LoggedVerdict, last_verdicts, logged_verdicts, verdicts_at
 from bus.watch import Watch
@@ -173,7 +174,9 @@ class Session:
         position = await read_position(bus)
         announced = Announcements()
         for message in await last_events(bus):
-            announced.add(message.event, message.sequence)
+            # Else it is about another thing than its subject, whose writer may give any names: none is looked up.
+            if event_subject(message.event.data) == message.subject:
+                announced.add(message.event, message.sequence)
         return cls(bus, metrics, streams, announced, position, source=source)
 
     @property

@@ -19,8 +19,9 @@ from bus.events import AnnouncedUpTo, Expected, publish_events, read_position, w
 from bus.kinds import NODE_FACTS, NODE_VERDICTS
 from bus.subjects import policy_key
 from bus.verdict_log import LoggedVerdict, verdicts_at
+from tas.events import cloudevents
 from tas.events.announcements import Announcements
-from tas.events.data import EndReason, Gap, MetricEnded, MetricFresh, ViolationEnded
+from tas.events.data import EndReason, Gap, MetricEnded, MetricFresh, PolicyRefused, ViolationEnded
 from tas.events.event import Cause, Event, event_of, source_of
 from tas.events.transitions import Epoch
 from tas.policy.policy import PolicyKey
@@ -433,6 +434,21 @@ async def test_an_event_of_a_later_version_keeps_no_other_one_back(bus: Bus, wor
         await world.verdict("node-1", VIOLATED)
         await world.until("violation.started node-1")
         assert value(registry, "tas_events_conflicts_total") == 1
+
+
+async def test_an_event_about_another_thing_than_its_subject_keeps_no_other_one_back(bus: Bus, world: World) -> None:
+    """`resources` may write it, and no policy can have this name: the publisher asked for the policy, and ended."""
+    await prepared(world)
+    data = PolicyRefused(namespace="a$b", policy="p", policy_uid="u", generation=1, problems=("why",), total=1)
+    forged = event_of(data, Cause("1", 1), time=time.time())
+    stored = await bus.publish_each(
+        EVENTS, [("tas.events.resource.node-1", cloudevents.body(forged), cloudevents.headers(forged))]
+    )
+    assert isinstance(stored[0], int)
+    async with publishing(bus):
+        await world.verdict("node-1", MET, VIOLATED)
+        await world.until("violation.started node-1")
+        await position_stored(bus, await last_sequence(bus, messages=2))  # in a session that has compared all lists
 
 
 STARTED_LATER = ("violation.started node-2", "violation.started node-3 resync")
