@@ -106,6 +106,11 @@ class BucketFeed:
         self._pace = 0.0
         self._applied = 0
         self._caught_up = False
+        self._listed_keys = ALL_KEYS  # of which keys the list of this epoch is
+        self._listed: set[str] = set()  # those that were delivered, until it is complete
+        self._missing: set[str] | None = (
+            None  # those that the leader has, and that were not delivered when it was asked
+        )
         self._feed: Feed | None = None
         self._previous: Feed | None = None
         self._last_sequence: int | None = None
@@ -124,8 +129,8 @@ class BucketFeed:
 
     @property
     def caught_up(self) -> bool:
-        """Whether all entries that were stored when the feed attached to this epoch have been delivered."""
-        return self._caught_up or (self._feed is not None and self._feed.is_caught_up)
+        """Whether every key that was stored when the feed attached to this epoch has been delivered."""
+        return self._caught_up
 
     @property
     def lag(self) -> int | None:
@@ -218,6 +223,11 @@ class BucketFeed:
                 reader.held.pop(raw.key, None)  # the newest of a key is enough, and comes last
                 reader.held[raw.key] = raw
         self.deliver(raw)
+        if not self._caught_up:
+            self._listed.add(raw.key)
+            if self._missing is not None:
+                self._missing.discard(raw.key)
+                self._end_list_if_complete()
 
     def _note_batch(self) -> None:
         for reader in tuple(self._readers):
@@ -251,6 +261,7 @@ class BucketFeed:
                 return  # who came meanwhile would not get what is stored under its keys
             if feed.from_start:
                 self._caught_up = False
+                self._listed_keys, self._listed, self._missing = self._keys, set(), None
                 self._applied = 0
                 self.epoch = feed.epoch
                 self._present = _Present()
@@ -272,8 +283,22 @@ class BucketFeed:
         finally:
             self._feed = None
             self._applied = max(self._applied, feed.applied)
-            self._caught_up = self._caught_up or feed.is_caught_up
             await feed.close()
+
+    async def _ask_what_is_missing(self) -> None:
+        """Asks the leader which keys there are, those of tombstones included. Each of them comes, or is gone later.
+
+        A key that is written again before its delivery moves behind the others, maybe behind the point at which the
+        feed has caught up (facts.md n166).
+        """
+        stored = {key for keys in self._listed_keys for key in await self.bus.keys(self._bucket, keys)}
+        self._missing = stored - self._listed if self._missing is None else self._missing & stored
+        self._end_list_if_complete()
+
+    def _end_list_if_complete(self) -> None:
+        if not self._missing and not self._caught_up:
+            self._caught_up, self._listed = True, set()
+            self._note_batch()
 
     def _applied_before(self, now: Epoch) -> int | None:
         """The sequence after which to continue in this epoch of the stream; None if the epoch is another one."""
@@ -307,6 +332,9 @@ class BucketFeed:
                     raise UnavailableError(f"{self._bucket.stream}: this process did not run for a long time")
                 if not self._serves_all() or self._choose()[1] < self._pace:
                     return
+                if feed.is_caught_up and not self._caught_up:
+                    with suppress(UnavailableError):  # the next beat asks again
+                        await self._ask_what_is_missing()
                 await feed.beat()
             applied = feed.applied
             try:
