@@ -15,7 +15,7 @@ from weakref import WeakSet
 import structlog
 
 from bus.attachment import keep_attached
-from bus.buckets import FORGET_SECONDS, Bucket
+from bus.buckets import FORGET_SECONDS, TOMBSTONE_SECONDS, Bucket
 from bus.entry import Epoch, RawEntry
 from bus.errors import BusError, UnavailableError
 from bus.feed import Feed
@@ -36,7 +36,10 @@ SUSPICIOUS_BEATS = 2
 """After so many the sequence is compared again, if the stream was ahead (mostly an entry is on its way) or silent."""
 
 AWAY_SECONDS = FORGET_SECONDS / 2
-"""After so long without its feed, or without running, a watch reads the bucket again: tombstones may be purged."""
+"""After so long without its feed, or without running, a watch reads the bucket again: tombstones may be purged.
+
+Of a bucket whose keys expire, after half of `TOMBSTONE_SECONDS`.
+"""
 
 ALL_KEYS = frozenset({">"})
 
@@ -116,7 +119,7 @@ class BucketFeed:
         self._last_sequence: int | None = None
         self._attached = inf
         self._was_behind = False
-        self._present = _Present()
+        self._present = _Present(bucket)
         self._interruptions = Interruptions(log, "watch_interrupted", bucket=bucket.name)
         self._following = SharedTask(self._follow_on)
         self._delivered: Epoch | None = None  # by the feed that it complements
@@ -264,7 +267,7 @@ class BucketFeed:
                 self._listed_keys, self._listed, self._missing = self._keys, set(), None
                 self._applied = 0
                 self.epoch = feed.epoch
-                self._present = _Present()
+                self._present = _Present(self._bucket)
                 for reader in tuple(self._readers):
                     reader.seen, reader.held = 0, None
                     reader.on_epoch(feed.epoch)
@@ -359,12 +362,13 @@ def _is_invalid(kind: RecordKind[Any, Any], key: str) -> bool:
 
 
 class _Present:
-    """Whether a watch has ever been away for `AWAY_SECONDS`, by the clock that has moved further.
+    """Whether a watch of a bucket has ever been away for too long, by the clock that has moved further.
 
     The monotonic clock of Linux stops while the machine sleeps, and the time of day may be set back.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, bucket: Bucket) -> None:
+        self._longest = TOMBSTONE_SECONDS / 2 if bucket.ttl else AWAY_SECONDS
         self._at = _clocks()
         self._was_away = False
 
@@ -379,7 +383,7 @@ class _Present:
         self._at = _clocks()
 
     def _is_away(self) -> bool:
-        return max(now - at for now, at in zip(_clocks(), self._at, strict=True)) > AWAY_SECONDS
+        return max(now - at for now, at in zip(_clocks(), self._at, strict=True)) > self._longest
 
 
 def _clocks() -> tuple[float, float]:

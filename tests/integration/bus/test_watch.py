@@ -477,13 +477,17 @@ async def test_a_watch_that_was_away_reads_again_and_misses_no_deletion(
         assert follower.view.keys() == {"n1.metrics", "after-0.metrics", "after-1.metrics"}
 
 
-async def test_a_process_that_did_not_run_for_long_reads_again(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its connection may still be open, and deliver later entries."""
-    await fill(bus, 2)
-    async with following(bus, NODES) as follower:
+@pytest.mark.parametrize(("bucket", "seconds"), [(NODES, 3600.0), (SOURCES, 45.0)])
+async def test_a_process_that_did_not_run_for_long_reads_again(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch, bucket: Bucket, seconds: float
+) -> None:
+    """Its connection may still be open, and deliver later entries. The tombstone of an expired key lasts a minute."""
+    for key in ("n0.metrics", "n1.metrics"):
+        await bus.put(bucket, key, b"1", revision=0, read_at=now())
+    async with following(bus, bucket) as follower:
         await follower.caught_up()
-        await bus.api(f"STREAM.PURGE.{NODES.stream}", {"filter": NODES.subject("n0.metrics")})
-        monkeypatch.setattr("bus.bucket_feed._clocks", lambda: clocks(of_day=3600.0))
+        await bus.api(f"STREAM.PURGE.{bucket.stream}", {"filter": bucket.subject("n0.metrics")})
+        monkeypatch.setattr("bus.bucket_feed._clocks", lambda: clocks(of_day=seconds))
         await eventually(lambda: len(follower.epochs) == 2)
         await eventually(lambda: follower.view.keys() == {"n1.metrics"})
 
