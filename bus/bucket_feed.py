@@ -15,7 +15,7 @@ from weakref import WeakSet
 import structlog
 
 from bus.attachment import keep_attached
-from bus.buckets import FORGET_SECONDS, Bucket
+from bus.buckets import FORGET_SECONDS, TOMBSTONE_SECONDS, Bucket
 from bus.entry import Epoch, RawEntry
 from bus.errors import BusError, UnavailableError
 from bus.feed import Feed
@@ -36,7 +36,10 @@ SUSPICIOUS_BEATS = 2
 """After so many the sequence is compared again, if the stream was ahead (mostly an entry is on its way) or silent."""
 
 AWAY_SECONDS = FORGET_SECONDS / 2
-"""After so long without its feed, or without running, a watch reads the bucket again: tombstones may be purged."""
+"""After so long without its feed, or without running, a watch reads the bucket again: tombstones may be purged.
+
+Of a bucket whose keys expire, after half of `TOMBSTONE_SECONDS`.
+"""
 
 ALL_KEYS = frozenset({">"})
 
@@ -106,12 +109,17 @@ class BucketFeed:
         self._pace = 0.0
         self._applied = 0
         self._caught_up = False
+        self._listed_keys = ALL_KEYS  # of which keys the list of this epoch is
+        self._listed: set[str] = set()  # those that were delivered, until it is complete
+        self._missing: set[str] | None = (
+            None  # those that the leader has, and that were not delivered when it was asked
+        )
         self._feed: Feed | None = None
         self._previous: Feed | None = None
         self._last_sequence: int | None = None
         self._attached = inf
         self._was_behind = False
-        self._present = _Present()
+        self._present = _Present(bucket)
         self._interruptions = Interruptions(log, "watch_interrupted", bucket=bucket.name)
         self._following = SharedTask(self._follow_on)
         self._delivered: Epoch | None = None  # by the feed that it complements
@@ -124,8 +132,8 @@ class BucketFeed:
 
     @property
     def caught_up(self) -> bool:
-        """Whether all entries that were stored when the feed attached to this epoch have been delivered."""
-        return self._caught_up or (self._feed is not None and self._feed.is_caught_up)
+        """Whether every key that was stored when the feed attached to this epoch has been delivered."""
+        return self._caught_up
 
     @property
     def lag(self) -> int | None:
@@ -218,6 +226,11 @@ class BucketFeed:
                 reader.held.pop(raw.key, None)  # the newest of a key is enough, and comes last
                 reader.held[raw.key] = raw
         self.deliver(raw)
+        if not self._caught_up:
+            self._listed.add(raw.key)
+            if self._missing is not None:
+                self._missing.discard(raw.key)
+                self._end_list_if_complete()
 
     def _note_batch(self) -> None:
         for reader in tuple(self._readers):
@@ -251,9 +264,10 @@ class BucketFeed:
                 return  # who came meanwhile would not get what is stored under its keys
             if feed.from_start:
                 self._caught_up = False
+                self._listed_keys, self._listed, self._missing = self._keys, set(), None
                 self._applied = 0
                 self.epoch = feed.epoch
-                self._present = _Present()
+                self._present = _Present(self._bucket)
                 for reader in tuple(self._readers):
                     reader.seen, reader.held = 0, None
                     reader.on_epoch(feed.epoch)
@@ -272,8 +286,22 @@ class BucketFeed:
         finally:
             self._feed = None
             self._applied = max(self._applied, feed.applied)
-            self._caught_up = self._caught_up or feed.is_caught_up
             await feed.close()
+
+    async def _ask_what_is_missing(self) -> None:
+        """Asks the leader which keys there are, those of tombstones included. Each of them comes, or is gone later.
+
+        A key that is written again before its delivery moves behind the others, maybe behind the point at which the
+        feed has caught up (facts.md n166).
+        """
+        stored = {key for keys in self._listed_keys for key in await self.bus.keys(self._bucket, keys)}
+        self._missing = stored - self._listed if self._missing is None else self._missing & stored
+        self._end_list_if_complete()
+
+    def _end_list_if_complete(self) -> None:
+        if not self._missing and not self._caught_up:
+            self._caught_up, self._listed = True, set()
+            self._note_batch()
 
     def _applied_before(self, now: Epoch) -> int | None:
         """The sequence after which to continue in this epoch of the stream; None if the epoch is another one."""
@@ -307,6 +335,9 @@ class BucketFeed:
                     raise UnavailableError(f"{self._bucket.stream}: this process did not run for a long time")
                 if not self._serves_all() or self._choose()[1] < self._pace:
                     return
+                if feed.is_caught_up and not self._caught_up:
+                    with suppress(UnavailableError):  # the next beat asks again
+                        await self._ask_what_is_missing()
                 await feed.beat()
             applied = feed.applied
             try:
@@ -331,12 +362,13 @@ def _is_invalid(kind: RecordKind[Any, Any], key: str) -> bool:
 
 
 class _Present:
-    """Whether a watch has ever been away for `AWAY_SECONDS`, by the clock that has moved further.
+    """Whether a watch of a bucket has ever been away for too long, by the clock that has moved further.
 
     The monotonic clock of Linux stops while the machine sleeps, and the time of day may be set back.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, bucket: Bucket) -> None:
+        self._longest = TOMBSTONE_SECONDS / 2 if bucket.ttl else AWAY_SECONDS
         self._at = _clocks()
         self._was_away = False
 
@@ -351,7 +383,7 @@ class _Present:
         self._at = _clocks()
 
     def _is_away(self) -> bool:
-        return max(now - at for now, at in zip(_clocks(), self._at, strict=True)) > AWAY_SECONDS
+        return max(now - at for now, at in zip(_clocks(), self._at, strict=True)) > self._longest
 
 
 def _clocks() -> tuple[float, float]:

@@ -346,7 +346,7 @@ class Bus:
 
         Raises UnavailableError, RefusedError.
         """
-        answer = await self.api(f"STREAM.INFO.{bucket.stream}", {"subjects_filter": bucket.subject(pattern)})
+        answer = await self._info(bucket, {"subjects_filter": bucket.subject(pattern)})
         return sorted(map(bucket.key, answer["state"].get("subjects") or ()))
 
     async def entries(self, bucket: Bucket) -> list[RawEntry]:
@@ -374,17 +374,24 @@ class Bus:
                     await feed.close()
         except TimeoutError as error:
             raise UnavailableError(f"{bucket.name}: no further entry within {ENTRIES_SECONDS:g} s") from error
+        # A key that was written again before its delivery came behind the others, after the feed had caught up.
+        for key in set(await self.keys(bucket, ">")).difference(latest):
+            if (message := await self._last_message(bucket, bucket.subject(key))) is not None:
+                take(_entry(bucket, message))
         return sorted((entry for entry in latest.values() if entry.value is not None), key=lambda each: each.revision)
 
     async def epoch(self, of: Stream | Bucket) -> Epoch:
         """The current epoch of a stream. Raises UnavailableError, also if most servers with copies do not run."""
+        return Epoch.of(await self._info(of))
+
+    async def _info(self, of: Stream | Bucket, body: dict[str, Any] | None = None) -> dict[str, Any]:
         link = self.link
-        answer = await self.api(f"STREAM.INFO.{of.stream}")
+        answer = await self.api(f"STREAM.INFO.{of.stream}", body)
         if link.server.cluster and not has_majority(answer):
-            # A server that has lost all others answers with the last sequence that it knows.
+            # A server that has lost all others answers with the last sequence, and the keys, that it knows.
             self._recheck.set()
             raise NoMajorityError(f"{of.stream}: most servers with copies do not run, or follow no leader")
-        return Epoch.of(answer)
+        return answer
 
     @property
     def link(self) -> Link:

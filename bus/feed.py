@@ -99,7 +99,10 @@ class Feed:
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether all entries that were stored when the feed was opened have been delivered."""
+        """Whether the entries that were stored when the feed was opened have been delivered.
+
+        Except those of keys that were written again before their delivery: their new entries may come later.
+        """
         return self._caught_up.done()
 
     async def release(self, on_entry: Callable[[RawEntry], None], on_batch: Callable[[], None] | None = None) -> None:
@@ -120,14 +123,14 @@ class Feed:
     async def caught_up(self) -> None:
         """Waits until `is_caught_up`. Raises UnavailableError if the feed ends before."""
         while not self._caught_up.done():
-            await self._pulse.beat(self._caught_up)
+            await self.beat()
 
     async def beat(self) -> None:
-        """Waits for the time of one heartbeat.
+        """Waits for the time of one heartbeat, or until `is_caught_up` becomes true.
 
         Raises UnavailableError if the feed has ended. Raises what `on_entry` or `on_batch` raised.
         """
-        await self._pulse.beat()
+        await (self._pulse.beat() if self._caught_up.done() else self._pulse.beat(self._caught_up))
 
     async def close(self) -> None:
         """Ends the feed, and deletes its consumer if the connection is not lost.

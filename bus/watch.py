@@ -36,7 +36,7 @@ class WatchStatus:
 
     @property
     def caught_up(self) -> bool:
-        """Whether all entries that were stored when the watch attached to this epoch have been delivered."""
+        """Whether every key that was stored when the watch attached to this epoch has been delivered."""
         return self.feed is not None and self.feed.caught_up
 
     @property

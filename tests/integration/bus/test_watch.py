@@ -22,6 +22,7 @@ from bus.pulse import Pulse
 from tests.integration.bus.followers import Follower, consumers, following, raw_watch
 from tests.integration.bus.limits import LONG_LIMITS
 from tests.integration.servers import Server, answered, eventually
+from tests.integration.watched import meanwhile
 
 now = time.monotonic
 pytestmark = pytest.mark.usefixtures("long_limits")
@@ -476,13 +477,17 @@ async def test_a_watch_that_was_away_reads_again_and_misses_no_deletion(
         assert follower.view.keys() == {"n1.metrics", "after-0.metrics", "after-1.metrics"}
 
 
-async def test_a_process_that_did_not_run_for_long_reads_again(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its connection may still be open, and deliver later entries."""
-    await fill(bus, 2)
-    async with following(bus, NODES) as follower:
+@pytest.mark.parametrize(("bucket", "seconds"), [(NODES, 3600.0), (SOURCES, 45.0)])
+async def test_a_process_that_did_not_run_for_long_reads_again(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch, bucket: Bucket, seconds: float
+) -> None:
+    """Its connection may still be open, and deliver later entries. The tombstone of an expired key lasts a minute."""
+    for key in ("n0.metrics", "n1.metrics"):
+        await bus.put(bucket, key, b"1", revision=0, read_at=now())
+    async with following(bus, bucket) as follower:
         await follower.caught_up()
-        await bus.api(f"STREAM.PURGE.{NODES.stream}", {"filter": NODES.subject("n0.metrics")})
-        monkeypatch.setattr("bus.bucket_feed._clocks", lambda: clocks(of_day=3600.0))
+        await bus.api(f"STREAM.PURGE.{bucket.stream}", {"filter": bucket.subject("n0.metrics")})
+        monkeypatch.setattr("bus.bucket_feed._clocks", lambda: clocks(of_day=seconds))
         await eventually(lambda: len(follower.epochs) == 2)
         await eventually(lambda: follower.view.keys() == {"n1.metrics"})
 
@@ -661,3 +666,114 @@ async def test_a_stream_that_is_replaced_while_a_feed_is_opened_is_noticed(
     with pytest.raises(UnavailableError, match="was replaced"):
         await bus.feed(NODES)
     assert await consumers(bus, NODES) == 0
+
+
+@contextmanager
+def written_again(bus: Bus, key: str) -> Iterator[None]:
+    """The next consumer begins when this key was written after its feed had asked where the stream ends."""
+    create, is_due = consumers_of_feeds.create, True
+
+    async def created(*args: Any, **options: Any) -> tuple[str, dict[str, Any]]:
+        nonlocal is_due
+        if is_due:
+            is_due = False
+            revision = await bus.last_revision(NODES, key)
+            await bus.put(NODES, key, b"2", revision=revision, read_at=now())
+        return await create(*args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(consumers_of_feeds, "create", created)
+        yield
+
+
+@pytest.mark.parametrize("pace", [0.0, 0.1])
+@pytest.mark.parametrize("keys", [">", "*.metrics"])
+async def test_a_list_lacks_no_key_that_was_written_again_before_its_delivery(bus: Bus, keys: str, pace: float) -> None:
+    """The server moves its entry behind all that were stored when the watch began."""
+    for key in ("n0.metrics", "n1.metrics"):
+        await bus.put(NODES, key, b"1", revision=0, read_at=now())
+    view: dict[str, bytes | None] = {}
+    complete: list[dict[str, bytes | None]] = []
+    watch = raw_watch(
+        bus,
+        NODES,
+        on_entry=lambda entry: view.update({entry.key: entry.value}),
+        on_epoch=lambda _: None,
+        on_batch=lambda: complete.append(dict(view)) if watch.status.caught_up else None,
+        keys=keys,
+        pace=pace,
+    )
+    with written_again(bus, "n0.metrics"):
+        async with meanwhile(watch.run()):
+            await eventually(lambda: bool(complete))
+    assert complete == [{"n0.metrics": b"2", "n1.metrics": b"1"}]
+
+
+async def test_a_bucket_that_is_read_at_once_lacks_no_key_that_does_not_come_in_time(bus: Bus) -> None:
+    for key in ("n0.metrics", "n1.metrics"):
+        await bus.put(NODES, key, b"1", revision=0, read_at=now())
+    with partial_copy("n0.metrics"):
+        entries = await bus.entries(NODES)
+    assert [entry.key for entry in entries] == ["n0.metrics", "n1.metrics"]
+
+
+async def test_a_list_does_not_wait_for_a_key_that_is_gone(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tombstone was purged after the leader had been asked: no watch gets an entry of it any more."""
+    await fill(bus, 1)
+    stored, asked = Bus.keys, 0
+
+    async def keys(self: Bus, bucket: Bucket, pattern: str) -> list[str]:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            return ["gone.metrics", *await stored(self, bucket, pattern)]
+        assert not follower.watch.status.caught_up
+        return await stored(self, bucket, pattern)
+
+    monkeypatch.setattr(Bus, "keys", keys)
+    async with following(bus, NODES) as follower:
+        await follower.caught_up()
+        assert asked == 2
+
+
+async def test_a_list_is_of_the_keys_with_which_it_began(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who comes before it is complete, for other keys, gets what is stored under them from another consumer."""
+    await fill(bus, 1)
+    await bus.put(NODES, "n0.facts", b"1", revision=0, read_at=now())
+    stored, asked, answers = Bus.keys, 0, False
+
+    async def keys(self: Bus, bucket: Bucket, pattern: str) -> list[str]:
+        nonlocal asked
+        asked += 1
+        if not answers:
+            raise UnavailableError("for this test")
+        return await stored(self, bucket, pattern)
+
+    monkeypatch.setattr(Bus, "keys", keys)
+    async with following(bus, NODES, keys="*.facts") as facts:
+        await eventually(lambda: asked > 0 and bool(facts.entries))
+        async with following(bus, NODES, keys="*.metrics") as metrics:
+            await eventually(lambda: bool(metrics.entries))
+            assert not facts.watch.status.caught_up
+            answers = True
+            await facts.caught_up()
+            await metrics.caught_up()
+            assert (facts.view, metrics.view) == ({"n0.facts": b"1"}, {"n0.metrics": b"1"})
+
+
+@pytest.mark.parametrize("pace", [0.0, 0.1])
+async def test_a_bucket_that_is_written_all_the_time_is_read_completely(bus: Bus, pace: float) -> None:
+    revisions = dict(zip((names := [f"n{number}.metrics" for number in range(30)]), await fill(bus, 30), strict=True))
+
+    async def write(own: list[str]) -> None:
+        while True:
+            for name in own:
+                revisions[name] = await bus.put(NODES, name, b"2", revision=revisions[name], read_at=now())
+
+    async with meanwhile(write(names[:10])), meanwhile(write(names[10:20])):
+        for _ in range(2):
+            before = dict(revisions)
+            async with following(bus, NODES, pace=pace) as follower:
+                await follower.caught_up()
+                assert sorted(follower.view) == sorted(names)
+            await eventually(lambda before=before: all(revisions[name] > before[name] for name in names[:20]))  # type: ignore[misc]
