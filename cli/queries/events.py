@@ -65,12 +65,13 @@ def events(
         raise click.ClickException(f"--since = {shortened(since)}: {error}") from error
     if seconds is not None and seconds < 0:
         raise click.ClickException(f"--since = {shortened(since)}: must not be negative")
-    start = Start() if seconds is None else Start(time=time.time() - seconds)
-    return ask(settings, lambda bus, _: _print_events(bus, selection, start, follow=follow, as_json=as_json))
+    return ask(settings, lambda bus, _: _print_events(bus, selection, seconds, follow=follow, as_json=as_json))
 
 
-async def _print_events(bus: Bus, selection: Selection, start: Start, *, follow: bool, as_json: bool) -> int:
-    await bus.epoch(EVENTS)  # without the stream, following would wait for it
+async def _print_events(bus: Bus, selection: Selection, since: float | None, *, follow: bool, as_json: bool) -> int:
+    epoch = await bus.epoch(EVENTS)  # without the stream, following would wait for it
+    # By the clock of the server, which has stored them: by one that is ahead there would be none.
+    start = Start() if since is None else Start(time=epoch.now - since)
     reader = EventReader(bus, start, filters=selection_filters(selection))
     shown = False
     async with aclosing(reader.batches() if follow else reader.stored()) as batches:
