@@ -180,8 +180,10 @@ class LiveView:
             head.stylize("bold blue")
             lines += [*gap, head, *cut(rows, share)]
         for line in lines:
-            # Before it is escaped: characters without a width have no place of their own, and a line may have any number.
-            line.right_crop(max(0, len(line) - MOST_OF_COLUMN * width))
+            # A line may have any number of characters without a width.
+            if (excess := len(line) - MOST_OF_COLUMN * width) > 0:
+                line.right_crop(excess)
+                line.append("…")
             if not line.plain.isprintable():
                 line.plain = printable(line.plain)  # a name with a line end is one row, too
             line.truncate(width, overflow="ellipsis")

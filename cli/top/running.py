@@ -16,7 +16,6 @@ from cli.console import new_console
 from cli.queries.query import time_of_bus
 from cli.top.cards import Cards
 from cli.top.live import LiveView, cluster_rows
-from tas.diagnosis.clocks import TOLERANCE_SECONDS
 from tas.enforcing.pod import PodKey
 from workers.following.followed_view import FollowedView
 from workers.following.freezes import Freezes
@@ -24,6 +23,9 @@ from workers.process.log_form import LogFormat, LogLevel
 from workers.process.logs import configure_logging
 from workers.process.signals import stop_signals
 from workers.settings import Settings
+
+CLOCK_SECONDS = 2.0
+"""A clock that differs by more from that of the bus is reported."""
 
 
 async def show_running(bus: Bus, url: str, settings: Settings, *, pattern: str) -> int:
@@ -68,10 +70,10 @@ async def show_running(bus: Bus, url: str, settings: Settings, *, pattern: str) 
 
 
 def clock_hints(ahead: float) -> Iterator[str]:
-    """A hint if the clock of this machine is at least so many seconds ahead of the bus: the view counts by this clock."""
-    if abs(ahead) > TOLERANCE_SECONDS:
+    """A hint if this clock, by which the view counts, is at least so many seconds ahead of that of the bus."""
+    if abs(ahead) > CLOCK_SECONDS:
         differs = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'}"
-        yield f"ages and states are wrong: this clock is {differs} that of the bus"
+        yield f"this clock is {differs} the bus      # so ages and states are wrong"
 
 
 class _Pods:
