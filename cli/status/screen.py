@@ -2,9 +2,12 @@
 
 import shutil
 import sys
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import accumulate
 from typing import NamedTuple
+from unicodedata import east_asian_width
 
 from cli.doctor.output import COLOURS
 from cli.output import echo, echo_coloured
@@ -60,13 +63,9 @@ def print_overview(found: Overview, *, everything: bool) -> None:
 
 
 def cut(line: str, columns: int) -> str:
-    """The line in at most so many columns of a terminal, where some characters take two."""
-    rest = columns
-    for number, each in enumerate(line):
-        rest -= 2 if east_asian_width(each) in "WF" else 1
-        if rest < 0:
-            return f"{line[: max(0, number - 1 - (rest < -1 or False))]}…"
-    return line
+    """The line in at most so many columns of a terminal, where some characters take two; `…` stands for the rest."""
+    ends = list(accumulate(2 if east_asian_width(each) in "WF" else 1 for each in line))
+    return line if not ends or ends[-1] <= columns else f"{line[: bisect_right(ends, columns - 1)]}…"
 
 
 def _print_line(line: str) -> None:
