@@ -117,7 +117,7 @@ def event_line(event: Event) -> str:
 
 
 def _text(value: object) -> str:
-    """A value of the data; quoted if it is not one word, and cut if it is long: else it could look like other fields."""
+    """A value as one word: quoted if it is none, and cut if it is long."""
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     is_word = text and len(text) <= MAX_DATA and text.isprintable() and " " not in text
     return text if is_word else shortened(text, MAX_DATA)
