@@ -87,6 +87,10 @@ def main() -> None:
     """Runs the command line and exits."""
     if sys.stderr is not None and not faulthandler.is_enabled():  # it is None if its file is closed
         faulthandler.enable()  # a fatal signal, such as an abort in a library, leaves the Python stack on stderr
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - until the process ends, as standard output
+    elif isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as of stderr: a terminal may lack characters of a name
     try:
         code = cli.main(prog_name="tas", standalone_mode=False)
     except click.ClickException as error:

@@ -19,13 +19,16 @@ MIN_INTEGER, MAX_INTEGER = -(1 << 63), (1 << 64) - 1
 
 
 def print_json(value: Any) -> None:
-    """Prints `value` as indented JSON. A stored record may have integers of more than 64 bits, or too many levels."""
-    click.echo(json_lines_of(indented(_within_limits(value, MAX_DEPTH)).decode()))
+    """Prints `value` as indented JSON."""
+    click.echo(json_lines_of(indented(value).decode()))
 
 
 def indented(value: Any) -> bytes:
-    """`value` as JSON for people, without a newline at its end."""
-    return msgspec.json.format(msgspec.json.encode(value), indent=2)
+    """`value` as JSON for people, without a newline at its end.
+
+    A stored record may have integers of more than 64 bits, or too many levels.
+    """
+    return msgspec.json.format(msgspec.json.encode(_within_limits(value, MAX_DEPTH)), indent=2)
 
 
 def _within_limits(value: Any, depth: int) -> Any:

@@ -1,5 +1,7 @@
 """Consoles of rich, for tables and live views, which escape texts from elsewhere as `cli.output` does."""
 
+import errno
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,6 +13,10 @@ from cli.output import lines_of
 
 class SafeConsole(Console):
     """A console of rich that escapes what it shows; rich itself lets escape sequences through."""
+
+    def on_broken_pipe(self) -> None:
+        """The command decides how it ends; rich would end the process with another exit code than other commands."""
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """As for every console."""

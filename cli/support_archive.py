@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import errno
 import gzip
 import io
 import os
@@ -9,6 +10,7 @@ import platform
 import re
 import stat
 import tarfile
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,7 +28,7 @@ from cli.doctor.examination import examined
 from cli.doctor.options import Options
 from cli.doctor.probes import REQUEST_SECONDS
 from cli.doctor.requests import requested
-from cli.output import echo
+from cli.output import echo, echo_line
 from cli.status.status import overview_of
 from tas.diagnosis.finding import Missing
 from tas.diagnosis.redaction import Redactor
@@ -75,7 +77,11 @@ async def write_archive(
     }
     lacking = {name: redactor.redacted(reason) for name, reason in collected.lacking.items()}
     lacking |= dict.fromkeys(list(files)[MAX_FILES - 1 :], f"an archive has at most {MAX_FILES} files")
-    files = {name: data[:MAX_FILE_BYTES] for name, data in list(files.items())[: MAX_FILES - 1]}
+    files = dict(list(files.items())[: MAX_FILES - 1])
+    for name, data in files.items():
+        if len(data) > MAX_FILE_BYTES:
+            lacking[name] = f"all but the first {MAX_FILE_BYTES:,} of its {len(data):,} bytes"
+    files = {name: data[:MAX_FILE_BYTES] for name, data in files.items()}
     files["lacking.json"] = _json(lacking)[:MAX_FILE_BYTES]
     try:
         await asyncio.to_thread(_write, path, files)
@@ -83,9 +89,9 @@ async def write_archive(
         raise click.ClickException(f"{path}: {error.strerror or error}") from error
     echo(f"{path}: read it before you send it")
     for name, data in sorted(files.items()):
-        echo(f"  {name:24} {len(data):>9,} bytes")
+        echo_line(f"  {name:24} {len(data):>9,} bytes")
     for name, reason in sorted(lacking.items()):
-        echo(f"  without {name}: {reason}")
+        echo_line(f"  without {name}: {reason}")
     return 0
 
 
@@ -205,16 +211,26 @@ def _end_of(path: Path) -> bytes:
 
 
 def _write(path: Path, files: Mapping[str, bytes]) -> None:
-    """Writes a new archive that only this user can read. Raises OSError, also if the file exists."""
+    """Writes a new archive that only this user can read, all of it or none. Raises OSError, also if the file exists."""
     buffer = io.BytesIO()
     with gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as zipped, tarfile.open(fileobj=zipped, mode="w") as archive:
         for name, data in sorted(files.items()):
             member = tarfile.TarInfo(f"tas-support/{name}")
             member.size, member.mode = len(data), 0o600
             archive.addfile(member, io.BytesIO(data))
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(buffer.getvalue())
+    if os.path.lexists(path):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+    # Beside it: half of an archive, as on a full disk, would look like a whole one.
+    descriptor, beside = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(buffer.getvalue())
+            file.flush()
+            os.fsync(descriptor)
+        Path(beside).rename(path)
+    except BaseException:
+        Path(beside).unlink()
+        raise
 
 
 def _json(value: object) -> bytes:

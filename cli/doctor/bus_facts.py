@@ -190,7 +190,7 @@ def metric_facts(
 
 
 def process_facts(read: BusRead, now: float) -> ProcessFacts | Missing:
-    """What is known of the processes; `now` is by our clock."""
+    """What is known of the processes; `now` is by our clock, which may be wrong."""
     if isinstance(read.processes, Missing):
         return read.processes
     stored = None if isinstance(read.stored, Missing) else read.stored
@@ -202,7 +202,7 @@ def process_facts(read: BusRead, now: float) -> ProcessFacts | Missing:
         if stored is None
         else {name: state.problem for name, state in stored.sources.items() if state.problem},
         cluster=None if stored is None else stored.cluster,
-        now=now,
+        now=time_there(now, read.clock),
     )
 
 

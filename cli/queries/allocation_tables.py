@@ -1,6 +1,6 @@
 """Prints what the pods of a node request."""
 
-from cli.output import echo
+from cli.output import echo, echo_line
 from cli.queries.query import age_text
 from cli.queries.tables import new_table, print_table
 from tas.allocation.pod import CPU
@@ -32,7 +32,7 @@ def print_allocation(node: str, found: AllocationExplanation) -> None:
         )
     for pod in found.recent[:SHOWN]:
         requests = ", ".join(f"{resource} {amount_text(resource, each)}" for resource, each in pod.requests.items())
-        echo(f"placed {age_text(pod.age_seconds)} ago: {requests or 'no requests'}")
+        echo_line(f"placed {age_text(pod.age_seconds)} ago: {requests or 'no requests'}")
     if len(found.recent) > SHOWN:
         echo(f"{counted(len(found.recent) - SHOWN, 'more new pod')}: --json has them all")
 

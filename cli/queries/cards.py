@@ -1,7 +1,5 @@
 """The GPU cards of nodes as the bus has them: for `tas get gpus` and `tas explain`."""
 
-import time
-
 import msgspec
 
 from bus.connection import Bus
@@ -10,7 +8,7 @@ from bus.records.devices import NodeHold, NodeInventory
 from cli.as_json import JSON_OPTION, print_json
 from cli.options import settings_command
 from cli.queries.card_tables import print_cards
-from cli.queries.query import ask, readable
+from cli.queries.query import ask, readable, time_of_bus
 from tas.gpu.explanation import NodeDevices, explain_cards
 from tas.gpu.inventory import Inventory
 from tas.gpu.policy_facts import NO_FACTS
@@ -33,7 +31,7 @@ async def _gpus(bus: Bus, *, as_json: bool) -> int:
     if as_json:
         print_json(msgspec.to_builtins(nodes))
     else:
-        print_cards(nodes, time.time(), empty=EMPTY)
+        print_cards(nodes, await time_of_bus(bus), empty=EMPTY)
     return 0
 
 

@@ -17,7 +17,7 @@ from cli.as_json import JSON_OPTION
 from cli.options import settings_command
 from cli.output import echo, json_lines_of
 from cli.queries.query import ask
-from tas.errors import InvalidInputError, line_of, shortened
+from tas.errors import InvalidInputError, shortened
 from tas.events import cloudevents
 from tas.events.data import Unknown
 from tas.events.event import TYPE_PREFIX, Event, lost_event
@@ -29,7 +29,7 @@ SINCE_SECONDS = 3600.0
 """The default of `--since`, without `--follow`."""
 
 MAX_DATA = 300
-"""The most characters of the data of an event of an unknown type."""
+"""The most characters of a value of the data, and of the data of an event of an unknown type; JSON has all of it."""
 
 
 @settings_command(
@@ -65,12 +65,13 @@ def events(
         raise click.ClickException(f"--since = {shortened(since)}: {error}") from error
     if seconds is not None and seconds < 0:
         raise click.ClickException(f"--since = {shortened(since)}: must not be negative")
-    start = Start() if seconds is None else Start(time=time.time() - seconds)
-    return ask(settings, lambda bus, _: _print_events(bus, selection, start, follow=follow, as_json=as_json))
+    return ask(settings, lambda bus, _: _print_events(bus, selection, seconds, follow=follow, as_json=as_json))
 
 
-async def _print_events(bus: Bus, selection: Selection, start: Start, *, follow: bool, as_json: bool) -> int:
-    await bus.epoch(EVENTS)  # without the stream, following would wait for it
+async def _print_events(bus: Bus, selection: Selection, since: float | None, *, follow: bool, as_json: bool) -> int:
+    epoch = await bus.epoch(EVENTS)  # without the stream, following would wait for it
+    # By the clock of the server, which has stored them: by one that is ahead there would be none.
+    start = Start() if since is None else Start(time=epoch.now - since)
     reader = EventReader(bus, start, filters=selection_filters(selection))
     shown = False
     async with aclosing(reader.batches() if follow else reader.stored()) as batches:
@@ -101,7 +102,7 @@ def _selected(batch: Events, selection: Selection) -> list[Event]:
 def event_line(event: Event) -> str:
     """One line: time, type, object, and the data that the object does not say, without uids: `event_json` has all."""
     at = datetime.fromtimestamp(event.time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    words = [at, line_of(event.type.removeprefix(TYPE_PREFIX)), line_of(event.subject) or "-"]
+    words = [at, _text(event.type.removeprefix(TYPE_PREFIX)), _text(event.subject) if event.subject else "-"]
     if isinstance(event.data, Unknown):
         words.append(shortened(event.data.document, MAX_DATA))
     else:
@@ -116,9 +117,9 @@ def event_line(event: Event) -> str:
 
 
 def _text(value: object) -> str:
-    """A value of the data; quoted if it is not one word."""
+    """A value as one word: quoted if it is none, and cut if it is long."""
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    is_word = text and text.isprintable() and " " not in text
+    is_word = text and len(text) <= MAX_DATA and text.isprintable() and " " not in text
     return text if is_word else shortened(text, MAX_DATA)
 
 

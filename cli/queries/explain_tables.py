@@ -116,7 +116,7 @@ def _rank(explanation: PolicyExplanation) -> int:
 
 def print_pod(explanation: PodExplanation, now: float) -> None:
     """Prints the answer for a pod now, best node first."""
-    echo(f"pod {explanation.namespace}/{explanation.pod}, policy {explanation.policy}: {explanation.outcome}")
+    echo_line(f"pod {explanation.namespace}/{explanation.pod}, policy {explanation.policy}: {explanation.outcome}")
     if explanation.error:
         echo_line(f"filter would answer the error: {explanation.error}")
     table = new_table("NODE", "FILTER", "SCORE", *_RULE_COLUMNS[:-1])

@@ -1,6 +1,5 @@
 """`tas get`: prints what is stored on the bus."""
 
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -8,7 +7,7 @@ import click
 import msgspec
 from rich.text import Text
 
-from bus.buckets import PAUSED, POLICIES, SYNCED
+from bus.buckets import PAUSED, POLICIES, SOURCES, SYNCED, VERDICTS
 from bus.connection import Bus
 from bus.errors import BusError
 from bus.kinds import (
@@ -34,6 +33,7 @@ from cli.queries.query import (
     stored_breakers,
     stored_nodes,
     stored_sources,
+    time_of_bus,
     value_text,
 )
 from cli.queries.tables import cell_of, new_table, print_table
@@ -105,7 +105,7 @@ for _command in (nodes, policies, verdicts, sources, gpus):
 
 
 async def _nodes(bus: Bus, *, as_json: bool) -> int:
-    now = time.time()
+    now = await time_of_bus(bus)
     stored = await stored_nodes(bus)
     samples, labels = stored.samples, {node: facts.labels for node, facts in stored.facts.items()}
     names = sorted(samples.keys() | labels.keys())
@@ -133,7 +133,7 @@ async def _nodes(bus: Bus, *, as_json: bool) -> int:
 
 
 async def _verdicts(bus: Bus, *, as_json: bool) -> int:
-    now = time.time()
+    now = await time_of_bus(bus, VERDICTS)
     table = new_table("NODE", "POLICY", "STRATEGY", "STATE", "SINCE", "VALUE AT CHANGE", "DESIRED")
     documents: list[dict[str, Any]] = []
     for entry in sorted(await NODE_VERDICTS.entries(bus), key=lambda each: each.key):
@@ -201,7 +201,8 @@ async def _policies(bus: Bus, *, as_json: bool) -> int:
         if (freeze := freeze_of(record.policy.key, breakers, pause)) is not None
     }
     refused = _Refused(await readable(bus, REFUSED_LABELS), await readable(bus, REFUSED_MARKS))
-    of_policies = _policy_problems(records, freezes, refused, await _labelling(bus, records))
+    labelling = await _labelling(bus, records)
+    of_policies = _policy_problems(records, freezes, refused, labelling, await time_of_bus(bus, POLICIES))
     synced = (await synced_of(POLICIES).get(bus, SYNCED)).readable()
     problems = FileProblems() if synced is None else synced.file_problems
     if as_json:
@@ -295,12 +296,12 @@ def _policy_problems(
     freezes: Mapping[PolicyKey, Freeze],
     refused: _Refused,
     labelling: _Labelling,
+    now: float,
 ) -> dict[PolicyKey, tuple[Problem, ...]]:
     """The problems of each policy, with those of its labels and marks.
 
     They may be frozen, refused, or written by no worker, or wait.
     """
-    now = time.time()
     claims: dict[str, dict[PolicyKey, Claim]] = {}
     for record in records:
         key = record.policy.key
@@ -365,13 +366,13 @@ async def _sources(bus: Bus, default_stale_after: float, *, as_json: bool) -> in
     from tas.diagnosis.metrics import health_with, late_sources  # only this command needs it
 
     stored = await stored_sources(bus)
+    now = await time_of_bus(bus, SOURCES)
     nodes = await _nodes_of_sources(bus)
-    found = [] if nodes is None else await _contradictions(bus, stored, nodes, default_stale_after)
+    found = [] if nodes is None else await _contradictions(bus, stored, nodes, default_stale_after, now)
     refused: dict[str, list[RefusedSamples]] = {}
     running = await running_processes(bus)
     for one in refused_samples(running):
         refused.setdefault(one.source, []).append(one)
-    now = time.time()
     samples = {} if nodes is None else nodes.samples
     late = late_sources(stored.states, stored.held, samples, late_metrics(running), now=now)
     table = new_table("SOURCE", "STATE", "HOLDER", "PERIOD", "LAST SUCCESS", "METRICS", "PROBLEMS")
@@ -429,7 +430,7 @@ async def _nodes_of_sources(bus: Bus) -> StoredNodes | None:
 
 
 async def _contradictions(
-    bus: Bus, sources: StoredSources, nodes: StoredNodes, default_stale_after: float
+    bus: Bus, sources: StoredSources, nodes: StoredNodes, default_stale_after: float, now: float
 ) -> list[Contradiction]:
     """Those between all sources on the bus. Without an answer it says so, and has none."""
     try:
@@ -438,7 +439,7 @@ async def _contradictions(
         echo(f"whether sources contradict each other is not known: {error}", err=True)
         return []
     limits = any_source_limits(policies, default_stale_after)
-    return contradictions(nodes.samples, limits, now=time.time(), bounds=tolerances_of(sources.states.values()))
+    return contradictions(nodes.samples, limits, now=now, bounds=tolerances_of(sources.states.values()))
 
 
 def _metrics(state: SourceState) -> list[str]:

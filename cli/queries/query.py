@@ -235,12 +235,12 @@ class _LeftOut:
             echo_line(line, err=True)
 
 
-async def time_of_bus(bus: Bus) -> float:
+async def time_of_bus(bus: Bus, bucket: Bucket = NODES) -> float:
     """The time by the clock of the bus, by which ages count: that of this machine may be wrong.
 
-    Raises UnavailableError.
+    The server of `bucket` is asked. Raises UnavailableError.
     """
-    return (await bus.epoch(NODES)).now
+    return (await bus.epoch(bucket)).now
 
 
 async def readable(bus: Bus, kind: RecordKind[K, V]) -> dict[K, V]:

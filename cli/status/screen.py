@@ -2,9 +2,12 @@
 
 import shutil
 import sys
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import accumulate
 from typing import NamedTuple
+from unicodedata import east_asian_width
 
 from cli.doctor.output import COLOURS
 from cli.output import echo, echo_coloured
@@ -24,6 +27,12 @@ LEAST_LINES = 3
 
 INDENT = "  "
 
+LONGEST = 63
+"""The most characters of an aligned cell without a terminal: those of a label of DNS."""
+
+LEAST_WIDTH = 57
+"""So many columns a finding has: on a narrow terminal it goes on in the next line."""
+
 
 class Part(NamedTuple):
     """A part of the screen: its title, and its lines; `colours` are those of the first word of a line."""
@@ -42,7 +51,7 @@ def print_overview(found: Overview, *, everything: bool) -> None:
     echo_coloured(f"{found.verdict}: {text}", bus[:width], colour=colour)
     parts = [
         Part(title, [printable(line) for line in lines])  # names from elsewhere may have ends of lines in them
-        for title, lines in _parts(found, width if is_terminal else 150)
+        for title, lines in _parts(found, width if is_terminal else 150, width // 4 if is_terminal else LONGEST)
         if lines
     ]
     room = size.lines - 2 if is_terminal and not everything else None
@@ -50,7 +59,13 @@ def print_overview(found: Overview, *, everything: bool) -> None:
         if part.title:
             echo(part.title)
         for line in part.lines:
-            _print_line(line[:width] if part.title else line)
+            _print_line(cut(line, width if part.title else max(width, LEAST_WIDTH)))
+
+
+def cut(line: str, columns: int) -> str:
+    """The line in at most so many columns of a terminal, where some characters take two; `…` stands for the rest."""
+    ends = list(accumulate(2 if east_asian_width(each) in "WF" else 1 for each in line))
+    return line if not ends or ends[-1] <= columns else f"{line[: bisect_right(ends, columns - 1)]}…"
 
 
 def _print_line(line: str) -> None:
@@ -76,11 +91,11 @@ def fitted(parts: Sequence[Part], room: int) -> list[Part]:
     return shown
 
 
-def _parts(found: Overview, width: int) -> Iterator[Part]:
+def _parts(found: Overview, width: int, longest: int) -> Iterator[Part]:
     yield Part("", [line for each in found.findings for line in _finding(each, width)])
     yield Part("WORKERS", list(_workers(found.workers, width)))
-    yield Part("PROCESSES", _table(_process_rows(found)))
-    yield Part("SOURCES", _table(_source_rows(found)))
+    yield Part("PROCESSES", _table(_process_rows(found), longest))
+    yield Part("SOURCES", _table(_source_rows(found), longest))
     yield Part("POLICIES", _policies(found))
     yield Part("SCHEDULER", [f"{INDENT}{_asked(found)}"])
 
@@ -171,9 +186,10 @@ def _asked(found: Overview) -> str:
     return f"asked {age_text(found.asked)} ago; {'; '.join(parts)}"
 
 
-def _table(rows: Iterable[Sequence[str]]) -> list[str]:
+def _table(rows: Iterable[Sequence[str]], longest: int) -> list[str]:
+    """Rows with aligned columns. A cell of more than `longest` characters moves only the others of its own row."""
     cells = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(len(row[number]) for row in cells) for number in range(len(cells[0]))] if cells else []
+    widths = [min(longest, max(len(row[number]) for row in cells)) for number in range(len(cells[0]))] if cells else []
     return [
         (INDENT + "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True))).rstrip()
         for row in cells

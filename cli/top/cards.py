@@ -1,6 +1,7 @@
 """The GPU cards of the live view, followed on the bus."""
 
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 
 from bus.connection import Bus
 from bus.kinds import NODE_HOLDS, NODE_INVENTORY
@@ -32,9 +33,9 @@ class Cards:
         """Follows until cancelled."""
         await together(*(watch.run() for watch in self._watches))
 
-    def rows(self) -> Mapping[str, str]:
-        """The rows of the section `cards`."""
-        nodes = sorted(self._inventories.keys() | self._holds.keys())
+    def rows(self, pattern: str = "*") -> Mapping[str, str]:
+        """The rows of the section `cards`, of nodes whose names match `pattern`."""
+        nodes = sorted(node for node in self._inventories.keys() | self._holds.keys() if fnmatchcase(node, pattern))
         if not nodes:
             return {}
         # Here: few clusters have cards.

@@ -15,6 +15,7 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import partial
 from heapq import nsmallest
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -24,7 +25,7 @@ from rich.live import Live
 from rich.text import Text
 
 from tas.enforcing.labels import is_in_our_form
-from tas.errors import printable
+from tas.errors import line_of, printable
 from tas.explain.explain import NodeExplanation, explain_node
 from tas.policy.directory import FileProblems
 from tas.policy.policy import PolicyKey, StrategyType
@@ -54,7 +55,10 @@ MOST_METRICS = 50
 """So many metrics of a node are shown; no terminal has room for more."""
 
 MOST_CHARACTERS = 4000
-"""Of one line without a terminal: a text of a record may have any length."""
+"""Of one line without a terminal, and of one cell: a text of a record may have any length."""
+
+MOST_OF_COLUMN = 4
+"""So many characters of a line are shown for each column of the terminal, such as letters with their accents."""
 
 EXPLAINED_AT_ONCE = 20
 """After so many nodes the loop runs: the connection to the bus must answer within seconds."""
@@ -126,7 +130,7 @@ class LiveView:
 
     async def run(self) -> None:
         """Shows until cancelled."""
-        draws = self._console.is_terminal
+        draws = can_draw(self._console)
         with logging_to(_Lines(self.add_event if draws else self._print_event)):
             await together(self._draw() if draws else self._print_changes(), self._read_answers())
 
@@ -154,9 +158,9 @@ class LiveView:
         hints = fitting_hints(self._hints, width, height)
         sections = [
             self._nodes(now, width, height),
-            self._cluster_lines(width),
+            named_lines("cluster", self._cluster() or {"none": ""}, width, height),
             self._policy_lines(width, height),
-            *self._card_sections(width),
+            *(named_lines("cards", cards, width, height) for cards in (self._cards(),) if cards),
             self._answer_lines(width),
             self._event_lines(height),
         ]
@@ -176,6 +180,10 @@ class LiveView:
             head.stylize("bold blue")
             lines += [*gap, head, *cut(rows, share)]
         for line in lines:
+            # A line may have any number of characters without a width.
+            if (excess := len(line) - MOST_OF_COLUMN * width) > 0:
+                line.right_crop(excess)
+                line.append("…")
             if not line.plain.isprintable():
                 line.plain = printable(line.plain)  # a name with a line end is one row, too
             line.truncate(width, overflow="ellipsis")
@@ -248,16 +256,6 @@ class LiveView:
             pieces.append(text)
         return pieces, len(metrics) - len(pieces)
 
-    def _cluster_lines(self, width: int) -> list[Text]:
-        rows = [(Text(name), Text(text)) for name, text in self._cluster().items()]
-        rows = rows or [(Text("none", style="dim"), Text())]
-        return aligned([(Text("cluster"), Text()), *rows], width, flexible=1)
-
-    def _card_sections(self, width: int) -> list[list[Text]]:
-        """The section `cards`, unless there are none."""
-        rows = [(Text(name), Text(text)) for name, text in self._cards().items()]
-        return [aligned([(Text("cards"), Text()), *rows], width, flexible=1)] if rows else []
-
     def _policy_lines(self, width: int, height: int) -> list[Text]:
         if not self._view.policies:
             return [Text("policies"), Text(self._followed.unready() or "no policies", style="yellow")]
@@ -325,9 +323,10 @@ class LiveView:
         last_answer = 0.0
         while True:
             await self.explain()
+            before, shown = shown, {}  # what has ended is a change when it comes again
             for name, line, rest in self._changing_lines(time.time()):
-                if shown.get(name) != line:
-                    shown[name] = line
+                shown[name] = line
+                if before.get(name) != line:
                     self._line(line + rest())
             for answer in self._answers:
                 if answer["time"] > last_answer:
@@ -366,11 +365,14 @@ class LiveView:
 
     async def _read_answers(self) -> None:
         # Here: the client for HTTP is much to load, and the first view is drawn before.
+        from tas.extender.verbs import Answer
         from workers.http.body import READ_ERRORS, failed_request, read_json
 
         while True:
             try:
-                self._answers = await read_json(self._answers_url, list[dict[str, Any]], seconds=ANSWERS_SECONDS)
+                # Something else may listen there.
+                answers = await read_json(self._answers_url, list[Answer], seconds=ANSWERS_SECONDS)
+                self._answers = msgspec.to_builtins(answers)
                 self._answers_error = None
             except READ_ERRORS as error:
                 self._answers_error = f"{self._answers_url}: {failed_request(error)}"
@@ -421,6 +423,18 @@ def _states_of(explained: NodeExplanation) -> States:
         for policy in explained.policies
         for strategy in policy.strategies
     }
+
+
+def can_draw(console: Console) -> bool:
+    """Whether the console is a terminal with a screen. FORCE_COLOR makes rich take each file for one."""
+    return console.is_terminal and not console.is_dumb_terminal and console.file.isatty()
+
+
+def named_lines(title: str, rows: Mapping[str, str], width: int, height: int) -> list[Text]:
+    """A section with a row for each name and text; those that no terminal of this height shows are empty."""
+    shown = [[Text(line_of(each, MOST_CHARACTERS)) for each in row] for row in islice(rows.items(), height)]
+    lines = aligned([(Text(title), Text()), *shown], width, flexible=1)
+    return [*lines, *[Text()] * (len(rows) - len(shown))]
 
 
 def answer_cells(answer: Mapping[str, Any]) -> tuple[str, str, str, str, str, str]:
@@ -513,7 +527,7 @@ def problem_lines(problems: Sequence[str], others: int, width: int, most: int) -
 
 def wrapped(text: str, width: int, most: int) -> list[str]:
     """The text in as many lines as it needs, at most `most`; those after the first are indented."""
-    lines = textwrap.wrap(text, width, subsequent_indent="  ", break_on_hyphens=False)
+    lines = textwrap.wrap(line_of(text, MOST_CHARACTERS), width, subsequent_indent="  ", break_on_hyphens=False)
     return lines if len(lines) <= most else [*lines[: most - 1], lines[most - 1][: width - 1] + "…"]
 
 

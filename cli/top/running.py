@@ -1,16 +1,19 @@
 """The live view of an installation that is already running."""
 
 import asyncio
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 
 from bus.buckets import NODES, SYNCED
 from bus.connection import Bus
+from bus.invalid import InvalidEntries
 from bus.kinds import POD_RECORDS, synced_of
 from bus.record_kind import Entry
 from bus.records.pods import PodRecord
 from bus.watch import Watch
 from cli.console import new_console
+from cli.queries.query import time_of_bus
 from cli.top.cards import Cards
 from cli.top.live import LiveView, cluster_rows
 from tas.enforcing.pod import PodKey
@@ -21,6 +24,9 @@ from workers.process.logs import configure_logging
 from workers.process.signals import stop_signals
 from workers.settings import Settings
 
+CLOCK_SECONDS = 2.0
+"""A clock that differs by more from that of the bus is reported."""
+
 
 async def show_running(bus: Bus, url: str, settings: Settings, *, pattern: str) -> int:
     """Shows the view until a stop signal; returns the exit code. Raises BusError if the bus is of another program.
@@ -28,7 +34,9 @@ async def show_running(bus: Bus, url: str, settings: Settings, *, pattern: str) 
     `pattern`: only nodes with such names, as in a shell.
     """
     await synced_of(NODES).get(bus, SYNCED)  # an error says what is missing on a bus of another program
+    asked, there, answered = time.time(), await time_of_bus(bus), time.time()
     configure_logging(LogFormat.CONSOLE, LogLevel.WARNING)
+    bus.on_invalid = InvalidEntries()  # in the section `events`: a line on standard error would move the screen
     followed = FollowedView(bus, default_stale_after=settings.stale_after)
     pods = _Pods(bus)
     freezes = Freezes(bus)
@@ -36,12 +44,15 @@ async def show_running(bus: Bus, url: str, settings: Settings, *, pattern: str) 
     live = LiveView(
         followed,
         answers_url=f"http://{settings.extender_health.near}/answers",
-        hints=[f"Ctrl-C ends the view      # {url}   http://{settings.extender_health.near}/answers"],
+        hints=[
+            *clock_hints(max(asked - there, 0.0) or min(answered - there, 0.0)),
+            f"Ctrl-C ends the view      # {url}   http://{settings.extender_health.near}/answers",
+        ],
         console=new_console(),
         cluster=lambda: pods.rows(followed, pattern),
         file_problems=lambda: followed.file_problems,
         freezes=freezes,
-        cards=cards.rows,
+        cards=lambda: cards.rows(pattern),
         no_events="no warning of tas top itself; the workers have logs of their own",
         pattern=pattern,
     )
@@ -56,6 +67,13 @@ async def show_running(bus: Bus, url: str, settings: Settings, *, pattern: str) 
         for task in done:
             task.result()
     return 0
+
+
+def clock_hints(ahead: float) -> Iterator[str]:
+    """A hint if this clock, by which the view counts, is at least so many seconds ahead of that of the bus."""
+    if abs(ahead) > CLOCK_SECONDS:
+        differs = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'}"
+        yield f"this clock is {differs} the bus      # so ages and states are wrong"
 
 
 class _Pods:

@@ -41,7 +41,7 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A process; `age` is the time since its start in seconds, by the clock of this machine."""
+    """A process; `age` is the time since its start in seconds, by the clock of the bus."""
 
     process: str
     role: str

@@ -59,7 +59,7 @@ class ProcessFacts(msgspec.Struct, frozen=True, kw_only=True):
         policies: Those on the bus.
         failing: The sources whose last poll failed, and why.
         cluster: Whether the policies are those of an API server; None: nobody has listed them.
-        now: By the clock of this machine, as the processes see it.
+        now: By the clock of the bus, if it is known: that of this machine may be wrong.
     """
 
     running: Sequence[Running]

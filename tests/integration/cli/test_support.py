@@ -1,6 +1,9 @@
 """`tas support`: what a bug report needs, and nothing that a stranger must not have."""
 
+import errno
 import json
+import os
+import resource
 import stat
 import tarfile
 import time
@@ -17,7 +20,9 @@ from bus.connection import Bus
 from bus.kinds import POLICY_RECORDS, PROCESSES, SOURCE_STATES
 from bus.records.policies import PolicyRecord
 from bus.subjects import ProcessKey
-from cli.support_archive import MAX_FILE_BYTES
+from cli.doctor.bus_facts import no_bus
+from cli.loading import load_settings
+from cli.support_archive import MAX_FILE_BYTES, Collected, _write, write_archive
 from cli.support_logs import MAX_PODS
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey
@@ -205,3 +210,32 @@ async def test_a_cluster_that_gives_no_logs_is_named(tas: Tas, tmp_path: Path) -
     done = await tas("support", "--output", str(tmp_path / "two.tar.gz"), "--kubeconfig", str(kubeconfig))
     assert done.code == 0
     assert "without logs: " in done.out
+
+
+async def test_that_a_large_file_is_cut_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def collected(*_: object, **__: object) -> Collected:
+        return Collected({"a.json": b"x" * MAX_FILE_BYTES, "b.json": b"x" * (MAX_FILE_BYTES + 1)}, {})
+
+    monkeypatch.setattr("cli.support_archive._collected", collected)
+    output = tmp_path / "report.tar.gz"
+    assert await write_archive(load_settings("support", {}), no_bus("none"), None, output, ()) == 0
+    text = "all but the first 2,097,152 of its 2,097,153 bytes"
+    assert f"  without b.json: {text}\n" in capsys.readouterr().out
+    files = unpacked(output)
+    assert len(files["b.json"]) == MAX_FILE_BYTES
+    assert msgspec.json.decode(files["lacking.json"]) == {"b.json": text}
+
+
+def test_on_a_full_disk_no_part_of_an_archive_remains(tmp_path: Path) -> None:
+    """A limit of the size of files stands for the disk: it ends a write as a full disk does, after some bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))
+    try:
+        with pytest.raises(OSError) as raised:  # noqa: PT011 - the number is compared below
+            _write(tmp_path / "report.tar.gz", {"x": os.urandom(100_000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert raised.value.errno == errno.EFBIG
+    assert list(tmp_path.iterdir()) == []

@@ -44,11 +44,27 @@ def made(data: EventData, *, resync: bool = False) -> Event:
             "generation=10000000000000000000000000  value=1",
         ),
         (
+            Event(
+                id="1",
+                type="x  policy=p",
+                source="/x",
+                subject="nodes/a  b=c",
+                time=0,
+                data=Unknown(document="y" * 400),
+            ),
+            f"1970-01-01T00:00:00Z  'x  policy=p'  'nodes/a  b=c'  '{'y' * 298}…",
+        ),
+        (
+            made(ViolationStarted(node="1", namespace="1", policy="1", strategy="s", value="y" * 400)),
+            "2026-01-01T00:00:00Z  violation.started.v1  nodes/1  namespace=1  policy=1  strategy=s  "
+            f"value='{'y' * 298}…",
+        ),
+        (
             made(BreakerTripped(policy="demo", limit=1, wanted=2)),
             "2026-01-01T00:00:00Z  breaker.tripped.v1  breakers/demo  limit=1  wanted=2",
         ),
     ],
-    ids=["violation", "label", "hostile", "unknown", "numbers", "breaker"],
+    ids=["violation", "label", "hostile", "unknown", "numbers", "forged", "long", "breaker"],
 )
 def test_an_event_is_one_line(event: Event, line: str) -> None:
     assert event_line(event) == line

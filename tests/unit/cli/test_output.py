@@ -3,16 +3,24 @@
 import ast
 import io
 import json
+import os
+import subprocess
+import sys
+from contextlib import suppress
 
 import pytest
 from rich.table import Table
 from rich.text import Text
 
-from cli.as_json import print_json
+from cli.as_json import indented, print_json
 from cli.console import new_console
 from cli.output import echo
+from cli.queries.allocation_tables import print_allocation
 from cli.queries.explain_tables import print_answers, print_pod
 from cli.queries.tables import new_table, print_table
+from cli.status.screen import print_overview
+from tas.diagnosis.overview import Overview, ProcessRow, Verdict
+from tas.explain.allocation import AllocationExplanation, NewPod
 from tas.explain.pods import PodExplanation
 from tas.extender.decision import Outcome, RejectingValue
 from tas.extender.verbs import Answer
@@ -43,8 +51,10 @@ def test_an_integer_of_json_is_a_number_up_to_64_bits(
     capsys: pytest.CaptureFixture[str], value: int, *, is_number: bool
 ) -> None:
     print_json({"value": [value]})
-    (printed,) = json.loads(capsys.readouterr().out)["value"]
+    out = capsys.readouterr().out
+    (printed,) = json.loads(out)["value"]
     assert printed == (value if is_number else str(value))
+    assert indented({"value": [value]}).decode() == out.rstrip(), "in an archive of tas support, too"
 
 
 def test_printed_json_is_escaped_and_is_the_same_value(capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,3 +119,64 @@ def test_no_other_module_writes_to_the_terminal() -> None:
             ):
                 writers.add(path.relative_to(ROOT / "cli").as_posix())
     assert writers == {"output.py", "as_json.py"}
+
+
+def test_a_closed_pipe_is_left_to_the_command() -> None:
+    """rich would end the process with exit code 1, also in the middle of a task."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    # It fails again when the file is closed.
+    with suppress(BrokenPipeError), open(writer, "w") as file, pytest.raises(BrokenPipeError):  # noqa: PTH123
+        new_console(file=file).print("x")
+
+
+def test_texts_of_others_forge_no_line(capsys: pytest.CaptureFixture[str]) -> None:
+    print_pod(
+        PodExplanation(namespace="n", pod="p", policy="x\nFORGED", outcome=Outcome.DECIDED, error="", candidates=()),
+        2.0,
+    )
+    recent = (NewPod(age_seconds=1.0, requests={"x\nFORGED": 1}),)
+    allocation = AllocationExplanation(pods=1, age_seconds=1.0, resources={}, recent=recent, unreadable=0)
+    print_allocation("node-1", allocation)
+    out = capsys.readouterr().out
+    assert out.count("x\\nFORGED") == 2
+    assert "\nFORGED" not in out
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_terminal_that_lacks_a_character_or_is_closed_ends_no_command(*, closed: bool) -> None:
+    program = "import cli; cli.cli.main = lambda **_: cli.echo('\\u4e16'); cli.main()"
+    command = [sys.executable, "-c", program]
+    if closed:
+        command = ["/bin/sh", "-c", 'exec "$@" >&-', "sh", *command]
+    done = subprocess.run(command, env=os.environ | {"PYTHONIOENCODING": "latin-1"}, capture_output=True, check=False)
+    assert (done.returncode, done.stderr, done.stdout) == (0, b"", b"" if closed else b"\\u4e16\n")
+
+
+def test_a_long_name_hides_no_other_row_of_the_status_and_a_cut_is_seen(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((100, 40)))
+    rows = [
+        ProcessRow(
+            process=name,
+            role="all",
+            version=name,
+            age=1.0,
+            unready={"labels": "waits"},
+            leases=(),
+            behind={},
+            lag={},
+            answers={},
+            expires={},
+        )
+        for name in ("x" * 10_000, "\u4e16" * 60, "honest")
+    ]
+    print_overview(Overview(verdict=Verdict.WELL, bus="", findings=(), processes=rows), everything=False)
+    long, wide, honest = (
+        line for line in capsys.readouterr().out.splitlines() if line.startswith(("  xx", "  \u4e16", "  honest"))
+    )
+    assert honest.endswith("labels not ready")
+    assert (len(long), long[-1]) == (100, "…")
+    assert (len(wide), wide[-1]) == (51, "…")  # two columns for each but the first two and the last

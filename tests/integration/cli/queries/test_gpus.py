@@ -163,6 +163,7 @@ async def test_the_live_view_follows_the_cards(bus: Bus) -> None:
         await eventually(lambda: cards.rows() == {"gpu-1 card0": unknown})
         await put_node(bus, "gpu-2", "N(0) i1")
         await eventually(lambda: "gpu-2 card0" in cards.rows())
+        assert list(cards.rows("*-2")) == ["gpu-2 card0"]
         await bus.api(f"STREAM.DELETE.{HOLDS.stream}")
         await eventually(lambda: cards.rows()["gpu-2 card0"].startswith("i915 0/1 ----------; nobody knows yet"))
     finally:

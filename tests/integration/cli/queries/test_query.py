@@ -14,19 +14,31 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bus.buckets import NODES, POLICIES, REFUSALS, SAMPLES, SOURCES, VERDICTS
+from bus.buckets import HOLDS, NODES, POLICIES, REFUSALS, SAMPLES, SOURCES, VERDICTS
 from bus.connection import Bus
-from bus.kinds import NODE_FACTS, NODE_SAMPLES, NODE_TABLES, NODE_VERDICTS, PROCESSES
+from bus.events import Expected, publish_events
+from bus.kinds import (
+    NODE_FACTS,
+    NODE_HOLDS,
+    NODE_INVENTORY,
+    NODE_SAMPLES,
+    NODE_TABLES,
+    NODE_VERDICTS,
+    PROCESSES,
+)
 from bus.records.codec import encode
 from bus.records.nodes import NodeFacts, encode_node_samples
 from bus.records.policies import PolicyRecord, encode_policy
 from bus.records.refusals import encode_refused_labels, encode_refused_marks
+from bus.records.sources import encode_source_state
 from bus.records.verdicts import encode_verdict
 from bus.scrapes import publish_scrape, refused_on_arrival
 from bus.server import EmbeddedServer, find_binary
 from bus.subjects import ProcessKey, policy_key
 from cli.publish import Outcome, _outcome
 from cli.queries.query import _connected_or_refused
+from tas.events.data import ViolationStarted
+from tas.events.event import Cause, event_of
 from tas.policy.directory import LAST_GOOD, FileProblem, FileProblems
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey, StrategyType
@@ -34,10 +46,12 @@ from tas.policy.rules import State
 from tas.processes.process import Process
 from tas.samples.capacity import SOURCE_LIMIT
 from tas.samples.sample import Scrape
+from tas.sources.state import SourceState
 from tas.values.quantity import parse_quantity
 from tas.verdict.refused import RefusedLabel
 from tas.verdict.verdict import DesiredKind, DesiredLabel, LabelVerdict, NodeVerdict, PolicyVerdict, StrategyVerdict
 from tests.e2e.processes import free_ports
+from tests.fuzz.decoders import GOLDEN
 from tests.integration.cli.tas import COMMAND, COMMAND_SECONDS, HEALTH, SHORT, Tas
 from tests.integration.servers import Server, eventually
 from tests.integration.tables import put_tables
@@ -320,6 +334,61 @@ async def test_ages_count_by_the_clock_of_the_bus(tas: Tas, bus: Bus) -> None:
     for policy in (explained, nodes["node-1"]):
         assert [strategy["state"] for strategy in policy["strategies"]] == ["violated"]
     assert (await tas.process("trace", "m", "node-1", "--json")).json["stopped_at"] == "view"
+
+
+EACH_WITH_A_WRONG_CLOCK = """
+import sys, time
+right = time.time
+time.time = lambda: right() + 7200
+from cli import main
+for words in sys.argv[1:]:
+    sys.argv[1:] = words.split()
+    try:
+        main()
+    except SystemExit:
+        print("end of", words)
+"""
+
+
+async def test_lists_and_events_count_by_the_clock_of_the_bus(tas: Tas, bus: Bus) -> None:
+    """By a clock that is ahead, a source that works would be late, a new label missing, and no event of this hour."""
+    now = time.time()
+    await put_policy(bus, "p", {"strategies": {"deschedule": rules("m Equals 1")}})
+    await put_samples(bus, "node-1", {"m": "1"})
+    desired = DesiredLabel(DesiredKind.SET, "violating")
+    label = LabelVerdict(state=State.VIOLATED, desired=desired, violated_since=now)
+    strategy = StrategyVerdict(state=State.VIOLATED, changed=now, labels={"p": label})
+    policy = PolicyVerdict(uid="uid-p", generation=7, strategies={StrategyType.DESCHEDULE: strategy})
+    policies = {PolicyKey("default", "p"): policy}
+    verdict = NodeVerdict(node_uid="n", nodes_revision=1, policies_revision=1, policies=policies)
+    state = SourceState(kind="prometheus", holder="h", since=now, time=now, period=600.0, polls=1, last_success=now)
+    hold = json.loads((GOLDEN / "bus" / "node-hold.json").read_text())
+    (reserved,) = [pod for pod in hold["pods"].values() if pod["phase"] == "reserved"]
+    reserved["until"] = now + 3600
+    for bucket, key, value in (
+        (NODES, NODE_FACTS.key("node-1"), encode(NodeFacts(uid="n", labels={}))),
+        (NODES, NODE_INVENTORY.key("gpu-1"), (GOLDEN / "bus" / "node-inventory.json").read_bytes()),
+        (HOLDS, NODE_HOLDS.key("gpu-1"), json.dumps(hold).encode()),
+        (VERDICTS, NODE_VERDICTS.key("node-1"), encode_verdict(verdict)),
+        (SOURCES, "prometheus", encode_source_state(state)),
+    ):
+        await bus.put(bucket, key, value, revision=0, read_at=time.monotonic())
+    process = Process(version="1", name="h-1", started=now, workers={"labels": ""}, time=now)
+    await PROCESSES.put(bus, ProcessKey("labels", "h-1"), process, revision=0, read_at=time.monotonic())
+    started = ViolationStarted(node="node-1", namespace="default", policy="p", strategy="deschedule")
+    await publish_events(bus, [Expected(event_of(started, Cause("1", 1), time=now), 0)])
+    tas.command = (sys.executable, "-c", EACH_WITH_A_WRONG_CLOCK)
+    lists = [f"get {what}" for what in ("nodes", "verdicts", "policies", "sources", "gpus")]
+    done = await tas.process(*lists, "events --since 1h", "status --all")
+    shown = dict(zip((*lists, "events", "status"), re.split("end of .*\n", done.out), strict=False))
+    age = r"(\d\.\ds|\d\ds|\d+m\d\ds)"  # less than an hour, also on a busy machine
+    assert re.search(rf"node-1 +m +1 +{age} +test", shown["get nodes"]), done
+    assert re.search(rf"node-1 +default/p +deschedule +violated +{age} ", shown["get verdicts"])
+    assert "without the label" not in shown["get policies"]
+    assert re.search(rf"prometheus .* {age} ago", shown["get sources"])
+    assert re.search(rf"reserved for {age}", shown["get gpus"])
+    assert "violation.started.v1  nodes/node-1" in shown["events"]
+    assert re.search(rf"h-1 +labels +1 +for {age}", shown["status"])
 
 
 async def test_get_policies_shows_a_label_that_no_worker_writes(tas: Tas, bus: Bus) -> None:

@@ -3,6 +3,8 @@
 import asyncio
 import io
 import json
+import os
+import pty
 import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -11,10 +13,12 @@ from typing import cast
 
 import msgspec
 import pytest
+from aiohttp import web
 from rich.console import Console
 from rich.text import Text
 
-from cli.top.live import LiveView, answer_cells, cluster_rows, event_line, fit, shares
+from cli.top.live import MOST_OF_COLUMN, LiveView, answer_cells, can_draw, cluster_rows, event_line, fit, shares
+from cli.top.running import clock_hints
 from tas.explain.explain import NodeExplanation, explain_node
 from tas.policy.directory import FileProblem, FileProblems
 from tas.policy.manifest import parse_policy
@@ -24,6 +28,7 @@ from tas.samples.sample import Scrape
 from tas.samples.table import Column, Reading, Table, TableKey
 from tas.values.quantity import parse_quantity
 from tas.view.view import View
+from tests.integration.servers import eventually
 from workers.following.followed_view import FollowedView
 from workers.following.freezes import Freezes
 
@@ -395,3 +400,75 @@ def test_frozen_labels_come_before_all_problems() -> None:
     lines = rendered(live(120, 24, frozen=["demo: the breaker tripped"]))
     (shown,) = (number for number, line in enumerate(lines) if "demo: the breaker tripped" in line)
     assert shown < next(number for number, line in enumerate(lines) if "bad.yaml" in line)
+
+
+def test_of_a_long_text_no_more_is_shown_than_the_window_can_have() -> None:
+    """Who may write on the bus can give a row any number of characters without a width, and any number of rows."""
+    shown = live(100, 30)
+    shown._cluster = lambda: {f"node-{number}": "a" + "\u0301" * 100_000 for number in range(1000)}
+    lines = rendered(shown)
+    assert len(lines) <= 30
+    assert max(map(len, lines)) <= 100 * (MOST_OF_COLUMN + 1)
+    assert any(line.startswith("… and 9") for line in lines), "how many rows are left out"
+
+
+@pytest.mark.parametrize(
+    ("environment", "draws"),
+    [({}, True), ({"TERM": "dumb"}, False), ({"FORCE_COLOR": "1"}, True), ({"TTY_COMPATIBLE": "0"}, False)],
+)
+def test_only_a_terminal_with_a_screen_is_redrawn(environment: dict[str, str], *, draws: bool) -> None:
+    """Else nothing would be shown; and in a pipe, where FORCE_COLOR is set, `tas top` ended: the terminal is closed."""
+    leader, follower = pty.openpty()
+    try:
+        with open(follower, "w", closefd=False) as terminal:
+            assert can_draw(Console(file=terminal, _environ={"TERM": "xterm"} | environment)) is draws
+        assert not can_draw(Console(file=io.StringIO(), _environ={"TERM": "xterm"} | environment))
+    finally:
+        os.close(leader)
+        os.close(follower)
+
+
+async def test_without_a_terminal_what_comes_again_is_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = live(100, 30)
+    monkeypatch.setattr("cli.top.live.REDRAW_INTERVAL_SECONDS", 0)
+    rows = iter([{"waiting": "a"}, {"waiting": "a"}, {}, {"waiting": "a"}])
+    ended = asyncio.Event()
+
+    def cluster() -> dict[str, str]:
+        if (found := next(rows, None)) is None:
+            ended.set()
+        return found or {}
+
+    shown._cluster = cluster
+    task = asyncio.create_task(shown._print_changes())
+    await asyncio.wait_for(ended.wait(), 60)
+    task.cancel()
+    printed = cast("io.StringIO", shown._console.file).getvalue()
+    assert printed.count("cluster: waiting: a") == 2
+
+
+async def test_answers_of_another_program_do_not_end_the_view() -> None:
+    async def another(_: web.Request) -> web.Response:
+        return web.json_response([{"something": "else"}])
+
+    app = web.Application()
+    app.add_routes([web.get("/answers", another)])
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    shown = live(100, 30)
+    shown._answers_url = f"http://127.0.0.1:{runner.addresses[0][1]}/answers"
+    task = asyncio.create_task(shown._read_answers())
+    try:
+        await eventually(lambda: "`time`" in str(shown._answers_error))  # on a busy machine there may be no answer yet
+        assert shown._answers == []
+    finally:
+        task.cancel()
+        await runner.cleanup()
+
+
+def test_a_wrong_clock_is_the_first_hint() -> None:
+    assert list(clock_hints(2.0)) == list(clock_hints(-2.0)) == []
+    (ahead,), (behind,) = clock_hints(7200.0), clock_hints(-3.0)
+    assert ahead == "this clock is 7200 s ahead of the bus      # so ages and states are wrong"
+    assert behind.startswith("this clock is 3 s behind the bus ")
