@@ -16,6 +16,7 @@ from bus.connection import Bus
 from bus.errors import ForbiddenError, NobodyListensError, UnavailableError
 from bus.rights import operator
 from bus.rights.access import Access
+from bus.rights.credentials import parse_credentials
 from bus.rights.roles import PUBLISHERS, permissions_of, tags_of
 from bus.subjects import API, OWN_RIGHTS, PUBLISHERS_API, samples_subject
 from tests.integration.bus.closed import Closed, closed, earlier
@@ -154,9 +155,11 @@ async def test_a_client_of_nats_publishes_in_each_of_its_ways_with_the_subscript
     async def on_error(error: Exception) -> None:
         errors.append(error)
 
+    user = parse_credentials(closed.user("publisher", "programs", "probe").read_bytes(), "file")
     client = await nats.connect(
         closed.server.url,
-        user_credentials=str(closed.user("publisher", "programs", "probe")),
+        user_jwt_cb=user.jwt.encode,
+        signature_cb=user.sign,
         inbox_prefix=b"_INBOX.programs",
         error_cb=on_error,
     )
