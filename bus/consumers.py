@@ -71,12 +71,15 @@ def names_of(allowed: Collection[str] | None, stream: str) -> Sequence[str] | No
     """The names that a user may give to consumers of a stream; None: any, or it is not known."""
     if allowed is None:
         return None
-    create, look = (f"$JS.API.CONSUMER.{verb}.{stream}." for verb in ("CREATE", "INFO"))
-    names = {each.removeprefix(create) for each in allowed if each.startswith(create)}
-    names = {each for each in names if "." not in each}
+    names = {name for each in (stream, "*") for name in _last_tokens(allowed, f"$JS.API.CONSUMER.CREATE.{each}.")}
     # Who may look at a consumer has a durable one of this name, such as that of `materialize`.
-    durable = {each.removeprefix(look) for each in allowed if each.startswith(look)}
-    return None if not names or "*" in names else sorted(names - durable) or sorted(names)
+    durable = _last_tokens(allowed, f"$JS.API.CONSUMER.INFO.{stream}.")
+    return None if not names or names & {"*", ">"} else sorted(names - durable) or sorted(names)
+
+
+def _last_tokens(allowed: Collection[str], start: str) -> set[str]:
+    """What follows in the subjects that begin so, if it is one token."""
+    return {name for each in allowed if each.startswith(start) and "." not in (name := each.removeprefix(start))}
 
 
 async def allowed_subjects(link: Link) -> Collection[str] | None:

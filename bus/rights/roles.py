@@ -121,6 +121,8 @@ class Rights:
             of an earlier version needed.
         many: What it reads with many consumers at once, whose number nobody knows in advance: there they may have any
             name.
+        any_stream: Whether its subjects have `*` for the stream, in place of each that it reads. Only for who reads
+            `ALL`: nobody may create another stream in the account.
     """
 
     reads: tuple[Stream | Bucket, ...] = ()
@@ -132,6 +134,7 @@ class Rights:
     asks: bool = False
     consumers: tuple[str, ...] = ANY
     many: tuple[Stream | Bucket, ...] = ()
+    any_stream: bool = False
 
     def __or__(self, other: "Rights") -> "Rights":
         return Rights(
@@ -144,6 +147,7 @@ class Rights:
             asks=self.asks or other.asks,
             consumers=other.consumers if self.consumers == ANY else self.consumers,
             many=_joined(self.many, other.many),
+            any_stream=self.any_stream or other.any_stream,
         )
 
     @property
@@ -159,11 +163,15 @@ class Rights:
     def permissions(self) -> Permissions:
         """The same as subjects."""
         publish = list(self.writes)
+        known = ["*"] if self.any_stream else [of.stream for of in self.streams]
         if self.asks or not self.apart:
-            publish = [OWN_RIGHTS, *publish, *(f"{API}.STREAM.INFO.{of.stream}" for of in self.streams)]
-            publish += [f"{PUBLISHERS_API}.STREAM.INFO.{of.stream}" for of in self.streams if self.apart]
-        for of in self.reads:
-            publish += _of_reader(of.stream, ANY if of in self.many else self.consumers)
+            publish = [OWN_RIGHTS, *publish, *(f"{API}.STREAM.INFO.{stream}" for stream in known)]
+            publish += [f"{PUBLISHERS_API}.STREAM.INFO.{stream}" for stream in known if self.apart]
+        if self.any_stream:
+            publish += _of_reader("*", self.consumers)
+        else:
+            for of in self.reads:
+                publish += _of_reader(of.stream, ANY if of in self.many else self.consumers)
         for stream, durable in self.durables:
             publish += _of_durable(stream.stream, durable)
         publish += [f"$JS.API.STREAM.PURGE.{of.stream}" for of in self.purges]
@@ -193,7 +201,8 @@ class Role:
     def earlier(self) -> Rights:
         """While credentials of an earlier version are taken: its processes gave random names to consumers.
 
-        And those of sinks had the names of the sinks. Its programs on nodes asked about their stream.
+        And those of sinks had the names of the sinks. Its programs on nodes asked about their stream. Its commands look
+        for the names of their consumers in subjects with the stream.
         """
         if self.rights.apart:
             return replace(self.rights, asks=True)
@@ -202,8 +211,11 @@ class Role:
 
     @property
     def strict(self) -> Rights:
-        """Once such credentials are refused: who reads everything is told by a right that has no other meaning."""
-        return self.rights | Rights(writes=(STRICT,)) if self.rights.reads == ALL else self.rights
+        """Once such credentials are refused: who reads everything is told by a right that has no other meaning.
+
+        And its subjects are few, since a server keeps them for each of its connections.
+        """
+        return self.rights | Rights(writes=(STRICT,), any_stream=True) if self.rights.reads == ALL else self.rights
 
 
 def _of_reader(stream: str, names: Iterable[str]) -> list[str]:
@@ -274,8 +286,10 @@ _NAMED = (NAME, CONSUMER)
 
 _READER = Rights(reads=ALL, consumers=_NAMED)
 
-_PUBLISHER_LIMITS = Limits(subscriptions=16, message_bytes=SAMPLES.max_message_bytes + HEADER_BYTES)
-"""A client of NATS has one subscription for all answers, or one for each request that waits."""
+_PUBLISHER_LIMITS = Limits(subscriptions=4, message_bytes=SAMPLES.max_message_bytes + HEADER_BYTES)
+"""A client of NATS has one subscription for all answers, and one more for answers that nobody waits for at once; some
+have one for each request that waits. Few, since each acknowledgement counts once for each subscription to its inbox.
+"""
 
 _PERSON_SUBSCRIPTIONS = 100
 """A command has one subscription for answers, and at most one for each stream."""

@@ -17,6 +17,7 @@ from bus.errors import CrowdedError, ForbiddenError, NoPlaceError, RefusedError,
 from bus.outcomes import OutcomeReader
 from bus.rights.access import Access
 from bus.rights.roles import PLACES, PROCESS_PLACES
+from bus.subjects import OWN_RIGHTS
 from bus.subscription import Subscription
 from tas.agents.file import MAX_AGENTS
 from tests.integration.bus.closed import Closed, closed, earlier
@@ -84,6 +85,61 @@ async def test_a_reader_leaves_nothing_that_lasts_and_takes_no_place_of_others(c
         pager = Access(credentials=closed.user("subscriber", "pager"))
         events = await stack.enter_async_context(Subscription(closed.server.url, "pager", access=pager, resync=True))
         await eventually(lambda: events.bus.connected)
+
+
+@pytest.mark.parametrize("role", ["reader", "operator"])
+async def test_the_rights_of_a_person_name_no_stream_and_allow_no_consumer_of_others_in_any(
+    closed: Closed, role: str
+) -> None:
+    await closed.with_streams()
+    async with closed.connected(role, "ann") as bus:
+        answer = await bus.link.request(OWN_RIGHTS, b"", seconds=connection.CALL_SECONDS)
+        allowed = json.loads(answer)["data"]["permissions"]["publish"]["allow"]
+        assert len(allowed) <= 64
+        assert len(answer) < 4096
+        asked = [each for each in allowed if each.startswith("$JS.")]
+        assert not [each for each in asked for of in ALL if of.stream in each.split(".")]
+        for of in ALL:
+            name, _ = await bus.create_consumer(of.stream, EPHEMERAL, prefix="any")
+            assert name in ("ann", *(f"ann_{place}" for place in range(1, PLACES + 1)))
+            await bus.api(f"CONSUMER.DELETE.{of.stream}.{name}")
+            with pytest.raises(RefusedError, match="no message found"):
+                await bus.api(f"STREAM.MSG.GET.{of.stream}", {"seq": 1})
+    others = ("bob", "bob_1", "ann_9", "ann_0", "pager", "tas-events", SAMPLES_CONSUMER, SINK_CONSUMERS[0])
+    forbidden = [
+        f"{verb}{of.stream}.{name}{rest}"
+        for of in ALL
+        for name in others
+        for verb, rest in (
+            ("CONSUMER.CREATE.", ""),
+            ("CONSUMER.CREATE.", ".tas.x"),
+            ("CONSUMER.MSG.NEXT.", ""),
+            ("CONSUMER.DELETE.", ""),
+            ("CONSUMER.INFO.", ""),
+        )
+    ]
+    # Nor in the other ways of a server to make consumers, to change them, and to read.
+    forbidden += [
+        subject
+        for of in ALL
+        for subject in (
+            f"CONSUMER.CREATE.{of.stream}",
+            f"CONSUMER.DURABLE.CREATE.{of.stream}.ann",
+            f"CONSUMER.PAUSE.{of.stream}.ann",
+            f"CONSUMER.INFO.{of.stream}.ann",
+            f"CONSUMER.LEADER.STEPDOWN.{of.stream}.ann",
+            f"CONSUMER.NAMES.{of.stream}",
+            f"DIRECT.GET.{of.stream}",
+            f"DIRECT.GET.{of.stream}.tas.x",
+            f"STREAM.MSG.DELETE.{of.stream}",
+            f"STREAM.PURGE.{of.stream}",
+            f"STREAM.LEADER.STEPDOWN.{of.stream}",
+        )
+    ]
+    async with closed.raw(closed.user(role, "ann")) as (reader, writer):
+        writer.write(b"".join(f"PUB $JS.API.{each} 2\r\n{{}}\r\n".encode() for each in forbidden) + b"PING\r\n")
+        answer = (await reader.readuntil(b"PONG\r\n")).lower()
+        assert answer.count(b"permissions violation") == len(forbidden)
 
 
 @pytest.mark.parametrize("role", ["evaluate", "materialize"])

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+import nats
 import pytest
 
 from bus import connection
@@ -15,6 +16,7 @@ from bus.connection import Bus
 from bus.errors import ForbiddenError, NobodyListensError, UnavailableError
 from bus.rights import operator
 from bus.rights.access import Access
+from bus.rights.credentials import parse_credentials
 from bus.rights.roles import PUBLISHERS, permissions_of, tags_of
 from bus.subjects import API, OWN_RIGHTS, PUBLISHERS_API, samples_subject
 from tests.integration.bus.closed import Closed, closed, earlier
@@ -128,6 +130,52 @@ async def test_no_answer_to_a_publisher_is_larger_than_an_acknowledgement(closed
         for api in (API, PUBLISHERS_API):
             with pytest.raises(ForbiddenError):
                 await bus.link.request(f"{api}.STREAM.NAMES", b"", seconds=connection.CALL_SECONDS)
+
+
+async def test_an_acknowledgement_to_a_publisher_counts_for_few_subscriptions_to_its_inbox(closed: Closed) -> None:
+    """A server keeps each copy for a connection that does not read."""
+    await closed.with_streams()
+    tries, most = 16, ROLES["node"].limits.subscriptions
+    async with closed.raw(closed.user("node", "a", "probe")) as (reader, writer):
+        writer.write(b"".join(b"SUB _INBOX.a.> %d\r\n" % number for number in range(tries)) + b"PING\r\n")
+        refused = (await reader.readuntil(b"PONG\r\n")).lower().count(b"maximum subscriptions exceeded")
+        # All copies of the first acknowledgement come before the second one.
+        writer.write(b"".join(b"PUB tas.samples.a.probe _INBOX.a.%d 2\r\n{}\r\n" % number for number in (1, 2)))
+        received = await reader.readuntil(b"MSG _INBOX.a.2 ")
+    assert (refused, received.count(b"MSG _INBOX.a.1 ")) == (tries - most, most) == (12, 4)
+
+
+async def test_a_client_of_nats_publishes_in_each_of_its_ways_with_the_subscriptions_of_a_publisher(
+    closed: Closed,
+) -> None:
+    """Two contexts with publications that nobody waits for at once, and requests."""
+    await closed.with_streams()
+    errors: list[Exception] = []
+
+    async def on_error(error: Exception) -> None:
+        errors.append(error)
+
+    user = parse_credentials(closed.user("publisher", "programs", "probe").read_bytes(), "file")
+    client = await nats.connect(
+        closed.server.url,
+        user_jwt_cb=user.jwt.encode,
+        signature_cb=user.sign,
+        inbox_prefix=b"_INBOX.programs",
+        error_cb=on_error,
+    )
+    try:
+        subject, seconds = "tas.samples.a.probe", connection.CALL_SECONDS
+        first, second = client.jetstream(), client.jetstream()
+        stored = await first.publish(subject, b"{}", timeout=seconds)
+        assert b'"seq"' in (await client.request(subject, b"{}", timeout=seconds)).data
+        waiting = [await each.publish_async(subject, b"{}") for _ in range(50) for each in (first, second)]
+        acknowledged = await asyncio.wait_for(asyncio.gather(*waiting), seconds)
+        assert {each.seq for each in acknowledged} == set(range(stored.seq + 2, stored.seq + 102))
+        await asyncio.gather(*(client.request(subject, b"{}", timeout=seconds) for _ in range(50)))
+        assert (await closed.subscriptions())["programs"] == 3
+    finally:
+        await client.close()
+    assert (errors, closed.violations()) == ([], [])
 
 
 @asynccontextmanager

@@ -1,7 +1,7 @@
 """Who may write what on a closed bus: no two users share a subject, unless it is named here."""
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from bus.buckets import ALL, NODES, SOURCES, TABLES_CONSUMER
+from bus.consumers import names_of
 from bus.rights.credentials import parse_credentials
 from bus.rights.jwt import claims_of
 from bus.rights.nkeys import Nkey, NkeyKind
@@ -108,7 +109,7 @@ def test_a_connection_of_each_role_has_limits_in_the_configuration_of_the_server
     sample = 257 << 10  # 256 KiB and headers
     # A reader asks, and its questions are kept: the metadata of a consumer is in the memory of the server.
     people = {"reader": (100, 16 << 10), "operator": (100, -1), "subscriber": (100, 81 << 10)}
-    programs = dict.fromkeys(("node", "publisher"), (16, sample))
+    programs = dict.fromkeys(("node", "publisher"), (4, sample))
     processes = dict.fromkeys((role for role, each in ROLES.items() if each.workers), (1000, -1))
     assert limits == people | programs | processes
     # A subscription for each agent beside those of any worker.
@@ -169,10 +170,12 @@ def test_a_person_has_a_few_names_for_consumers_and_no_two_users_share_one() -> 
     assert names == [f"ann_{place}" for place in range(1, PLACES + 1)]
     assert {user_of(each) for each in ("ann", *names)} == {"ann"}
     assert (user_of("ann_b"), user_of("_1")) == ("ann_b", "_1")
-    start = "$JS.API.CONSUMER.CREATE.KV_NODES."
-    publish = permissions_of(ROLES["reader"], "ann", tags_of(ROLES["reader"], "ann")).publish
-    found = {each.removeprefix(start) for each in publish if each.startswith(start)}
-    assert found == {each + end for each in ("ann", *names) for end in ("", ".>")}
+    for earlier, stream in ((True, "KV_NODES"), (False, "*")):
+        start = f"$JS.API.CONSUMER.CREATE.{stream}."
+        publish = permissions_of(ROLES["reader"], "ann", tags_of(ROLES["reader"], "ann"), earlier=earlier).publish
+        found = {each.removeprefix(start) for each in publish if each.startswith(start)}
+        assert found == {each + end for each in ("ann", *names) for end in ("", ".>")}
+        assert names_of(publish, "KV_NODES") == sorted(("ann", *names))
     # A program has none.
     assert tags_of(ROLES["node"], "a_1", sources=["x"]) == ("source:x",)
     assert {role for role in ROLES if not tags_of(ROLES[role], "x")} == {"node", "publisher", "subscriber", "keeper"}
@@ -188,11 +191,48 @@ def test_a_process_has_names_for_consumers_and_one_of_an_earlier_version_any() -
         assert not any("*" in each for each in now), role
         before = permissions_of(ROLES[role], user, tags, earlier=True).publish
         assert {start + "*", start + "*.>"} <= {*before}, role
+
+
+@pytest.mark.parametrize("role", ["reader", "operator"])
+def test_a_person_needs_few_subjects_which_allow_no_more_than_one_for_each_stream(role: str) -> None:
+    """A server keeps them for each connection, and lists them in an answer."""
+    tags = tags_of(ROLES[role], "ann")
+    few, each_stream = (permissions_of(ROLES[role], "ann", tags, earlier=earlier) for earlier in (False, True))
+    assert len(few.publish) <= 64
+    assert (few.subscribe, few.denied) == (each_stream.subscribe, each_stream.denied)
+    starts = tuple(f"$JS.{verb}.*" for verb in ("API.STREAM.INFO", "API.STREAM.MSG.GET", "FC"))
+    starts += tuple(f"$JS.API.CONSUMER.{verb}.*." for verb in ("CREATE", "DELETE", "MSG.NEXT"))
+    allowed = {
+        subject.replace("*", stream.stream, 1) if subject.startswith(starts) else subject
+        for subject in few.publish
+        for stream in ALL
+    }
     # People are told by a right without another meaning.
-    for role in ("reader", "operator"):
-        told, others = (set(permissions_of(ROLES[role], "ann", (), earlier=each).publish) for each in (False, True))
-        assert told - others == {STRICT}
-        assert not any(overlap(STRICT, subject) for of in ALL for subject in of.subjects)
+    assert allowed == {*each_stream.publish, STRICT}
+    assert not any(overlap(STRICT, subject) for of in ALL for subject in of.subjects)
+    # Nobody else may read streams that are not among these.
+    for other in ROLES.keys() - {"reader", "operator"}:
+        assert not [each for each in ROLES[other].strict.permissions.publish if each.startswith(starts)], other
+
+
+@pytest.mark.parametrize(
+    ("allowed", "names"),
+    [
+        (("CREATE.*.ann", "CREATE.*.ann.>", "CREATE.*.ann_1"), ["ann", "ann_1"]),
+        (("CREATE.*.ann", "CREATE.KV_NODES.bob", "CREATE.KV_PODS.eve"), ["ann", "bob"]),
+        (("CREATE.KV_NODES.ann", "CREATE.KV_NODES.durable", "INFO.KV_NODES.durable"), ["ann"]),
+        (("CREATE.KV_NODES.durable", "INFO.KV_NODES.durable"), ["durable"]),
+        (("CREATE.*.ann", "CREATE.KV_NODES.*"), None),
+        (("CREATE.*.*",), None),
+        (("CREATE.*.>",), None),
+        (("CREATE.KV_NODES.>",), None),
+        (("CREATE.KV_PODS.ann", "DELETE.*.ann"), None),
+    ],
+)
+def test_a_program_finds_the_names_that_it_may_give_to_consumers(
+    allowed: Sequence[str], names: Sequence[str] | None
+) -> None:
+    assert names_of([f"$JS.API.CONSUMER.{each}" for each in allowed], "KV_NODES") == names
 
 
 def test_only_people_are_told_whether_a_server_refuses_earlier_credentials_also_by_one_of_before() -> None:
