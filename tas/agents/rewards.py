@@ -74,7 +74,7 @@ class RewardOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     late: Part = 0.5
     failed: Part = 0.0
     long_seconds: Annotated[float, msgspec.Meta(ge=0)] = 600.0
-    labels: tuple[str, ...] = (*KIND_LABELS, "app.kubernetes.io/name")
+    labels: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = (*KIND_LABELS, "app.kubernetes.io/name")
     by_namespace: bool = True
     forget_seconds: Annotated[float, msgspec.Meta(gt=0)] = 7 * 86400.0
 
