@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from tas.agents.agent import Agent, Candidates, Columns, FloatArray, Needs, PodDemand, Scores
+from tas.agents.usage import MetricName
 
 Limit = Annotated[float, msgspec.Meta(gt=0)]
 
@@ -22,9 +23,13 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         capacity_metric: The metric with the largest traffic of a node, which counts where it is known.
     """
 
-    traffic: str
+    traffic: MetricName
     capacity: Limit | None = None
     capacity_metric: str = ""
+
+    def __post_init__(self) -> None:
+        if self.capacity is None and not self.capacity_metric:
+            raise ValueError("must have capacity or capacity_metric: else the link never counts")
 
 
 class CongestionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,7 +42,7 @@ class CongestionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         drops: The metric with the part of packets that are lost, 0 to 1; it counts like a link that is as full.
     """
 
-    factor: str = "congestion-factor"
+    factor: MetricName = "congestion-factor"
     limit: Limit = 100.0
     links: tuple[Link, ...] = ()
     drops: str = ""

@@ -10,7 +10,7 @@ import msgspec
 
 from tas.agents.agent import Agent, Missing
 from tas.values.document import DocumentReader
-from tas.values.duration import parse_duration
+from tas.values.duration import DurationError, parse_duration
 from tas.values.names import is_dns_label
 
 MAX_AGENTS = 100
@@ -47,10 +47,6 @@ class AgentEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     weight: Annotated[int, msgspec.Meta(ge=1, le=MAX_WEIGHT)] = 1
     ignorable: bool = True
     timeout: str = "1s"
-
-    def __post_init__(self) -> None:
-        if not MIN_TIMEOUT <= parse_duration(self.timeout) <= MAX_TIMEOUT:
-            raise ValueError(f"timeout must be from {MIN_TIMEOUT:g}s to {MAX_TIMEOUT:g}s, not {self.timeout}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +153,7 @@ def _config(
             return None
     mistakes = len(reader.mistakes)
     options = _options(reader, f"{field}.options", agent, fallbacks.get(kind, {}), entry.options)
+    timeout = _timeout(reader, f"{field}.timeout", entry.timeout)
     if len(reader.mistakes) > mistakes:
         return None
     return AgentConfig(
@@ -168,8 +165,20 @@ def _config(
         verbs=able if entry.verbs is None else frozenset(entry.verbs),
         weight=entry.weight,
         ignorable=entry.ignorable,
-        timeout=parse_duration(entry.timeout),
+        timeout=timeout,
     )
+
+
+def _timeout(reader: DocumentReader, field: str, text: str) -> float:
+    """The seconds; 0, and a mistake, if they are none, or out of range."""
+    try:
+        seconds = parse_duration(text)
+    except DurationError as error:
+        reader.add_mistake(field, text, str(error))
+        return 0.0
+    if not MIN_TIMEOUT <= seconds <= MAX_TIMEOUT:
+        reader.add_mistake(field, text, f"must be from {MIN_TIMEOUT:g}s to {MAX_TIMEOUT:g}s")
+    return seconds
 
 
 def _options(

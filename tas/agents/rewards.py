@@ -11,7 +11,7 @@ them are equal by chance is less likely than one in ten billion.
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from math import inf, isfinite
@@ -38,6 +38,10 @@ loses those that have not changed for the longest time."""
 
 DIGESTS = 1 << 16
 """Of how many names the digests are kept: those of the nodes are needed for each request."""
+
+MAX_NAME = 253
+"""Of a longer name no digest is kept: Kubernetes has none, but a request may name nodes, namespaces and kinds of any
+length."""
 
 FORGET_SECONDS = 1.0
 """How often old rewards are searched."""
@@ -70,7 +74,7 @@ class RewardOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     late: Part = 0.5
     failed: Part = 0.0
     long_seconds: Annotated[float, msgspec.Meta(ge=0)] = 600.0
-    labels: tuple[str, ...] = (*KIND_LABELS, "app.kubernetes.io/name")
+    labels: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = (*KIND_LABELS, "app.kubernetes.io/name")
     by_namespace: bool = True
     forget_seconds: Annotated[float, msgspec.Meta(gt=0)] = 7 * 86400.0
 
@@ -84,7 +88,17 @@ def _digest(text: str) -> int:
     return int.from_bytes(blake2b(text.encode(errors="replace"), digest_size=8).digest())
 
 
-_digest_of_name = lru_cache(maxsize=DIGESTS)(_digest)
+_kept_digest = lru_cache(maxsize=DIGESTS)(_digest)
+
+
+def _digest_of_name(name: str) -> int:
+    return _kept_digest(name) if len(name) <= MAX_NAME else _digest(name)
+
+
+def _digests_of(names: Sequence[str]) -> Iterator[int]:
+    """One by one only if a name is too long: there are as many as nodes."""
+    are_short = max(map(len, names), default=0) <= MAX_NAME
+    return map(_kept_digest if are_short else _digest_of_name, names)
 
 
 def _kind(kind: str) -> int:
@@ -132,7 +146,7 @@ class Rewards(Agent):
         values = np.full(len(nodes.names), prior)
         if known:
             number = _kind(kind)
-            for index, key in enumerate(map(_digest_of_name, nodes.names)):
+            for index, key in enumerate(_digests_of(nodes.names)):
                 reward = known.get(number ^ key)
                 if reward is not None:
                     values[index] = reward.value

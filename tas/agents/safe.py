@@ -102,11 +102,7 @@ class _Safe(Agent):
 
     @property
     def needs(self) -> Needs:
-        usages = [usage for found in self._usages.values() for usage in found]
-        if self._options.mode is Mode.EMPIRICAL:
-            usages = [each.percentile(number) for each in usages if each.quantiles for number in PERCENTILES]
-        metrics = dict.fromkeys(name for each in usages for name in each.metrics())
-        return Needs(metrics=tuple(metrics), allocations=True, pod=True)
+        return _needs(usage for found in self._usages.values() for usage in found)
 
     def _fitted(self, nodes: Columns, requests: Requests) -> tuple[FloatArray, FloatArray, BoolArray]:
         """The mean with the pod, the standard deviation, and which are known: each a row for each resource."""
@@ -120,6 +116,14 @@ class SafeOverload(_Safe):
     """Rejects nodes whose use is likely to exceed the limit with the pod, and prefers those with the least risk."""
 
     original_rounding = Rounding.DOWN
+
+    @property
+    def needs(self) -> Needs:
+        """Of each resource mean, deviation and forecast, or the percentiles."""
+        if self._options.mode is Mode.BETA:
+            return super().needs
+        usages = (usage for found in self._usages.values() for usage in found if usage.quantiles)
+        return _needs(usage.percentile(number) for usage in usages for number in PERCENTILES)
 
     def filter(self, pod: PodDemand, nodes: Candidates) -> Passes:
         """A node passes if no known resource has a larger risk than accepted."""
@@ -188,6 +192,11 @@ class SafeBalance(_Safe):
     def _balance(self, nodes: Columns, *, requests: Requests) -> FloatArray:
         fitted = self._fitted(nodes, requests)
         return balanced(*fitted, margin=self._options.margin, sensitivity=self._options.sensitivity)
+
+
+def _needs(usages: Iterable[Usage]) -> Needs:
+    metrics = dict.fromkeys(name for each in usages for name in each.metrics())
+    return Needs(metrics=tuple(metrics), allocations=True, pod=True)
 
 
 def balanced(mu: FloatArray, sigma: FloatArray, known: BoolArray, *, margin: float, sensitivity: float) -> FloatArray:

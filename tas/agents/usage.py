@@ -11,11 +11,13 @@ import msgspec
 import numpy as np
 
 from tas.agents.agent import BoolArray, Columns, FloatArray, PodDemand
+from tas.errors import shortened
 
 Requests: TypeAlias = tuple[float, ...]
 """What a pod requests, of each resource of a formula."""
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
+MetricName = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class Form(StrEnum):
@@ -48,12 +50,16 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         factor: Their unit in millicores or bytes; without effect on a ratio.
     """
 
-    mean: str
+    mean: MetricName
     std: str = ""
     forecast: str = ""
     quantiles: str = ""
     form: Form = Form.USED
     factor: Positive = 1.0
+
+    def __post_init__(self) -> None:
+        if self.quantiles and "{}" not in self.quantiles:
+            raise ValueError(f"quantiles must have {{}} for the percentile, not {shortened(self.quantiles)}")
 
     def metrics(self) -> tuple[str, ...]:
         """The metrics that there are, without percentiles."""

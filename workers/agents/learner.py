@@ -326,16 +326,16 @@ def learns(agent: Agent) -> bool:
     return type(agent).observe is not Agent.observe
 
 
-def hand_over(before: LoadedAgent, after: LoadedAgent) -> bool:
+def hand_over(before: LoadedAgent, after: LoadedAgent, interrupter: Interrupter) -> bool:
     """Gives an agent with new options what the one before has learned; False if there is nothing, or it refuses."""
     if type(before.agent) is not type(after.agent):
         return False
     try:
-        state = before.agent.snapshot()
+        state = interrupter.bounded(before.agent.snapshot, RESTORE_SECONDS)()
         if state is None:
             return False
-        after.agent.restore(state)
-    except Exception as error:  # noqa: BLE001 - whatever it raises: the agent starts again
+        interrupter.bounded(after.agent.restore, RESTORE_SECONDS)(state)
+    except (Exception, SystemExit, InterruptedCallError) as error:  # noqa: BLE001 - the agent starts again
         log.warning("agent_state_refused", agent=after.config.name, error=_text_of(error))
         return False
     return True

@@ -183,7 +183,9 @@ class AgentsWorker:
         handed_over = [
             name
             for name, loaded in agents.items()
-            if (known := self._mounted.get(name)) is not None and known[0] is not loaded and hand_over(known[0], loaded)
+            if (known := self._mounted.get(name)) is not None
+            and known[0] is not loaded
+            and hand_over(known[0], loaded, self._interrupter)
         ]
         self._mounted = {
             name: known

@@ -24,6 +24,7 @@ from bus.records.agents import LearnedState
 from lab.sandbox.resources import PODS
 from tas.agent import Needs, Outcome, Placed, Result
 from tas.agents.builtin import BUILTIN
+from tas.agents.file import AgentConfig
 from tas.agents.foo import Foo
 from tas.agents.pigeon import Pigeon
 from tas.agents.rewards import SNAPSHOT_VERSION, Rewards
@@ -31,8 +32,10 @@ from tests.e2e.processes import free_ports
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.running import epoch_on, running
 from tests.sandbox import Sandbox
-from workers.agents.agents_file import GROUP, AgentsFile
+from workers.agents.agents_file import GROUP, AgentsFile, LoadedAgent
 from workers.agents.configured import hooks_of
+from workers.agents.interrupting import Interrupter
+from workers.agents.learner import hand_over
 from workers.agents.worker import AgentsWorker
 from workers.following.followed_view import FollowedView
 from workers.following.synced import write_synced
@@ -406,6 +409,27 @@ async def test_a_state_that_is_ahead_of_the_log_is_refused_and_replaced(bus: Bus
     refused = [line["error"] for line in logs if line["event"] == "agent_state_refused"]
     assert refused
     assert all("sequence = " in error and "the last of OUTCOMES" in error for error in refused)
+
+
+def test_an_agent_that_hands_over_for_too_long_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would block all agents of the process, and nothing would say which one."""
+    monkeypatch.setattr("workers.agents.learner.RESTORE_SECONDS", 0.1)
+
+    class Endless(Counts):
+        def snapshot(self) -> dict[str, Any]:
+            while True:
+                pass
+
+    before, after = (
+        LoadedAgent(config=AgentConfig(name="endless", kind="endless"), agent=Endless(), target="", package="")
+        for _ in range(2)
+    )
+    interrupter = Interrupter()
+    with interrupter.watching(), capture_logs() as logs:
+        assert not hand_over(before, after, interrupter)
+    (refused,) = logs
+    assert (refused["event"], refused["agent"]) == ("agent_state_refused", "endless")
+    assert "no answer within 0.1 s" in refused["error"]
 
 
 async def test_an_agent_with_new_options_learns_on(bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

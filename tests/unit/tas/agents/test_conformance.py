@@ -53,6 +53,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "safe-overload of every risk": ("safe-overload", {"risk": 1.0, "utilization": 0.0}),
     "safe-overload from percentiles": ("safe-overload", {"mode": Mode.EMPIRICAL}),
     "safe-overload with a forecast": ("safe-overload", {"forecast_weight": 1.0, "cpu": FORECAST, "memory": RATIO}),
+    "safe-balance with the mode of safe-overload": ("safe-balance", {"mode": Mode.EMPIRICAL}),
     "safe-balance without a root": ("safe-balance", {"sensitivity": 0.0, "margin": 1e9}),
     "safe-balance with a steep root": ("safe-balance", {"sensitivity": 1e-9, "sigma_floor": 0.0}),
     "congestion from traffic": ("congestion", {"links": LINKS, "drops": "drops", "limit": 1e-9}),

@@ -123,8 +123,9 @@ def test_a_fallback_that_contradicts_the_file_has_no_effect() -> None:
         ),
         ({"agents": {"both": {"verbs": []}}}, "f: agents.both.verbs = []: must be a list of at least 1 entry"),
         ({"agents": {"plain": {"verbs": ["filter"]}}}, "f: agents.plain.verbs = 'filter': plain answers only prioriti"),
-        ({"agents": {"both": {"timeout": "1"}}}, "f: agents.both = 'an object of timeout': "),
-        ({"agents": {"both": {"timeout": "2m"}}}, "timeout must be from 0.01s to 60s, not 2m"),
+        ({"agents": {"both": {"weight": 2, "timeout": "1"}}}, "f: agents.both.timeout = '1': '1' is no duration such"),
+        ({"agents": {"both": {"timeout": "2m"}}}, "f: agents.both.timeout = '2m': must be from 0.01s to 60s"),
+        ({"agents": {"both": {"timeout": "-1s"}}}, "f: agents.both.timeout = '-1s': must be from 0.01s to 60s"),
         (
             {"agents": {"both": {"options": {"percent": 101}}}},
             "f: agents.both.options.percent = 101: must be a whole number, at least 0 and at most 100",
@@ -152,6 +153,29 @@ def test_a_mistake_names_the_agent_the_field_and_the_value(document: object, mes
         parse_agents("f", document, KINDS)
     assert message in str(raised.value)
     assert len(raised.value.mistakes) == 1
+
+
+@pytest.mark.parametrize(
+    ("agent", "options", "message"),
+    [
+        ("congestion", {"factor": ""}, "f: agents.a.options.factor = '': must be text of at least 1 character"),
+        ("congestion", {"links": [{"traffic": "", "capacity": 1}]}, "f: agents.a.options.links[0].traffic = '': must"),
+        ("congestion", {"links": [{"traffic": "rx"}]}, "of traffic': must have capacity or capacity_metric"),
+        ("target-load", {"cpu": [{"mean": ""}]}, "f: agents.a.options.cpu[0].mean = '': must be text of at least 1"),
+        (
+            "safe-overload",
+            {"memory": [{"mean": "m", "quantiles": "m:p95:5m"}]},
+            "f: agents.a.options.memory[0] = 'an object of mean, quantiles': quantiles must have {} for the percentile"
+            ", not 'm:p95:5m'",
+        ),
+        ("rl-priority", {"labels": []}, "f: agents.a.options.labels = []: must be a list of at least 1 entry"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(agent: str, options: dict[str, Any], message: str) -> None:
+    """Else each request gets an error, or an option has no effect, or one percentile counts as all others."""
+    with pytest.raises(DocumentError) as raised:
+        parse_agents("f", {"agents": {"a": {"agent": agent, "options": options}}}, BUILTIN)
+    assert message in str(raised.value)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in BUILTIN.values() if kind.Options is not None])

@@ -234,6 +234,25 @@ def test_long_names_make_no_larger_state(kind: str, container: str, node: str) -
     assert len(msgspec.json.encode(agent.snapshot())) < 20 * 75
 
 
+def test_of_names_of_any_length_in_requests_nothing_is_kept() -> None:
+    """A request may have 4 MiB of names, and the digests of 65,536 names are kept."""
+    agent = after(FAILED)
+
+    def ask(namespace: str, kind: str, node: str) -> list[float]:
+        nodes = Nodes(2)
+        nodes.names = (node, "n0")
+        asked = PodDemand(namespace=namespace, name="p", uid="u", labels={"app": kind})
+        return agent.score(asked, nodes).values.tolist()
+
+    assert ask("n", "web", "other") == [1.0, 0.9]
+    kept = tas.agents.rewards._kept_digest.cache_info().currsize
+    for number in range(3):
+        assert ask("n", "web", "x" * 254 + str(number)) == [1.0, 0.9]
+        assert ask("n", "x" * 254 + str(number), "other") == [1.0, 1.0]
+        assert ask("x" * 254 + str(number), "web", "other") == [1.0, 1.0]
+    assert tas.agents.rewards._kept_digest.cache_info().currsize == kept
+
+
 @pytest.mark.parametrize("at", [100.0, 100.2])
 def test_a_reward_that_is_over_counts_for_no_replica(at: float) -> None:
     """From the end of its time on. A replica that has just searched for old rewards keeps it for a second longer than
