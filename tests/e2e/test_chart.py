@@ -171,6 +171,15 @@ def test_the_memory_of_nats_in_go_follows_its_limit(
         rendered(helm, str(file))
 
 
+def test_every_pod_has_the_secrets_of_the_registry(helm: Path, tmp_path: Path) -> None:
+    """A mirror of nats in a registry of one's own demands them, too."""
+    file = tmp_path / "values.yaml"
+    file.write_text("image: {pullSecrets: [{name: registry}]}")
+    pods = documents(rendered(helm, str(file)), "Deployment", "StatefulSet")
+    found = {each["kind"]: each["spec"]["template"]["spec"].get("imagePullSecrets") for each in pods}
+    assert found == {key: [{"name": "registry"}] for key in ("Deployment", "StatefulSet")}
+
+
 def test_admission_needs_a_cluster_that_has_it(helm: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"admission\.enabled = true: needs Kubernetes 1\.30"):
         rendered(helm, kubernetes="1.29.9")
