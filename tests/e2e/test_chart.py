@@ -153,6 +153,29 @@ def test_the_monitoring_port_of_nats_is_open_for_whom_the_values_name(helm: Path
     assert policy["ingress"][-1] == {"ports": [{"port": 8222}], "from": who}
 
 
+def test_a_name_that_looks_like_a_number_stays_text(helm: Path, tmp_path: Path) -> None:
+    """A namespace, a Secret or a class may be called 123 or 1e3, and the API server takes no number as a name."""
+    file = tmp_path / "values.yaml"
+    names = {"bus": {"tls": {"secret": "12"}, "servers": {"storageClass": "1e3"}}, "priorityClassName": "13"}
+    collect = {"collect": {"config": "metrics: {}", "secret": "14"}}
+    monitoring = {"prometheus": {"podMonitor": True, "rules": True, "schedulerRules": True}, "dashboard": True}
+    file.write_text(json.dumps(names | collect | monitoring))
+    found = list(names_in(documents(rendered(helm, str(file), namespace="123", crds=False))))
+    assert {"12", "13", "14", "1e3", "123", "tas-nats"} <= set(found)
+    assert [each for each in found if not isinstance(each, str)] == []
+
+
+def names_in(value: object) -> Iterator[object]:
+    """What is a name, anywhere in a document."""
+    names = ("namespace", "name", "secretName", "priorityClassName", "storageClassName", "app.kubernetes.io/instance")
+    if isinstance(value, dict):
+        for key, below in value.items():
+            yield from (below,) if key in names and not isinstance(below, dict) else names_in(below)
+    elif isinstance(value, list):
+        for below in value:
+            yield from names_in(below)
+
+
 @pytest.mark.parametrize(
     ("resources", "memory"),
     [

@@ -61,7 +61,7 @@ cannot change, and so `mode` can.
 
 {{- define "tas.labels" -}}
 app.kubernetes.io/name: tas-on-nats
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ toYaml .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
