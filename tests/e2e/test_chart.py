@@ -379,6 +379,10 @@ def test_the_notes_say_what_one_process_gives_up_and_what_is_paid_twice(helm: Pa
     assert ("It has all rights: whoever controls it" in notes) is together
     assert ("\n- By each replica: its memory" in notes) is (together and name != "small")
     assert ("--user tas-all" in notes) is (together and name != "small")
+    own = {each for each in ("gpu", "agents") if f" --server-name tas-{each}.default.svc" in notes}
+    assert own == {"gpu": {"gpu"}, "everything": {"gpu", "agents"}}.get(name, set()), (
+        "each Service shows the certificate"
+    )
     assert ("One server of NATS: " in notes) is (together and name != "own-nats")
     (configure,) = (line.strip() for line in notes.splitlines() if line.strip().startswith("tas configure "))
     given = "" if name == "small" else "-cert certs/client.crt -key certs/client.key --cacert certs/ca.crt "
