@@ -67,6 +67,18 @@ def test_the_notes_give_the_certificates_to_each_command_that_needs_them() -> No
         assert all(each in install for each in files)
 
 
+def test_the_page_and_the_values_say_by_which_names_servers_join_each_other() -> None:
+    """Each verifies the name in the certificate of the other, and one that only clients use does not suffice."""
+    (server,) = documents(DEPLOY / "manifests" / "tas-separate.yaml", "StatefulSet")
+    (container,) = server["spec"]["template"]["spec"]["containers"]
+    (routes,) = (each["value"] for each in container["env"] if each["name"] == "CLUSTER_ROUTES")
+    (names,) = {f"*{each}" for each in re.findall(r"@tas-nats-\d+(\.\S+?):6222", routes)}
+    said = names.replace("telemetry-aware-scheduling", "NAMESPACE")
+    assert said.startswith("*.tas-nats-servers.NAMESPACE")
+    assert f"`{said}`" in (ROOT / "docs" / "reference" / "chart.md").read_text()
+    assert said in (CHART / "values.yaml").read_text()
+
+
 @pytest.mark.parametrize("spec", PROCESSES)
 def test_each_process_has_flags_and_variables_that_exist(spec: dict[str, Any]) -> None:
     (container,) = spec["containers"]

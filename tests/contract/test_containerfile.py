@@ -33,3 +33,12 @@ def test_the_packages_are_those_of_the_lock_file_which_is_copied_before() -> Non
     assert (ROOT / lock).is_file()
     assert FILE.index(f"\nCOPY {lock} ./\n") < FILE.index(f"--requirement {lock}")
     assert FILE.index("\nCOPY . .\n") < FILE.index("\nRUN pip wheel ")
+
+
+def test_a_folder_with_keys_that_the_page_makes_in_a_clone_gets_neither_into_git_nor_into_a_build() -> None:
+    """`COPY . .` takes the whole clone; docker reads only .dockerignore, and podman reads it, too."""
+    page = (ROOT / "docs" / "start" / "install.md").read_text()
+    made = set(re.findall(r"\btas (?:bus|certs) init (\w+)", page))
+    assert made == {"operator", "certs"}
+    for name in (".gitignore", ".dockerignore"):
+        assert made <= {line.strip("/") for line in (ROOT / name).read_text().splitlines()}, name

@@ -107,6 +107,14 @@ def test_a_wrong_value_is_an_error_that_names_it(helm: Path, tmp_path: Path) -> 
         "bus: {servers: {storage: 900Mi}}": "/bus/servers/storage",
         "bus: {servers: {storage: 7Gi}}": "bus.servers.storage = 7Gi: must be at least 8Gi",
         "autoscaling: {enabled: true}": "autoscaling.enabled = true: needs mode = separate",
+        "{mode: separate, autoscaling: {enabled: true}, processes: {materialize: {enabled: false}}}": "needs process",
+        "{mode: separate, autoscaling: {enabled: true}, processes: {materialize: {replicas: 0}}}": "= 0: must be",
+        "bus: {tls: {serverSecret: some}}": "bus.tls.serverSecret: needs bus.tls.secret",
+        "{mode: separate, autoscaling: {enabled: true, maxReplicas: 1}}": "from 1 to autoscaling.maxReplicas = 1",
+        "autoscaling: {selector: {number: 1}}": "/autoscaling/selector/number",
+        "nodeSelector: {disk: true}": "/nodeSelector/disk",
+        "tolerations: [all]": "/tolerations/0",
+        "prometheus: {rules: true, labels: {release: 1}}": "/prometheus/labels/release",
         "agents: {config: 'agents: {}'}": "agents.config: needs processes.agents.enabled",
         "{mode: separate, notify: {sinks: 'sinks: {}'}}": "notify.sinks: needs processes.notify.enabled",
         "{mode: separate, processes: {collect: {enabled: false}}, collect: {remoteWritePort: 9012}}": "need processes.",
@@ -145,6 +153,29 @@ def test_the_monitoring_port_of_nats_is_open_for_whom_the_values_name(helm: Path
     assert policy["ingress"][-1] == {"ports": [{"port": 8222}], "from": who}
 
 
+def test_a_name_that_looks_like_a_number_stays_text(helm: Path, tmp_path: Path) -> None:
+    """A namespace, a Secret or a class may be called 123 or 1e3, and the API server takes no number as a name."""
+    file = tmp_path / "values.yaml"
+    names = {"bus": {"tls": {"secret": "12"}, "servers": {"storageClass": "1e3"}}, "priorityClassName": "13"}
+    collect = {"collect": {"config": "metrics: {}", "secret": "14"}}
+    monitoring = {"prometheus": {"podMonitor": True, "rules": True, "schedulerRules": True}, "dashboard": True}
+    file.write_text(json.dumps(names | collect | monitoring))
+    found = list(names_in(documents(rendered(helm, str(file), namespace="123", crds=False))))
+    assert {"12", "13", "14", "1e3", "123", "tas-nats"} <= set(found)
+    assert [each for each in found if not isinstance(each, str)] == []
+
+
+def names_in(value: object) -> Iterator[object]:
+    """What is a name, anywhere in a document."""
+    names = ("namespace", "name", "secretName", "priorityClassName", "storageClassName", "app.kubernetes.io/instance")
+    if isinstance(value, dict):
+        for key, below in value.items():
+            yield from (below,) if key in names and not isinstance(below, dict) else names_in(below)
+    elif isinstance(value, list):
+        for below in value:
+            yield from names_in(below)
+
+
 @pytest.mark.parametrize(
     ("resources", "memory"),
     [
@@ -169,6 +200,15 @@ def test_the_memory_of_nats_in_go_follows_its_limit(
     file.write_text("bus: {servers: {resources: {limits: {memory: 1X}}}}\n")
     with pytest.raises(ValueError, match=r"bus\.servers\.resources\.limits\.memory = 1X: must be a quantity"):
         rendered(helm, str(file))
+
+
+def test_every_pod_has_the_secrets_of_the_registry(helm: Path, tmp_path: Path) -> None:
+    """A mirror of nats in a registry of one's own demands them, too."""
+    file = tmp_path / "values.yaml"
+    file.write_text("image: {pullSecrets: [{name: registry}]}")
+    pods = documents(rendered(helm, str(file)), "Deployment", "StatefulSet")
+    found = {each["kind"]: each["spec"]["template"]["spec"].get("imagePullSecrets") for each in pods}
+    assert found == {key: [{"name": "registry"}] for key in ("Deployment", "StatefulSet")}
 
 
 def test_admission_needs_a_cluster_that_has_it(helm: Path, tmp_path: Path) -> None:
@@ -339,6 +379,10 @@ def test_the_notes_say_what_one_process_gives_up_and_what_is_paid_twice(helm: Pa
     assert ("It has all rights: whoever controls it" in notes) is together
     assert ("\n- By each replica: its memory" in notes) is (together and name != "small")
     assert ("--user tas-all" in notes) is (together and name != "small")
+    own = {each for each in ("gpu", "agents") if f" --server-name tas-{each}.default.svc" in notes}
+    assert own == {"gpu": {"gpu"}, "everything": {"gpu", "agents"}}.get(name, set()), (
+        "each Service shows the certificate"
+    )
     assert ("One server of NATS: " in notes) is (together and name != "own-nats")
     (configure,) = (line.strip() for line in notes.splitlines() if line.strip().startswith("tas configure "))
     given = "" if name == "small" else "-cert certs/client.crt -key certs/client.key --cacert certs/ca.crt "

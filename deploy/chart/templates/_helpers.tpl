@@ -61,7 +61,7 @@ cannot change, and so `mode` can.
 
 {{- define "tas.labels" -}}
 app.kubernetes.io/name: tas-on-nats
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ toYaml .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
@@ -185,8 +185,18 @@ at the limit. Empty without a limit.
 {{- if and (not $values.bus.url) $running (ne (include "tas.servers" . | int) $running) }}
 {{- fail (printf "bus.servers.replicas = %d: %d run, and streams of %d do not work with another number: set bus.servers.replicas = %d, or begin anew (docs/how-to/grow.md#servers)" (int $values.bus.servers.replicas) $running $running $running) }}
 {{- end }}
+{{- if and $values.bus.tls.serverSecret (not $values.bus.tls.secret) }}
+{{- fail "bus.tls.serverSecret: needs bus.tls.secret, by which the processes know the servers: without it the bus has no TLS" }}
+{{- end }}
 {{- if and $values.autoscaling.enabled (eq $mode "all") }}
 {{- fail "autoscaling.enabled = true: needs mode = separate, since materialize has no Deployment in mode all" }}
+{{- end }}
+{{- if and $values.autoscaling.enabled (not $processes.materialize.enabled) }}
+{{- fail "autoscaling.enabled = true: needs processes.materialize.enabled" }}
+{{- end }}
+{{- $least := int $processes.materialize.replicas }}
+{{- if and $values.autoscaling.enabled (or (lt $least 1) (gt $least (int $values.autoscaling.maxReplicas))) }}
+{{- fail (printf "processes.materialize.replicas = %d: must be from 1 to autoscaling.maxReplicas = %d" $least (int $values.autoscaling.maxReplicas)) }}
 {{- end }}
 {{- if and $values.agents.config (not $processes.agents.enabled) }}
 {{- fail "agents.config: needs processes.agents.enabled" }}
