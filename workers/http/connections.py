@@ -362,7 +362,7 @@ class Acceptor:
                     ssl_handshake_timeout=self._limits.header_seconds,
                     ssl_shutdown_timeout=LINGER_SECONDS,
                 )
-        except OSError as error:  # includes ssl.SSLError
+        except Exception as error:  # noqa: BLE001 - OSError with ssl.SSLError, or of `getpeercert`: it reads every name
             self.forget(connection)
             if certificates is not None:
                 certificates.record_refusal(refusal(error), connection.address, connection.peer)
