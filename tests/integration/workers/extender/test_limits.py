@@ -132,6 +132,25 @@ async def test_a_request_being_answered_is_not_a_slow_header() -> None:
         assert served.closed("header_time") == 1
 
 
+async def test_the_rest_of_a_refused_body_is_no_slow_header() -> None:
+    """An answer before the body is complete: 404, 415, or 503 while the worker is not ready."""
+    async with serving(header_seconds=1.0) as served, served.connect() as refused, served.connect() as slow:
+        await refused.send(request("/unread", b"{", length=2))
+        assert (await refused.receive()).status == 200
+        await refused.send(b"}")
+        await refused.send(request("/quick"))
+        assert (await refused.receive()).status == 200, "the connection is used again"
+
+        await refused.send(request("/unread", b"{", length=2))
+        assert (await refused.receive()).status == 200
+        await refused.send(b"}")
+        await slow.send(b"P")
+        await is_closed(slow)  # the limit has passed for both
+        await refused.send(request("/quick"))
+        assert (await refused.receive()).status == 200
+        assert served.closed("header_time") == 1
+
+
 async def test_an_idle_connection_is_closed() -> None:
     async with serving(idle_seconds=0.5) as served, served.connect() as fresh, served.connect() as used:
         await used.send(request("/quick"))
