@@ -203,6 +203,8 @@ class Connection(web.RequestHandler):
         """Closes the connection if it exceeds a time limit or its certificate has expired."""
         if self._open is None:
             return  # in its handshake, which has its own limit
+        if self._open.is_closing() and self._answer_since == inf:
+            self._answer_since = now  # what is left of its answers is still to be read
         if now - self._answer_since > limits.answer_seconds:
             self._acceptor.record_closing(
                 self, "answer_time", f"the client did not read its response within {limits.answer_seconds:g} s"
