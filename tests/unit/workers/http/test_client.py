@@ -113,22 +113,27 @@ def test_a_server_that_never_ends_its_handshake_is_an_error_in_time_and_keeps_no
 
 
 @pytest.mark.parametrize(
-    ("named", "content"),
-    [("ca_file", b""), ("cert_file", b""), ("key_file", b""), ("key_file", "of another"), ("key_file", "encrypted")],
+    ("named", "has"),
+    [
+        ("ca_file", "nothing"),
+        ("cert_file", "nothing"),
+        ("key_file", "nothing"),
+        ("key_file", "another key"),
+        ("key_file", "a password"),
+    ],
 )
 async def test_files_of_tls_that_cannot_be_used_are_an_error_that_names_them(
-    named: str, content: bytes | str, tmp_path: Path
+    named: str, has: str, tmp_path: Path
 ) -> None:
     """OpenSSL asks on the terminal for the password of an encrypted key, if nobody gives one: the thread would wait."""
     authority = Authority("of a source")
-    pair, other = authority.client("tas"), authority.client("another")
-    if content == "encrypted":
-        key = serialization.load_pem_private_key(pair.key, None)
-        secret = serialization.BestAvailableEncryption(b"secret")
-        form = serialization.PrivateFormat.PKCS8
-        content = key.private_bytes(serialization.Encoding.PEM, form, secret)
-    elif content == "of another":
-        content = other.key
+    pair = authority.client("tas")
+    encrypted = serialization.load_pem_private_key(pair.key, None).private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"secret"),
+    )
+    content = {"nothing": b"", "another key": authority.client("another").key, "a password": encrypted}[has]
     tls = TlsConfig(ca_file="ca", cert_file="chain", key_file="key")
     (tmp_path / "ca").write_bytes(authority.certificate)
     (tmp_path / "chain").write_bytes(pair.certificate)
