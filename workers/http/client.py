@@ -180,11 +180,20 @@ class HttpClient:
 
     def _tls(self, config: TlsConfig) -> ssl.SSLContext:
         cafile = None if config.ca_file is None else str(self._folder / config.ca_file)
-        context = ssl.create_default_context(cafile=cafile)
+        try:
+            context = ssl.create_default_context(cafile=cafile)
+        except ssl.SSLError as error:
+            raise ValueError(f"{config.ca_file}: must have certificates in PEM: {error.reason or error}") from error
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_RENEGOTIATION  # with TLS 1.2 a server may ask for handshakes without end
         if config.cert_file is not None:
-            context.load_cert_chain(self._folder / config.cert_file, self._folder / (config.key_file or ""))
+            cert, key = self._folder / config.cert_file, self._folder / (config.key_file or "")
+            try:
+                context.load_cert_chain(cert, key, password=lambda: "")  # else OpenSSL asks on the terminal
+            except OSError as error:
+                what = f"{config.cert_file} and {config.key_file}"
+                reason = getattr(error, "reason", None) or error.strerror
+                raise ValueError(f"{what}: must be a certificate and its unencrypted key in PEM: {reason}") from error
         if config.insecure_skip_verify:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE

@@ -23,6 +23,7 @@ import msgspec
 import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
+from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from bus.ticks import tick
@@ -96,6 +97,7 @@ class Connection(web.RequestHandler):
         self.since = time.monotonic()
         self.has_requested = False
         self._request: web.BaseRequest | None = None
+        self._body: StreamReader = EMPTY_PAYLOAD
         self._header_since = inf
         self._answer_since = inf
         self._half_closed = False
@@ -122,8 +124,11 @@ class Connection(web.RequestHandler):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of a header, until a request begins."""
-        if self._request is None and self._header_since == inf:
+        """Bytes of a header, until a request begins; before them the rest of a body that nobody read.
+
+        aiohttp itself gives no bytes, to have its parser go on.
+        """
+        if data and self._request is None and self._header_since == inf and self._body.is_eof():
             self._header_since = time.monotonic()
         super().data_received(data)
 
@@ -148,6 +153,7 @@ class Connection(web.RequestHandler):
     def start_request(self, request: web.BaseRequest) -> None:
         """The headers of a request have arrived."""
         self._request = request
+        self._body = request.content
         self._header_since = inf
         if self._half_closed and not request.content.is_eof():
             self.drop()
@@ -197,6 +203,8 @@ class Connection(web.RequestHandler):
         """Closes the connection if it exceeds a time limit or its certificate has expired."""
         if self._open is None:
             return  # in its handshake, which has its own limit
+        if self._open.is_closing() and self._answer_since == inf:
+            self._answer_since = now  # what is left of its answers is still to be read
         if now - self._answer_since > limits.answer_seconds:
             self._acceptor.record_closing(
                 self, "answer_time", f"the client did not read its response within {limits.answer_seconds:g} s"
@@ -362,7 +370,7 @@ class Acceptor:
                     ssl_handshake_timeout=self._limits.header_seconds,
                     ssl_shutdown_timeout=LINGER_SECONDS,
                 )
-        except OSError as error:  # includes ssl.SSLError
+        except Exception as error:  # noqa: BLE001 - OSError with ssl.SSLError, or of `getpeercert`: it reads every name
             self.forget(connection)
             if certificates is not None:
                 certificates.record_refusal(refusal(error), connection.address, connection.peer)

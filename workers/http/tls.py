@@ -141,6 +141,8 @@ def refusal(error: Exception) -> Refusal:
             return Refusal(reason="no_certificate", text="the client presented no certificate", client="")
         reason = "protocol" if code in _PROTOCOL else "handshake"
         return Refusal(reason=reason, text=code.replace("_", " ").lower(), client="")
+    if not isinstance(error, OSError):
+        return Refusal(reason="handshake", text=f"{type(error).__name__}: {error}", client="")
     return Refusal(reason="gone", text=str(error) or type(error).__name__, client="")
 
 

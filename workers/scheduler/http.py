@@ -6,7 +6,7 @@ does not read its body (facts.md c1, c2, c3): the error text is for people.
 
 import asyncio
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +24,7 @@ from tas.extender.answers import error_body
 from tas.extender.decision import Decider
 from tas.extender.verbs import VERBS, Answer, Record, within_limits
 from tas.processes.process import LastAnswer
+from workers.http.connections import peer_of
 from workers.scheduler.metrics import CLIENT_GONE, ExtenderMetrics
 
 log = structlog.get_logger("extender")
@@ -98,29 +99,39 @@ class AnswerRing:
 
 
 class UnfinishedBodies:
-    """The bodies that are being received: together at most `max_bytes`, else the oldest is refused."""
+    """The bodies that are being received: together at most `max_bytes`.
+
+    Else the peer with most bytes loses its oldest body: many bodies of one peer cost another peer none.
+    """
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._sizes: dict[asyncio.Timeout, int] = {}
+        self._peers: dict[asyncio.Timeout, str] = {}
 
     def __contains__(self, body: asyncio.Timeout) -> bool:
         return body in self._sizes
 
-    def begin(self, body: asyncio.Timeout) -> None:
-        """The body that `body` limits in time begins."""
+    def begin(self, body: asyncio.Timeout, peer: str) -> None:
+        """The body that `body` limits in time begins. `peer`: who sends it."""
         self._sizes[body] = 0
+        self._peers[body] = peer
 
     def end(self, body: asyncio.Timeout) -> None:
         """The body is complete, or nothing more of it is read."""
         self._sizes.pop(body, None)
+        self._peers.pop(body, None)
 
     def received(self, body: asyncio.Timeout, size: int) -> None:
-        """So many more bytes have arrived. Ends the time of the oldest bodies beyond the limit."""
+        """So many more bytes have arrived. Ends the time of bodies beyond the limit."""
         if body in self._sizes:
             self._sizes[body] += size
         while sum(self._sizes.values()) > self._max_bytes:
-            oldest = next(iter(self._sizes))
+            of_peers = Counter[str]()
+            for each, received in self._sizes.items():
+                of_peers[self._peers[each]] += received
+            most = max(of_peers, key=of_peers.__getitem__)
+            oldest = next(each for each in self._sizes if self._peers[each] == most)
             self.end(oldest)
             oldest.reschedule(0.0)
 
@@ -146,7 +157,7 @@ def build_app(
 
     The paths have no trailing slash. `unready` returns why requests are refused with 503, or None. `on_answer` must not
     raise; it is called for each request to a verb, after its response. A longer request than `max_body_bytes` gets 413,
-    a slower one than `body_seconds` 408, the oldest of too many unfinished ones 503. `routes` are further routes, which
+    a slower one than `body_seconds` 408, one of too many unfinished ones 503. `routes` are further routes, which
     are not counted. `changing` has routes that may come and go while the app runs, by URL.
     """
     metrics = metrics or ExtenderMetrics(CollectorRegistry())
@@ -266,7 +277,7 @@ class _Endpoint:
             return content.read_nowait()  # arrived with the headers, as usual: needs no timer
         content.set_read_chunk_size(1 << 20)
         chunks, size, limit = [], 0, asyncio.timeout(self.body_seconds)
-        self.unfinished.begin(limit)
+        self.unfinished.begin(limit, peer_of(request.remote or ""))
         try:
             async with limit:
                 while chunk := await content.readany():

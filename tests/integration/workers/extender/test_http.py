@@ -105,8 +105,9 @@ class Served:
         return self.not_ready
 
     @asynccontextmanager
-    async def connect(self) -> AsyncIterator[Connection]:
-        reader, writer = await asyncio.open_connection(self.address.host, self.address.port)
+    async def connect(self, source: str = "127.0.0.1") -> AsyncIterator[Connection]:
+        """A connection from `source`, an address of this machine."""
+        reader, writer = await asyncio.open_connection(self.address.host, self.address.port, local_addr=(source, 0))
         try:
             yield Connection(reader, writer)
         finally:
@@ -233,6 +234,22 @@ async def test_unfinished_bodies_have_a_limit_together_and_the_oldest_is_refused
             await connection.send(padded(LIMIT)[-1:])
             assert (await connection.receive()).status == 200
         assert (await served.ask(request(body=padded(LIMIT)))).status == 200
+
+
+async def test_unfinished_bodies_of_one_peer_cost_another_peer_none(served: Served) -> None:
+    part = padded(LIMIT)[:-1]
+    async with served.connect() as scheduler, AsyncExitStack() as others:
+        await scheduler.send(request(body=part, length=LIMIT))
+        await eventually(lambda: served.begun == 1)
+        unfinished = []
+        for number in range(UNFINISHED_BODIES):
+            connection = await others.enter_async_context(served.connect("127.0.0.2"))
+            await connection.send(request(body=part, length=LIMIT))
+            await eventually(lambda number=number: served.begun == number + 2)  # type: ignore[misc]
+            unfinished.append(connection)
+        assert (await unfinished[0].receive()).status == 503
+        await scheduler.send(padded(LIMIT)[-1:])
+        assert (await scheduler.receive()).status == 200, "its body is the oldest of all"
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "x", "identity, gzip"])

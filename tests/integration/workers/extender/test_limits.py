@@ -21,6 +21,8 @@ from workers.http.listening import listening
 
 PATIENCE = 120.0
 LARGE = 32 << 20
+SMALL = 8 << 10
+"""Below what a transport holds back before it pauses its writer."""
 
 
 @dataclass
@@ -30,6 +32,8 @@ class Served:
     holding: asyncio.Event = field(default_factory=asyncio.Event)
     begun: int = 0
     held: int = 0
+    transport: asyncio.Transport | None = None
+    """Of the last request."""
 
     @asynccontextmanager
     async def connect(self, source: str = "127.0.0.1") -> AsyncIterator[Connection]:
@@ -54,6 +58,10 @@ class Served:
     def open(self) -> float:
         return self.registry.get_sample_value("tas_extender_connections") or 0.0
 
+    def waiting(self) -> int:
+        """How many bytes of answers wait until the client reads."""
+        return 0 if self.transport is None else self.transport.get_write_buffer_size()
+
     async def has_open(self, connections: int) -> None:
         """Waits until at most so many connections are open."""
         await eventually(lambda: self.open() <= connections)
@@ -75,13 +83,14 @@ async def serving(**limits: Any) -> AsyncIterator[Served]:
 
     async def answer(request: web.Request) -> web.Response:
         served.begun += 1
+        served.transport = request.transport
         if request.path != "/unread":
             with suppress(ConnectionError):
                 await request.read()
         if request.path == "/held":
             served.held += 1
             await served.holding.wait()
-        return web.Response(body=bytes(LARGE) if request.path == "/large" else b"{}")
+        return web.Response(body=bytes({"/large": LARGE, "/small": SMALL}.get(request.path, 0)) or b"{}")
 
     app = web.Application()
     app.router.add_post("/{path:.*}", answer)
@@ -129,6 +138,25 @@ async def test_a_request_being_answered_is_not_a_slow_header() -> None:
 
         served.holding.set()
         assert (await busy.receive()).status == 200
+        assert served.closed("header_time") == 1
+
+
+async def test_the_rest_of_a_refused_body_is_no_slow_header() -> None:
+    """An answer before the body is complete: 404, 415, or 503 while the worker is not ready."""
+    async with serving(header_seconds=1.0) as served, served.connect() as refused, served.connect() as slow:
+        await refused.send(request("/unread", b"{", length=2))
+        assert (await refused.receive()).status == 200
+        await refused.send(b"}")
+        await refused.send(request("/quick"))
+        assert (await refused.receive()).status == 200, "the connection is used again"
+
+        await refused.send(request("/unread", b"{", length=2))
+        assert (await refused.receive()).status == 200
+        await refused.send(b"}")
+        await slow.send(b"P")
+        await is_closed(slow)  # the limit has passed for both
+        await refused.send(request("/quick"))
+        assert (await refused.receive()).status == 200
         assert served.closed("header_time") == 1
 
 
@@ -340,6 +368,23 @@ async def test_an_idle_connection_is_removed_though_the_client_does_not_close_it
         assert (await connection.receive()).status == 200
         connection.reader._transport.pause_reading()  # type: ignore[attr-defined] # the client never sees the close
         await served.has_open(0)
+
+
+async def test_a_closed_connection_whose_client_does_not_read_the_end_of_its_answers_is_removed() -> None:
+    """So few bytes are left that the server could write more. A connection that is closed waits for their way out."""
+    loop = asyncio.get_running_loop()
+    async with serving(answer_seconds=1.0) as served:
+        with socket.socket() as greedy:
+            greedy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            greedy.setblocking(False)
+            await loop.sock_connect(greedy, (served.address.host, served.address.port))
+            while not served.waiting():
+                begun = served.begun
+                await loop.sock_sendall(greedy, request("/small"))
+                await eventually(lambda begun=begun: served.begun > begun)  # type: ignore[misc]
+            await loop.sock_sendall(greedy, request("/quick", Connection="close"))
+            await eventually(lambda: served.open() == 0)
+        assert served.closed("answer_time") == 1
 
 
 async def test_a_stop_closes_every_connection_and_leaves_no_task() -> None:

@@ -16,10 +16,13 @@ from typing import Any
 import pytest
 from aiohttp import web
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import ExtendedKeyUsageOID, ExtensionOID, NameOID
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from tests.certificates import Authority, Pair
+from tests.certificates import Authority, Pair, private_key, private_pem
 from tests.integration.servers import eventually
 from tests.integration.workers.extender import key_updates
 from tests.integration.workers.extender.key_updates import (
@@ -442,6 +445,29 @@ async def test_a_huge_chain_of_certificates_is_refused(folder: Folder, version: 
         await served.refuses(huge, version=version)
         await served.count("handshake")
         assert (await served.ask()).status == 200
+
+
+async def test_a_certificate_with_a_name_that_python_cannot_read_is_refused_and_its_connection_forgotten(
+    folder: Folder,
+) -> None:
+    """The handshake itself succeeds: OpenSSL does not read the name."""
+    key = private_key()
+    names = x509.UnrecognizedExtension(ExtensionOID.SUBJECT_ALTERNATIVE_NAME, b"\x30\x03\x82\x01\xff")
+    certificate = (
+        AUTHORITY._builder(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "odd")]), key)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+        .add_extension(names, critical=False)
+        .sign(AUTHORITY._key, hashes.SHA256())
+    )
+    odd = Pair(certificate=certificate.public_bytes(Encoding.PEM), key=private_pem(key))
+    with capture_logs() as logs:
+        async with serving(folder) as served:
+            await served.refuses(odd)
+            await served.count("handshake")
+            await eventually(lambda: served.metric("tas_extender_connections") == 0)
+            assert (await served.ask()).status == 200
+    (line,) = [line for line in logs if line["event"] == "client_refused"]
+    assert line["error"].startswith("UnicodeDecodeError: 'utf-8' codec can't decode byte 0xff")
 
 
 async def test_a_client_cannot_ask_for_another_handshake(served: Served) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from aiohttp import web
+from cryptography.hazmat.primitives import serialization
 
 from cli.loop import run_to_end
 from tas.values.http_config import HttpConfig, TlsConfig
@@ -109,6 +110,42 @@ def test_a_server_that_never_ends_its_handshake_is_an_error_in_time_and_keeps_no
         return 0
 
     assert run_to_end(body()) == 0
+
+
+@pytest.mark.parametrize(
+    ("named", "has"),
+    [
+        ("ca_file", "nothing"),
+        ("cert_file", "nothing"),
+        ("key_file", "nothing"),
+        ("key_file", "another key"),
+        ("key_file", "a password"),
+    ],
+)
+async def test_files_of_tls_that_cannot_be_used_are_an_error_that_names_them(
+    named: str, has: str, tmp_path: Path
+) -> None:
+    """OpenSSL asks on the terminal for the password of an encrypted key, if nobody gives one: the thread would wait."""
+    authority = Authority("of a source")
+    pair = authority.client("tas")
+    encrypted = serialization.load_pem_private_key(pair.key, None).private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"secret"),
+    )
+    content = {"nothing": b"", "another key": authority.client("another").key, "a password": encrypted}[has]
+    tls = TlsConfig(ca_file="ca", cert_file="chain", key_file="key")
+    (tmp_path / "ca").write_bytes(authority.certificate)
+    (tmp_path / "chain").write_bytes(pair.certificate)
+    (tmp_path / "key").write_bytes(pair.key)
+    client = HttpClient("https://source.example", folder=tmp_path, user_agent="tas")
+    await client.session(HttpConfig(tls_config=tls))
+    (tmp_path / getattr(tls, named)).unlink()
+    (tmp_path / getattr(tls, named)).write_bytes(content)
+    names = "ca: must have certificates" if named == "ca_file" else "chain and key: must be a certificate and its"
+    with pytest.raises(http_client.HttpConfigError, match=f"^{names}"):
+        await client.session(HttpConfig(tls_config=tls))
+    await client.close()
 
 
 async def test_a_certificate_that_has_expired_is_an_error_that_says_so(tmp_path: Path) -> None:
