@@ -4,7 +4,7 @@ import fcntl
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -143,7 +143,7 @@ def write_all(steps: Sequence[Step]) -> None:
             _replace(changes, staged, done)
         except BaseException as error:
             for path in staged:
-                path.unlink(missing_ok=True)
+                _discard(path)
             left = _undo(done, made)
             reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
             if left:
@@ -257,7 +257,7 @@ def _stage(unfinished: Path, step: Step) -> None:
                 os.fchown(descriptor, *wanted)
             os.fsync(descriptor)
     except OSError as error:
-        unfinished.unlink(missing_ok=True)
+        _discard(unfinished)
         raise OSError(error.errno, error.strerror, str(step.path)) from error
 
 
@@ -269,8 +269,14 @@ def _finish(unfinished: Path, step: Step) -> None:
     try:
         unfinished.rename(step.path)
     except OSError as error:
-        unfinished.unlink(missing_ok=True)
+        _discard(unfinished)
         raise OSError(error.errno, error.strerror, str(step.path)) from error
+
+
+def _discard(unfinished: Path) -> None:
+    """Deletes a content that waits; it stays on a disk that has become read-only, and the next run deletes it."""
+    with suppress(OSError):
+        unfinished.unlink(missing_ok=True)
 
 
 def _unfinished(path: Path, suffix: str = _NEW) -> Path:

@@ -658,6 +658,40 @@ def test_status_4_names_the_files_that_cannot_be_restored(tmp_path: Path, monkey
     assert (tmp_path / "first").read_text() == "y"
 
 
+def test_a_disk_that_becomes_read_only_half_way_leaves_the_files_of_the_other_disk_as_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hard case: what waits on the disk that failed cannot be deleted either."""
+    rename, unlink = Path.rename, Path.unlink
+    is_read_only = False
+
+    def refused(path: Path) -> bool:
+        return is_read_only and path.parent.name == "failed"
+
+    def renamed(path: Path, target: Path) -> Path:
+        nonlocal is_read_only
+        is_read_only = is_read_only or target.name == "second"
+        if refused(target):
+            raise OSError(errno.EROFS, "Read-only file system")
+        return rename(path, target)
+
+    def unlinked(path: Path, *, missing_ok: bool = False) -> None:
+        if refused(path):
+            raise OSError(errno.EROFS, "Read-only file system", str(path))
+        unlink(path, missing_ok=missing_ok)
+
+    (tmp_path / "failed").mkdir()
+    first, second = tmp_path / "first", tmp_path / "failed" / "second"
+    for path in (first, second):
+        path.write_text("before")
+    steps = [Step(path=path, before=stored(path), content=b"ours") for path in (first, second)]
+    monkeypatch.setattr(Path, "rename", renamed)
+    monkeypatch.setattr(Path, "unlink", unlinked)
+    with pytest.raises(FilesError, match="second: Read-only file system; every file is as before"):
+        write_all(steps)
+    assert [path.read_text() for path in (first, second)] == ["before", "before"]
+
+
 def test_of_two_writers_in_a_folder_one_fails(tmp_path: Path) -> None:
     steps = two_files(tmp_path, b"z")
     descriptor = os.open(tmp_path, os.O_RDONLY)
