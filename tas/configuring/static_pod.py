@@ -232,7 +232,10 @@ class Scheduler:
                 notices.append(f"{inside} is mounted already, by the volume {already['name']}")
                 continue
             mounts.append({"name": name, "mountPath": inside, "readOnly": True})
-            kept_volumes[name] = {"name": name, "hostPath": {"path": outside, "type": kind}}
+            before = self._host_path_of_volume(name)
+            # kubeadm has the folder without the slash at its end.
+            path = before if before is not None and is_same(before, outside) else outside
+            kept_volumes[name] = {"name": name, "hostPath": {"path": path, "type": kind}}
         new_volumes = list(kept_volumes.values())
         # Our own entries stay where they are, so that a second run changes nothing.
         new_mounts = _in_place(self._mounts(), mounts)
