@@ -3,6 +3,7 @@
 import fcntl
 import os
 import stat
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -251,6 +252,7 @@ def _stage(unfinished: Path, step: Step) -> None:
         with os.fdopen(descriptor, "wb") as file:
             file.write(step.content)
             file.flush()
+            _keep_attributes(step.path, descriptor)
             kept = step.before if step.owner is None else None
             os.fchmod(descriptor, kept.mode if kept is not None else step.mode)
             if (wanted := kept.owner if kept is not None else step.owner) is not None:
@@ -259,6 +261,14 @@ def _stage(unfinished: Path, step: Step) -> None:
     except OSError as error:
         _discard(unfinished)
         raise OSError(error.errno, error.strerror, str(step.path)) from error
+
+
+def _keep_attributes(path: Path, descriptor: int) -> None:
+    """Gives a file what the one that it replaces has beside mode and owner. Where that is not possible, it has none."""
+    if sys.platform == "linux":
+        for name in ("security.selinux", "system.posix_acl_access"):
+            with suppress(OSError):
+                os.setxattr(descriptor, name, os.getxattr(path, name))
 
 
 def _finish(unfinished: Path, step: Step) -> None:

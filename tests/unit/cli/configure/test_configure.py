@@ -7,6 +7,7 @@ import json
 import os
 import re
 import resource
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -800,6 +801,24 @@ def test_a_file_of_an_owner_that_cannot_be_kept_changes_nothing(node: Node, monk
     result = node.configure("-b", "/dev/null")
     assert message(result) == f"{node.manifest}: Operation not permitted; every file is as before"
     assert (code(result), node.state()) == (1, before)
+
+
+def test_the_access_list_of_a_file_stays(node: Node) -> None:
+    """As the label of SELinux, which is an attribute of the file, too."""
+    entry = struct.Struct("<HHI")
+    some, other = (0x01, 0x02, 0x04, 0x10, 0x20), 4321  # owner, a user, group, mask, others
+    entries = [entry.pack(tag, 6 if tag == 0x01 else 4, other if tag == 0x02 else 0xFFFFFFFF) for tag in some[:-1]]
+    listed = b"".join([struct.pack("<I", 2), *entries, entry.pack(some[-1], 0, 0xFFFFFFFF)])
+    name = "system.posix_acl_access"
+    try:
+        os.setxattr(node.manifest, name, listed)
+    except OSError as error:
+        pytest.skip(f"no access lists in {node.folder}: {error.strerror}")
+    before = mode(node.manifest)
+    assert code(node.configure()) == 0
+    assert (os.getxattr(node.manifest, name), mode(node.manifest)) == (listed, before)
+    assert code(node.revert()) == 0
+    assert (os.getxattr(node.manifest, name), mode(node.manifest)) == (listed, before)
 
 
 @pytest.mark.parametrize("name", ["config", "certificate", "template", "backup"])
