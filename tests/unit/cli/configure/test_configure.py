@@ -821,6 +821,21 @@ def test_the_access_list_of_a_file_stays(node: Node) -> None:
     assert (os.getxattr(node.manifest, name), mode(node.manifest)) == (listed, before)
 
 
+def test_a_file_that_this_user_may_not_look_for_is_an_error_of_one_line(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exists = Path.exists
+
+    def refused(path: Path) -> bool:
+        if path == node.manifest:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return exists(path)
+
+    monkeypatch.setattr(Path, "exists", refused)
+    result = node.configure("-dry-run")
+    assert (code(result), message(result)) == (1, f"{node.manifest}: Permission denied")
+
+
 @pytest.mark.parametrize("name", ["config", "certificate", "template", "backup"])
 def test_a_symbolic_link_is_refused_wherever_a_file_is_read_or_written(node: Node, name: str) -> None:
     """The hard case: a file of a backup that has become one since."""
