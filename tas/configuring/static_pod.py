@@ -106,6 +106,13 @@ class Scheduler:
         return found
 
     @property
+    def user(self) -> int:
+        """The number of the user as whom the scheduler runs; 0: root, unless the image says another."""
+        contexts = (parent.get("securityContext") for parent in (self._container, self._spec))
+        users = (context.get("runAsUser") for context in contexts if isinstance(context, dict))
+        return next((user for user in users if isinstance(user, int)), 0)
+
+    @property
     def _place(self) -> str:
         return f"spec.containers[{self._at}]"
 

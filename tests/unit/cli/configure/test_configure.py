@@ -821,6 +821,62 @@ def test_the_access_list_of_a_file_stays(node: Node) -> None:
     assert (os.getxattr(node.manifest, name), mode(node.manifest)) == (listed, before)
 
 
+@pytest.mark.parametrize("mode_before", [0o600, 0o640, 0o644])
+@pytest.mark.parametrize("is_template", [False, True])
+def test_a_copy_of_a_configuration_is_for_everybody_only_if_the_configuration_is(
+    node: Node, mode_before: int, *, is_template: bool
+) -> None:
+    """It may have a private key, keyData."""
+    own = node.folder / "own.yaml"
+    own.write_text(
+        "kind: KubeSchedulerConfiguration\napiVersion: kubescheduler.config.k8s.io/v1\n"
+        "extenders: [{urlPrefix: 'https://o:1', filterVerb: f, tlsConfig: {keyData: U0VDUkVU, certData: U0VD}}]\n"
+    )
+    own.chmod(mode_before)
+    if not is_template:
+        mounts, volumes = "    volumeMounts:\n", "  volumes:\n"
+        node.manifest.write_text(
+            KUBEADM.replace("--leader-elect=true", f"--config={own}")
+            .replace(mounts, f"{mounts}    - {{name: own, mountPath: {own}}}\n")
+            .replace(volumes, f"{volumes}  - {{name: own, hostPath: {{path: {own}, type: File}}}}\n")
+        )
+    result = node.configure(*(["-f", str(own)] if is_template else []))
+    assert code(result) == 0, message(result)
+    copy = node.config.with_name(own.name if is_template else node.config.name)
+    assert "U0VDUkVU" in copy.read_text()
+    assert mode(copy) == (0o644 if mode_before == 0o644 else 0o600)
+    if is_template:
+        to = str(node.folder / "kubeadm")
+        assert code(tas("configure", "kubeadm", "--kube-version", "1.31", "--to", to, "-f", str(own))) == 0
+        assert mode(node.folder / "kubeadm" / own.name) == mode(copy)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a file to another user")
+@pytest.mark.parametrize("place", ["pod", "container"])
+def test_a_scheduler_that_is_not_root_can_read_its_key(node: Node, place: str) -> None:
+    """As with RootlessControlPlane of kubeadm: a scheduler that cannot read its key exits (facts.md c74)."""
+    old, new = {
+        "pod": ("  securityContext:\n", "  securityContext:\n    runAsUser: 4321\n"),
+        "container": ("    resources:\n", "    securityContext: {runAsUser: 4321}\n    resources:\n"),
+    }[place]
+    assert KUBEADM.count(old) == 1
+    node.manifest.write_text(KUBEADM.replace(old, new))
+    assert code(node.configure()) == 0
+    key = node.certs / "client.key"
+    assert (mode(key), key.stat().st_uid) == (0o600, 4321)
+    assert (node.certs / "client.crt").stat().st_uid == 0
+    os.chown(key, 0, 0)
+    node.pki(AUTHORITY.client("system:kube-scheduler"))
+    before = node.state()
+    words = f"{key}: the scheduler runs as user 4321, and cannot read it: chown 4321 {key}"
+    assert words in node.configure("-dry-run").stderr
+    refused = node.configure()
+    assert (code(refused), message(refused), node.state()) == (1, words, before)
+    os.chown(key, 4321, 0)
+    assert code(node.configure()) == 0
+    assert (mode(key), key.stat().st_uid) == (0o600, 4321)
+
+
 def test_a_file_that_this_user_may_not_look_for_is_an_error_of_one_line(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
