@@ -271,7 +271,7 @@ def _copies(manifest: Path) -> list[Path]:
     for path in sorted(manifest.parent.iterdir()):
         if path.name != manifest.name and not path.name.startswith(".") and path.is_file():
             with suppress(InvalidInputError, ConfigureError, FilesError):
-                Scheduler(read_yaml_tree(text_of(path)).value)
+                Scheduler(read_yaml_tree(text_of(path.resolve())).value)  # the kubelet follows a symbolic link
                 found.append(path)
     return found
 

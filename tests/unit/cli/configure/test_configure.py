@@ -1045,6 +1045,10 @@ def test_a_copy_of_the_manifest_in_its_folder_is_a_finding(node: Node) -> None:
     assert f"{copy}: is a second scheduler" in result.stdout
     copy.unlink()
     assert code(node.verify()) == 0
+    elsewhere = node.folder / "elsewhere.yaml"
+    elsewhere.write_text(KUBEADM)
+    copy.symlink_to(elsewhere)
+    assert f"{copy}: is a second scheduler" in node.verify().stdout
 
 
 def test_profiles_survive_a_manifest_that_kubeadm_wrote_anew(node: Node) -> None:
