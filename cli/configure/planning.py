@@ -181,6 +181,9 @@ def planned(
         notices.append("-tas-depl and -gas-depl have no effect: deployments tolerate both taints of the control plane")
     origins = [existing(path) for path in (source, Path(template) if template else None) if path]
     steps = _steps(pod, text, result, certificates, options, mode=mode_of_copy(origins))
+    config = steps[-2]
+    if source == config.path and (config.before is None or config.before.content != (current or "").encode()):
+        raise ConfigureError(f"{source}: has changed meanwhile; every file is as before")
     refused = [*_unreadable(steps[:-1], result.user)]
     notices += refused
     if not looking:

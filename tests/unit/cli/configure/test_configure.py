@@ -11,12 +11,14 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click import Abort
 from click.testing import CliRunner
 
 from cli import cli
+from cli.configure.certificates import checked
 from cli.configure.errors import SomeNotRestoredError
 from cli.configure.files import FilesError, NotRestoredError, Step, stored, undone, write_all
 from cli.configure.liveness import Sight
@@ -819,6 +821,22 @@ def test_the_access_list_of_a_file_stays(node: Node) -> None:
     assert (os.getxattr(node.manifest, name), mode(node.manifest)) == (listed, before)
     assert code(node.revert()) == 0
     assert (os.getxattr(node.manifest, name), mode(node.manifest)) == (listed, before)
+
+
+def test_a_configuration_that_somebody_writes_meanwhile_is_not_overwritten(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = "kind: KubeSchedulerConfiguration\napiVersion: kubescheduler.config.k8s.io/v1\n"
+    node.config.write_text(head)
+
+    def checked_slowly(*arguments: Any, **more: Any) -> Any:
+        node.config.write_text(f"{head}parallelism: 8\n")
+        return checked(*arguments, **more)
+
+    monkeypatch.setattr("cli.configure.planning.checked", checked_slowly)
+    assert message(node.configure()) == f"{node.config}: has changed meanwhile; every file is as before"
+    assert node.config.read_text() == f"{head}parallelism: 8\n"
+    assert node.manifest.read_text() == KUBEADM
 
 
 @pytest.mark.parametrize("mode_before", [0o600, 0o640, 0o644])
