@@ -14,6 +14,7 @@ from cli.configure.certificates import checked
 from cli.configure.errors import ConfigureError
 from cli.configure.files import FilesError, Step, Stored, stored, why_not_writable
 from cli.configure.flags import OriginalOption, extender_options, extenders_of
+from tas.configuring.configuration import KIND
 from tas.configuring.editing import rendered
 from tas.configuring.originals import configuration_of_original
 from tas.configuring.plan import Options, Plan, check_paths, configuration, current_config, lines_by_hand, plan
@@ -184,6 +185,8 @@ def planned(
     config = steps[-2]
     if source == config.path and (config.before is None or config.before.content != (current or "").encode()):
         raise ConfigureError(f"{source}: has changed meanwhile; every file is as before")
+    if source != config.path and not policy_configmap:
+        _check_is_configuration(config)
     refused = [*_unreadable(steps[:-1], result.user)]
     notices += refused
     if not looking:
@@ -249,6 +252,15 @@ def _step(path: Path, content: bytes, mode: int, user: int) -> Step:
 def mode_of_copy(origins: Sequence[Stored]) -> int:
     """The mode of a new configuration: not for everybody if one of its origins is not. It may have a private key."""
     return 0o644 if all(each.mode & stat.S_IROTH for each in origins) else 0o600
+
+
+def _check_is_configuration(config: Step) -> None:
+    """Raises ConfigureError for a file of another kind: the name of the file of -f may be that of a kubeconfig."""
+    with suppress(ManifestError):
+        for each in read_yaml(config.before.content) if config.before is not None else ():
+            kind = each.get("kind") if isinstance(each, dict) else None
+            if kind not in (None, KIND):
+                raise ConfigureError(f"{config.path}: is a {kind}, and no {KIND}: rename the file of -f, or give -d")
 
 
 def _unreadable(steps: Sequence[Step], user: int) -> Iterator[str]:

@@ -823,6 +823,18 @@ def test_the_access_list_of_a_file_stays(node: Node) -> None:
     assert (os.getxattr(node.manifest, name), mode(node.manifest)) == (listed, before)
 
 
+def test_a_file_of_another_kind_is_not_replaced(node: Node) -> None:
+    """The hard case: -f has the name of the scheduler's kubeconfig, and the file takes this name."""
+    kubeconfig = node.config.with_name("scheduler.conf")
+    kubeconfig.write_text("apiVersion: v1\nkind: Config\n")
+    template = node.folder / kubeconfig.name
+    template.write_text("kind: KubeSchedulerConfiguration\napiVersion: kubescheduler.config.k8s.io/v1\n")
+    before = node.state()
+    refused = node.configure("-f", str(template), "--replace", "--extender", "telemetry")
+    assert message(refused).startswith(f"{kubeconfig}: is a Config, and no KubeSchedulerConfiguration")
+    assert (code(refused), node.state()) == (1, before)
+
+
 def test_a_configuration_that_somebody_writes_meanwhile_is_not_overwritten(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
