@@ -187,7 +187,7 @@ def planned(
         raise ConfigureError(f"{source}: has changed meanwhile; every file is as before")
     if source != config.path and not policy_configmap:
         _check_is_configuration(config)
-    refused = [*_unreadable(steps[:-1], result.user)]
+    refused = [*_replaced_of_others(steps[:-2]), *_unreadable(steps[:-1], result.user)]
     notices += refused
     if not looking:
         _check_writable(steps)
@@ -261,6 +261,14 @@ def _check_is_configuration(config: Step) -> None:
             kind = each.get("kind") if isinstance(each, dict) else None
             if kind not in (None, KIND):
                 raise ConfigureError(f"{config.path}: is a {kind}, and no {KIND}: rename the file of -f, or give -d")
+
+
+def _replaced_of_others(certificates: Sequence[Step]) -> Iterator[str]:
+    """The first file that is replaced in a folder with keys of others: the cluster has a ca.crt, too."""
+    replaced = [step.path for step in certificates if step.before is not None and step.changes]
+    for path in replaced[:1]:
+        if others := sorted(each.name for each in path.parent.glob("*.key") if each.name != "client.key"):
+            yield f"{path} may be that of others, as {others[0]} beside it: give a folder of its own with -cert-dir"
 
 
 def _unreadable(steps: Sequence[Step], user: int) -> Iterator[str]:

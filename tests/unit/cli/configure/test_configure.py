@@ -823,6 +823,20 @@ def test_the_access_list_of_a_file_stays(node: Node) -> None:
     assert (os.getxattr(node.manifest, name), mode(node.manifest)) == (listed, before)
 
 
+def test_the_authority_of_the_cluster_is_not_replaced_by_that_of_the_extender(node: Node) -> None:
+    """The hard case: the folder of the cluster's own certificates, in which the original wrote no ca.crt."""
+    node.certs.mkdir()
+    for name in ("ca.crt", "ca.key"):
+        (node.certs / name).write_text(f"{name} of the cluster")
+    before = node.state()
+    words = f"{node.certs}/ca.crt may be that of others, as ca.key beside it: give a folder of its own with -cert-dir"
+    assert words in node.configure("-dry-run").stderr
+    refused = node.configure()
+    assert (code(refused), message(refused), node.state()) == (1, words, before)
+    (node.certs / "ca.crt").write_bytes(AUTHORITY.certificate)  # the one of the cluster for both: nothing is replaced
+    assert code(node.configure()) == 0
+
+
 def test_a_file_of_another_kind_is_not_replaced(node: Node) -> None:
     """The hard case: -f has the name of the scheduler's kubeconfig, and the file takes this name."""
     kubeconfig = node.config.with_name("scheduler.conf")
