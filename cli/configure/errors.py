@@ -54,3 +54,5 @@ def _translated(action: Callable[..., int], *args: Any, **given: Any) -> int:
         raise SomeNotRestoredError(str(error)) from error
     except (FilesError, ManifestError, TlsError) as error:
         raise ConfigureError(str(error)) from error
+    except PermissionError as error:  # of a file that is looked for: those of reads and writes are FilesError
+        raise ConfigureError(f"{error.filename}: {error.strerror}") from error

@@ -3,8 +3,9 @@
 import fcntl
 import os
 import stat
+import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -143,7 +144,7 @@ def write_all(steps: Sequence[Step]) -> None:
             _replace(changes, staged, done)
         except BaseException as error:
             for path in staged:
-                path.unlink(missing_ok=True)
+                _discard(path)
             left = _undo(done, made)
             reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
             if left:
@@ -251,14 +252,23 @@ def _stage(unfinished: Path, step: Step) -> None:
         with os.fdopen(descriptor, "wb") as file:
             file.write(step.content)
             file.flush()
+            _keep_attributes(step.path, descriptor)
             kept = step.before if step.owner is None else None
             os.fchmod(descriptor, kept.mode if kept is not None else step.mode)
             if (wanted := kept.owner if kept is not None else step.owner) is not None:
                 os.fchown(descriptor, *wanted)
             os.fsync(descriptor)
     except OSError as error:
-        unfinished.unlink(missing_ok=True)
+        _discard(unfinished)
         raise OSError(error.errno, error.strerror, str(step.path)) from error
+
+
+def _keep_attributes(path: Path, descriptor: int) -> None:
+    """Gives a file what the one that it replaces has beside mode and owner. Where that is not possible, it has none."""
+    if sys.platform == "linux":
+        for name in ("security.selinux", "system.posix_acl_access"):
+            with suppress(OSError):
+                os.setxattr(descriptor, name, os.getxattr(path, name))
 
 
 def _finish(unfinished: Path, step: Step) -> None:
@@ -269,8 +279,14 @@ def _finish(unfinished: Path, step: Step) -> None:
     try:
         unfinished.rename(step.path)
     except OSError as error:
-        unfinished.unlink(missing_ok=True)
+        _discard(unfinished)
         raise OSError(error.errno, error.strerror, str(step.path)) from error
+
+
+def _discard(unfinished: Path) -> None:
+    """Deletes a content that waits; it stays on a disk that has become read-only, and the next run deletes it."""
+    with suppress(OSError):
+        unfinished.unlink(missing_ok=True)
 
 
 def _unfinished(path: Path, suffix: str = _NEW) -> Path:

@@ -8,7 +8,16 @@ import click
 from cli.configure.errors import errors_shown
 from cli.configure.files import Step, stored, write_all
 from cli.configure.flags import Command, extender_options, extenders_of
-from cli.configure.planning import CONFIG_NAME, folder_options, plugin_option, template_of, template_option, text_of
+from cli.configure.planning import (
+    CONFIG_NAME,
+    existing,
+    folder_options,
+    mode_of_copy,
+    plugin_option,
+    template_of,
+    template_option,
+    text_of,
+)
 from cli.output import echo
 from tas.configuring.kubeadm import PATCH
 from tas.configuring.plan import Options, check_paths, for_kubeadm
@@ -67,7 +76,13 @@ def kubeadm(
     }
     if texts.init_phase is not None:
         paths[folder / "init-phase.yaml"] = texts.init_phase
-    write_all([Step(path=path, before=stored(path), content=text.encode()) for path, text in paths.items()])
+    modes = {folder / name: mode_of_copy([existing(Path(template))] if template else [])}
+    write_all(
+        [
+            Step(path=path, before=stored(path), content=text.encode(), mode=modes.get(path, 0o644))
+            for path, text in paths.items()
+        ]
+    )
     for notice in (*(() if given is None else given.notices), *texts.notices):
         echo(f"note: {notice}", err=True)
     for path in paths:

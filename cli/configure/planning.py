@@ -14,6 +14,7 @@ from cli.configure.certificates import checked
 from cli.configure.errors import ConfigureError
 from cli.configure.files import FilesError, Step, Stored, stored, why_not_writable
 from cli.configure.flags import OriginalOption, extender_options, extenders_of
+from tas.configuring.configuration import KIND
 from tas.configuring.editing import rendered
 from tas.configuring.originals import configuration_of_original
 from tas.configuring.plan import Options, Plan, check_paths, configuration, current_config, lines_by_hand, plan
@@ -167,7 +168,8 @@ def planned(
     text = text_of(pod)
     with _by_hand_if_refused(text, options):
         source = None if policy_configmap or replace else _source(text, options)
-        made = configuration(text, None if source is None else text_of(source), options, read_yaml_tree)
+        current = None if source is None else text_of(source)
+        made = configuration(text, current, options, read_yaml_tree)
     certificates: dict[str, bytes] = {}
     notices: list[str] = [] if given is None else [*given.notices]
     if made.certificates:
@@ -178,9 +180,19 @@ def planned(
         result = plan(text, made, certificates, options, read_yaml_tree)
     if tas_depl or gas_depl:
         notices.append("-tas-depl and -gas-depl have no effect: deployments tolerate both taints of the control plane")
-    steps = _steps(pod, text, result, certificates, options)
+    origins = [existing(path) for path in (source, Path(template) if template else None) if path]
+    steps = _steps(pod, text, result, certificates, options, mode=mode_of_copy(origins))
+    config = steps[-2]
+    if source == config.path and (config.before is None or config.before.content != (current or "").encode()):
+        raise ConfigureError(f"{source}: has changed meanwhile; every file is as before")
+    if source != config.path and not policy_configmap:
+        _check_is_configuration(config)
+    refused = [*_replaced_of_others(steps[:-2]), *_unreadable(steps[:-1], result.user)]
+    notices += refused
     if not looking:
         _check_writable(steps)
+        if refused:
+            raise ConfigureError("; ".join(refused))
     copies = _copies(pod)
     notices += [f"{each}: has a scheduler, too: the kubelet runs each file of this folder" for each in copies]
     notices += _readable_keys(steps)
@@ -205,24 +217,22 @@ def _by_hand_if_refused(manifest: str, options: Options) -> Iterator[None]:
 
 
 def _steps(
-    manifest: Path, planned_for: str, result: Plan, certificates: Mapping[str, bytes], options: Options
+    manifest: Path,
+    planned_for: str,
+    result: Plan,
+    certificates: Mapping[str, bytes],
+    options: Options,
+    *,
+    mode: int,
 ) -> list[Step]:
     """The files in the order of the writes: certificates, configuration, manifest.
 
-    Raises ConfigureError if the manifest is no longer the one of the plan.
+    `mode` is that of a new configuration. Raises ConfigureError if the manifest is no longer the one of the plan.
     """
     folder = Path(options.certificates)
-    steps = [
-        Step(
-            path=folder / name,
-            before=stored(folder / name),
-            content=content,
-            mode=0o600 if name.endswith(".key") else 0o644,
-        )
-        for name, content in certificates.items()
-    ]
-    destination = Path(options.config)
-    steps.append(Step(path=destination, before=stored(destination), content=result.config.encode()))
+    modes = {name: 0o600 if name.endswith(".key") else 0o644 for name in certificates}
+    steps = [_step(folder / name, content, modes[name], result.user) for name, content in certificates.items()]
+    steps.append(_step(Path(options.config), result.config.encode(), mode, result.user))
     before = existing(manifest)
     if before.content != planned_for.encode():
         raise ConfigureError(f"{manifest}: has changed meanwhile; every file is as before")
@@ -230,6 +240,42 @@ def _steps(
     interim = None if result.interim is None else result.interim.encode()
     steps.append(Step(path=manifest, before=before, content=result.manifest.encode(), interim=interim))
     return steps
+
+
+def _step(path: Path, content: bytes, mode: int, user: int) -> Step:
+    """A file that a scheduler of this user reads: a new one that is not for everybody belongs to this user."""
+    before = stored(path)
+    is_of_user = before is None and user and not mode & stat.S_IROTH
+    return Step(path=path, before=before, content=content, mode=mode, owner=(user, -1) if is_of_user else None)
+
+
+def mode_of_copy(origins: Sequence[Stored]) -> int:
+    """The mode of a new configuration: not for everybody if one of its origins is not. It may have a private key."""
+    return 0o644 if all(each.mode & stat.S_IROTH for each in origins) else 0o600
+
+
+def _check_is_configuration(config: Step) -> None:
+    """Raises ConfigureError for a file of another kind: the name of the file of -f may be that of a kubeconfig."""
+    with suppress(ManifestError):
+        for each in read_yaml(config.before.content) if config.before is not None else ():
+            kind = each.get("kind") if isinstance(each, dict) else None
+            if kind not in (None, KIND):
+                raise ConfigureError(f"{config.path}: is a {kind}, and no {KIND}: rename the file of -f, or give -d")
+
+
+def _replaced_of_others(certificates: Sequence[Step]) -> Iterator[str]:
+    """The first file that is replaced in a folder with keys of others: the cluster has a ca.crt, too."""
+    replaced = [step.path for step in certificates if step.before is not None and step.changes]
+    for path in replaced[:1]:
+        if others := sorted(each.name for each in path.parent.glob("*.key") if each.name != "client.key"):
+            yield f"{path} may be that of others, as {others[0]} beside it: give a folder of its own with -cert-dir"
+
+
+def _unreadable(steps: Sequence[Step], user: int) -> Iterator[str]:
+    """The files that are there already, and that a scheduler of this user cannot read: it would not start."""
+    for before, path in ((step.before, step.path) for step in steps if user):
+        if before is not None and before.owner[0] != user and not before.mode & (stat.S_IROTH | stat.S_IRGRP):
+            yield f"{path}: the scheduler runs as user {user}, and cannot read it: chown {user} {path}"
 
 
 def _readable_keys(steps: Sequence[Step]) -> Iterator[str]:
@@ -248,7 +294,7 @@ def _copies(manifest: Path) -> list[Path]:
     for path in sorted(manifest.parent.iterdir()):
         if path.name != manifest.name and not path.name.startswith(".") and path.is_file():
             with suppress(InvalidInputError, ConfigureError, FilesError):
-                Scheduler(read_yaml_tree(text_of(path)).value)
+                Scheduler(read_yaml_tree(text_of(path.resolve())).value)  # the kubelet follows a symbolic link
                 found.append(path)
     return found
 

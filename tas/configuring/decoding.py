@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from math import isfinite
 
 from tas.configuring.published import FIELDS, NEWEST, POINTS
 from tas.configuring.versions import GROUP
@@ -165,7 +166,7 @@ def _simple(kind: str, value: object) -> str | None:
     if kind in _TEXTS:
         is_kind, reason = _TEXTS[kind]
         return None if is_kind(value) else reason
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value):
         return "must be a number"
     if kind in _RANGES and not (value == int(value) and -_RANGES[kind] <= value < _RANGES[kind]):
         return f"must be a whole number of {kind[3:]} bits"

@@ -64,6 +64,7 @@ class Plan:
         notices: What people should know.
         urls: Where the extenders are that were added or updated.
         serves_with_files: Whether the scheduler serves with a certificate of a file, the same after a restart.
+        user: As whom the scheduler runs, 0 is root.
     """
 
     minor: int
@@ -73,6 +74,7 @@ class Plan:
     notices: tuple[str, ...]
     urls: tuple[str, ...]
     serves_with_files: bool
+    user: int = 0
     interim: str | None = None
 
 
@@ -166,6 +168,7 @@ def plan(manifest: str, made: Configuration, certificates: Mapping[str, bytes], 
         notices=(*made.notices, *notices),
         urls=made.urls,
         serves_with_files=any(scheduler.flag(name) is not None for name in ("tls-cert-file", "cert-dir")),
+        user=scheduler.user,
     )
 
 

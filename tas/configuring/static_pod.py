@@ -106,6 +106,13 @@ class Scheduler:
         return found
 
     @property
+    def user(self) -> int:
+        """The number of the user as whom the scheduler runs; 0: root, unless the image says another."""
+        contexts = (parent.get("securityContext") for parent in (self._container, self._spec))
+        users = (context.get("runAsUser") for context in contexts if isinstance(context, dict))
+        return next((user for user in users if isinstance(user, int)), 0)
+
+    @property
     def _place(self) -> str:
         return f"spec.containers[{self._at}]"
 
@@ -232,7 +239,10 @@ class Scheduler:
                 notices.append(f"{inside} is mounted already, by the volume {already['name']}")
                 continue
             mounts.append({"name": name, "mountPath": inside, "readOnly": True})
-            kept_volumes[name] = {"name": name, "hostPath": {"path": outside, "type": kind}}
+            before = self._host_path_of_volume(name)
+            # kubeadm has the folder without the slash at its end.
+            path = before if before is not None and is_same(before, outside) else outside
+            kept_volumes[name] = {"name": name, "hostPath": {"path": path, "type": kind}}
         new_volumes = list(kept_volumes.values())
         # Our own entries stay where they are, so that a second run changes nothing.
         new_mounts = _in_place(self._mounts(), mounts)

@@ -25,6 +25,9 @@ MAX_DEPTH = 64
 MAX_VALUES = 100_000
 """How many values a file may hold. An alias counts as all values of its anchor."""
 
+MAX_CHARACTERS = 16 * MAX_BYTES
+"""How many characters the texts and keys of a file may have. An alias counts as all characters of its anchor."""
+
 MAX_DIRECTIVES = 100
 """How many lines may begin with `%`: libyaml compares each `%TAG` with all before, 8 seconds for a file of 1 MiB."""
 
@@ -147,11 +150,14 @@ def _check_size(data: bytes) -> None:
 
 def _check_values(level: list[object]) -> None:
     """Checks the limits of the documents that were read, without recursion, since depth is one of the limits."""
-    values = 0
+    values = characters = 0
     for _ in range(MAX_DEPTH + 1):
         values += len(level)
         if values > MAX_VALUES:
             raise ManifestError(f"more than {MAX_VALUES} values, an alias counted as all values of its anchor")
+        characters += sum(map(_characters, level))
+        if characters > MAX_CHARACTERS:
+            raise ManifestError(f"more than {MAX_CHARACTERS} characters, an alias counted as all of its anchor")
         for number in level:
             if isinstance(number, int) and number.bit_length() > 4 * _MAX_NUMBER:
                 raise ManifestError(f"a number of more than {_MAX_NUMBER} digits")
@@ -160,6 +166,11 @@ def _check_values(level: list[object]) -> None:
         if not level:
             return
     raise ManifestError(f"nested more than {MAX_DEPTH} deep")
+
+
+def _characters(value: object) -> int:
+    """How many characters a text has, or the keys of a mapping."""
+    return len(value) if isinstance(value, str) else sum(map(len, value)) if isinstance(value, dict) else 0
 
 
 def _children(value: object) -> Iterator[object]:

@@ -7,15 +7,18 @@ import json
 import os
 import re
 import resource
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click import Abort
 from click.testing import CliRunner
 
 from cli import cli
+from cli.configure.certificates import checked
 from cli.configure.errors import SomeNotRestoredError
 from cli.configure.files import FilesError, NotRestoredError, Step, stored, undone, write_all
 from cli.configure.liveness import Sight
@@ -658,6 +661,40 @@ def test_status_4_names_the_files_that_cannot_be_restored(tmp_path: Path, monkey
     assert (tmp_path / "first").read_text() == "y"
 
 
+def test_a_disk_that_becomes_read_only_half_way_leaves_the_files_of_the_other_disk_as_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hard case: what waits on the disk that failed cannot be deleted either."""
+    rename, unlink = Path.rename, Path.unlink
+    is_read_only = False
+
+    def refused(path: Path) -> bool:
+        return is_read_only and path.parent.name == "failed"
+
+    def renamed(path: Path, target: Path) -> Path:
+        nonlocal is_read_only
+        is_read_only = is_read_only or target.name == "second"
+        if refused(target):
+            raise OSError(errno.EROFS, "Read-only file system")
+        return rename(path, target)
+
+    def unlinked(path: Path, *, missing_ok: bool = False) -> None:
+        if refused(path):
+            raise OSError(errno.EROFS, "Read-only file system", str(path))
+        unlink(path, missing_ok=missing_ok)
+
+    (tmp_path / "failed").mkdir()
+    first, second = tmp_path / "first", tmp_path / "failed" / "second"
+    for path in (first, second):
+        path.write_text("before")
+    steps = [Step(path=path, before=stored(path), content=b"ours") for path in (first, second)]
+    monkeypatch.setattr(Path, "rename", renamed)
+    monkeypatch.setattr(Path, "unlink", unlinked)
+    with pytest.raises(FilesError, match="second: Read-only file system; every file is as before"):
+        write_all(steps)
+    assert [path.read_text() for path in (first, second)] == ["before", "before"]
+
+
 def test_of_two_writers_in_a_folder_one_fails(tmp_path: Path) -> None:
     steps = two_files(tmp_path, b"z")
     descriptor = os.open(tmp_path, os.O_RDONLY)
@@ -766,6 +803,137 @@ def test_a_file_of_an_owner_that_cannot_be_kept_changes_nothing(node: Node, monk
     result = node.configure("-b", "/dev/null")
     assert message(result) == f"{node.manifest}: Operation not permitted; every file is as before"
     assert (code(result), node.state()) == (1, before)
+
+
+def test_the_access_list_of_a_file_stays(node: Node) -> None:
+    """As the label of SELinux, which is an attribute of the file, too."""
+    entry = struct.Struct("<HHI")
+    some, other = (0x01, 0x02, 0x04, 0x10, 0x20), 4321  # owner, a user, group, mask, others
+    entries = [entry.pack(tag, 6 if tag == 0x01 else 4, other if tag == 0x02 else 0xFFFFFFFF) for tag in some[:-1]]
+    listed = b"".join([struct.pack("<I", 2), *entries, entry.pack(some[-1], 0, 0xFFFFFFFF)])
+    name = "system.posix_acl_access"
+    try:
+        os.setxattr(node.manifest, name, listed)
+    except OSError as error:
+        pytest.skip(f"no access lists in {node.folder}: {error.strerror}")
+    before = mode(node.manifest)
+    assert code(node.configure()) == 0
+    assert (os.getxattr(node.manifest, name), mode(node.manifest)) == (listed, before)
+    assert code(node.revert()) == 0
+    assert (os.getxattr(node.manifest, name), mode(node.manifest)) == (listed, before)
+
+
+def test_the_authority_of_the_cluster_is_not_replaced_by_that_of_the_extender(node: Node) -> None:
+    """The hard case: the folder of the cluster's own certificates, in which the original wrote no ca.crt."""
+    node.certs.mkdir()
+    for name in ("ca.crt", "ca.key"):
+        (node.certs / name).write_text(f"{name} of the cluster")
+    before = node.state()
+    words = f"{node.certs}/ca.crt may be that of others, as ca.key beside it: give a folder of its own with -cert-dir"
+    assert words in node.configure("-dry-run").stderr
+    refused = node.configure()
+    assert (code(refused), message(refused), node.state()) == (1, words, before)
+    (node.certs / "ca.crt").write_bytes(AUTHORITY.certificate)  # the one of the cluster for both: nothing is replaced
+    assert code(node.configure()) == 0
+
+
+def test_a_file_of_another_kind_is_not_replaced(node: Node) -> None:
+    """The hard case: -f has the name of the scheduler's kubeconfig, and the file takes this name."""
+    kubeconfig = node.config.with_name("scheduler.conf")
+    kubeconfig.write_text("apiVersion: v1\nkind: Config\n")
+    template = node.folder / kubeconfig.name
+    template.write_text("kind: KubeSchedulerConfiguration\napiVersion: kubescheduler.config.k8s.io/v1\n")
+    before = node.state()
+    refused = node.configure("-f", str(template), "--replace", "--extender", "telemetry")
+    assert message(refused).startswith(f"{kubeconfig}: is a Config, and no KubeSchedulerConfiguration")
+    assert (code(refused), node.state()) == (1, before)
+
+
+def test_a_configuration_that_somebody_writes_meanwhile_is_not_overwritten(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = "kind: KubeSchedulerConfiguration\napiVersion: kubescheduler.config.k8s.io/v1\n"
+    node.config.write_text(head)
+
+    def checked_slowly(*arguments: Any, **more: Any) -> Any:
+        node.config.write_text(f"{head}parallelism: 8\n")
+        return checked(*arguments, **more)
+
+    monkeypatch.setattr("cli.configure.planning.checked", checked_slowly)
+    assert message(node.configure()) == f"{node.config}: has changed meanwhile; every file is as before"
+    assert node.config.read_text() == f"{head}parallelism: 8\n"
+    assert node.manifest.read_text() == KUBEADM
+
+
+@pytest.mark.parametrize("mode_before", [0o600, 0o640, 0o644])
+@pytest.mark.parametrize("is_template", [False, True])
+def test_a_copy_of_a_configuration_is_for_everybody_only_if_the_configuration_is(
+    node: Node, mode_before: int, *, is_template: bool
+) -> None:
+    """It may have a private key, keyData."""
+    own = node.folder / "own.yaml"
+    own.write_text(
+        "kind: KubeSchedulerConfiguration\napiVersion: kubescheduler.config.k8s.io/v1\n"
+        "extenders: [{urlPrefix: 'https://o:1', filterVerb: f, tlsConfig: {keyData: U0VDUkVU, certData: U0VD}}]\n"
+    )
+    own.chmod(mode_before)
+    if not is_template:
+        mounts, volumes = "    volumeMounts:\n", "  volumes:\n"
+        node.manifest.write_text(
+            KUBEADM.replace("--leader-elect=true", f"--config={own}")
+            .replace(mounts, f"{mounts}    - {{name: own, mountPath: {own}}}\n")
+            .replace(volumes, f"{volumes}  - {{name: own, hostPath: {{path: {own}, type: File}}}}\n")
+        )
+    result = node.configure(*(["-f", str(own)] if is_template else []))
+    assert code(result) == 0, message(result)
+    copy = node.config.with_name(own.name if is_template else node.config.name)
+    assert "U0VDUkVU" in copy.read_text()
+    assert mode(copy) == (0o644 if mode_before == 0o644 else 0o600)
+    if is_template:
+        to = str(node.folder / "kubeadm")
+        assert code(tas("configure", "kubeadm", "--kube-version", "1.31", "--to", to, "-f", str(own))) == 0
+        assert mode(node.folder / "kubeadm" / own.name) == mode(copy)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a file to another user")
+@pytest.mark.parametrize("place", ["pod", "container"])
+def test_a_scheduler_that_is_not_root_can_read_its_key(node: Node, place: str) -> None:
+    """As with RootlessControlPlane of kubeadm: a scheduler that cannot read its key exits (facts.md c74)."""
+    old, new = {
+        "pod": ("  securityContext:\n", "  securityContext:\n    runAsUser: 4321\n"),
+        "container": ("    resources:\n", "    securityContext: {runAsUser: 4321}\n    resources:\n"),
+    }[place]
+    assert KUBEADM.count(old) == 1
+    node.manifest.write_text(KUBEADM.replace(old, new))
+    assert code(node.configure()) == 0
+    key = node.certs / "client.key"
+    assert (mode(key), key.stat().st_uid) == (0o600, 4321)
+    assert (node.certs / "client.crt").stat().st_uid == 0
+    os.chown(key, 0, 0)
+    node.pki(AUTHORITY.client("system:kube-scheduler"))
+    before = node.state()
+    words = f"{key}: the scheduler runs as user 4321, and cannot read it: chown 4321 {key}"
+    assert words in node.configure("-dry-run").stderr
+    refused = node.configure()
+    assert (code(refused), message(refused), node.state()) == (1, words, before)
+    os.chown(key, 4321, 0)
+    assert code(node.configure()) == 0
+    assert (mode(key), key.stat().st_uid) == (0o600, 4321)
+
+
+def test_a_file_that_this_user_may_not_look_for_is_an_error_of_one_line(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exists = Path.exists
+
+    def refused(path: Path) -> bool:
+        if path == node.manifest:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return exists(path)
+
+    monkeypatch.setattr(Path, "exists", refused)
+    result = node.configure("-dry-run")
+    assert (code(result), message(result)) == (1, f"{node.manifest}: Permission denied")
 
 
 @pytest.mark.parametrize("name", ["config", "certificate", "template", "backup"])
@@ -921,6 +1089,10 @@ def test_a_copy_of_the_manifest_in_its_folder_is_a_finding(node: Node) -> None:
     assert f"{copy}: is a second scheduler" in result.stdout
     copy.unlink()
     assert code(node.verify()) == 0
+    elsewhere = node.folder / "elsewhere.yaml"
+    elsewhere.write_text(KUBEADM)
+    copy.symlink_to(elsewhere)
+    assert f"{copy}: is a second scheduler" in node.verify().stdout
 
 
 def test_profiles_survive_a_manifest_that_kubeadm_wrote_anew(node: Node) -> None:

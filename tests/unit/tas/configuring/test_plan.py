@@ -304,6 +304,12 @@ class TestManifest:
         assert first.changes
         assert second.changes == second.notices == ()
 
+    def test_the_folder_of_the_certificates_is_the_same_without_the_slash_at_its_end(self) -> None:
+        """As `tas configure kubeadm` writes it: so `verify` finds no difference in what kubeadm then writes."""
+        first = planned(KUBEADM, None, options(certificates="/etc/certs"))
+        second = planned(first.manifest, first.config, options(certificates="/etc/certs/"))
+        assert (second.manifest, second.changes) == (first.manifest, ())
+
     @pytest.mark.parametrize(
         ("argument", "files"),
         [("--v=2", False), ("--tls-cert-file=/x", True), ("--cert-dir=/x", True), ("--cert-directory=/x", False)],
@@ -503,6 +509,9 @@ class TestConfiguration:
              "extenders[1].managedResources[0].name"),
             ("extenders: [{urlPrefix: http://o, weight: 99999999999999999999}]", "extenders[0].weight"),
             ("extenders: [{urlPrefix: http://o, weight: many}]", "extenders[0].weight"),
+            ("extenders: [{urlPrefix: http://o, weight: .inf}]", "extenders[0].weight"),
+            ("extenders: [{urlPrefix: http://o, weight: .nan}]", "extenders[0].weight"),
+            ("clientConnection: {qps: 1e999}", "clientConnection.qps"),
             ('extenders: [{urlPrefix: "http://o\\n- forged"}]', "extenders[0].urlPrefix"),
             ('extenders: [{urlPrefix: http://o, filterVerb: "f\\r"}]', "extenders[0].filterVerb"),
             ("extenders: [{urlPrefix: 1}]", "extenders[0].urlPrefix"),

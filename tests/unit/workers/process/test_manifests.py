@@ -97,6 +97,7 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"{name}: &{name} [{','.join([f'*{before}'] * 9)}]\n" for before, name in zip("abcdefghi", "bcdefghij", strict=True)
 )
 WIDE_BY_ALIASES = f"a: &a [{'1,' * 40_000}]\nb: [{'*a,' * 40_000}]\n"
+LONG_BY_ALIASES = f"a: &a {'x' * 100_000}\nb: [{'*a,' * 200}]\n"
 DEEP_BY_ALIASES = "a0: &a0 [[[[[[[[[[x]]]]]]]]]]\n" + "".join(
     f"a{number}: &a{number} [[[[[[[[[[*a{number - 1}]]]]]]]]]]\n" for number in range(1, 10)
 )
@@ -110,6 +111,10 @@ DEEP_BY_ALIASES = "a0: &a0 [[[[[[[[[[x]]]]]]]]]]\n" + "".join(
         pytest.param("{a: " * 200_000, f"nested more than {MAX_DEPTH}", id="deep-mappings"),
         pytest.param(DEEP_BY_ALIASES, f"nested more than {MAX_DEPTH}", id="deep-by-aliases"),
         pytest.param(BOMB, "more than 100000 values", id="alias-bomb"),
+        pytest.param(LONG_BY_ALIASES, "more than 16777216 characters", id="long-by-aliases"),
+        pytest.param(
+            f"a: &a {{{'k' * 1000}: 1}}\nb: [{'*a,' * 20_000}]", "more than 16777216", id="long-keys-by-aliases"
+        ),
         pytest.param(WIDE_BY_ALIASES, "more than 100000 values", id="wide-by-aliases", marks=pytest.mark.ci),
         pytest.param("[" + "1," * 200_000 + "]", "more than 100000 values", id="many-values", marks=pytest.mark.ci),
         pytest.param("--- 1\n" * 150_000, "more than 100000 values", id="many-documents", marks=pytest.mark.ci),
