@@ -28,6 +28,7 @@ from tests.integration.workers.materialize.test_materialize import materializing
 from tests.integration.workers.running import running
 from workers.agents.agents_file import GROUP, AgentsFile
 from workers.agents.configured import hooks_of
+from workers.agents.interrupting import Interrupter
 from workers.agents.learner import hand_over
 from workers.agents.worker import BIND_REFUSAL, AgentsWorker
 from workers.following.followed_view import FollowedView
@@ -370,9 +371,11 @@ async def test_an_agent_with_new_options_keeps_what_it_has_learned(
     file = agents_file(path)
     before = dict(await file.load())
     write({"same": 1, "changes": 2, "too-high": 3})
-    with capture_logs() as logs:
+    interrupter = Interrupter()
+    with interrupter.watching(), capture_logs() as logs:
         after = await asyncio.wait_for(file.changed(), 60)
-        assert [name for name in ("changes", "too-high") if hand_over(before[name], after[name])] == ["changes"]
+        names = ("changes", "too-high")
+        assert [each for each in names if hand_over(before[each], after[each], interrupter)] == ["changes"]
     assert after["same"] is before["same"]
     changed, refused = after["changes"].agent, after["too-high"].agent
     assert isinstance(changed, Fixed)

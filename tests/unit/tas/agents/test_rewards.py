@@ -242,7 +242,7 @@ def test_of_names_of_any_length_in_requests_nothing_is_kept() -> None:
         nodes = Nodes(2)
         nodes.names = (node, "n0")
         asked = PodDemand(namespace=namespace, name="p", uid="u", labels={"app": kind})
-        return agent.score(asked, nodes).values.tolist()
+        return list(agent.score(asked, nodes).values)
 
     assert ask("n", "web", "other") == [1.0, 0.9]
     kept = tas.agents.rewards._kept_digest.cache_info().currsize
