@@ -18,7 +18,7 @@ from tas.configuring.configuration import KIND
 from tas.configuring.editing import rendered
 from tas.configuring.originals import configuration_of_original
 from tas.configuring.plan import Options, Plan, check_paths, configuration, current_config, lines_by_hand, plan
-from tas.configuring.static_pod import Scheduler
+from tas.configuring.static_pod import CERTIFICATES, Scheduler, is_same
 from tas.configuring.versions import minor_of_version
 from tas.errors import InvalidInputError
 from workers.http.tls_files import TlsFiles
@@ -187,7 +187,9 @@ def planned(
         raise ConfigureError(f"{source}: has changed meanwhile; every file is as before")
     if source != config.path and not policy_configmap:
         _check_is_configuration(config)
-    refused = [*_replaced_of_others(steps[:-2]), *_unreadable(steps[:-1], result.user)]
+    mounted = Scheduler(read_yaml_tree(text).value).host_path(CERTIFICATES)
+    refused = [*_replaced_of_others(steps[:-2], is_in_use=is_same(mounted, cert_dir))]
+    refused += _unreadable(steps[:-2] if policy_configmap else steps[:-1], result.user)
     notices += refused
     if not looking:
         _check_writable(steps)
@@ -263,10 +265,13 @@ def _check_is_configuration(config: Step) -> None:
                 raise ConfigureError(f"{config.path}: is a {kind}, and no {KIND}: rename the file of -f, or give -d")
 
 
-def _replaced_of_others(certificates: Sequence[Step]) -> Iterator[str]:
-    """The first file that is replaced in a folder with keys of others: the cluster has a ca.crt, too."""
+def _replaced_of_others(certificates: Sequence[Step], *, is_in_use: bool) -> Iterator[str]:
+    """The first file that is replaced in a folder with keys of others: the cluster has a ca.crt, too.
+
+    `is_in_use`: the scheduler mounts this folder already, so that certificate and key of a client are its own.
+    """
     replaced = [step.path for step in certificates if step.before is not None and step.changes]
-    for path in replaced[:1]:
+    for path in [path for path in replaced if path.name == "ca.crt" or not is_in_use][:1]:
         if others := sorted(each.name for each in path.parent.glob("*.key") if each.name != "client.key"):
             yield f"{path} may be that of others, as {others[0]} beside it: give a folder of its own with -cert-dir"
 

@@ -141,9 +141,13 @@ def refusal(error: Exception) -> Refusal:
             return Refusal(reason="no_certificate", text="the client presented no certificate", client="")
         reason = "protocol" if code in _PROTOCOL else "handshake"
         return Refusal(reason=reason, text=code.replace("_", " ").lower(), client="")
-    if not isinstance(error, OSError):
+    if isinstance(error, UnreadableNameError) or not isinstance(error, OSError):
         return Refusal(reason="handshake", text=f"{type(error).__name__}: {error}", client="")
     return Refusal(reason="gone", text=str(error) or type(error).__name__, client="")
+
+
+class UnreadableNameError(OSError):
+    """Python cannot read a name of a certificate. Of an error that is no OSError, asyncio logs a traceback."""
 
 
 class _Handshake(ssl.SSLObject):
@@ -161,6 +165,13 @@ class _Handshake(ssl.SSLObject):
             error.client = names_in(self.presented)  # type: ignore[attr-defined]
             raise
         self.context = _WITHOUT_CALLBACK  # no callbacks after the handshake: they cost 12 µs per request
+
+    def getpeercert(self, binary_form: bool = False) -> Any:  # noqa: FBT001, FBT002 - as in `ssl`
+        """As in `ssl`. Raises UnreadableNameError."""
+        try:
+            return super().getpeercert(binary_form)
+        except UnicodeDecodeError as error:
+            raise UnreadableNameError(str(error)) from error
 
 
 _WITHOUT_CALLBACK = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

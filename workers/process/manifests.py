@@ -155,11 +155,11 @@ def _check_values(level: list[object]) -> None:
         values += len(level)
         if values > MAX_VALUES:
             raise ManifestError(f"more than {MAX_VALUES} values, an alias counted as all values of its anchor")
-        characters += sum(map(_characters, level))
-        if characters > MAX_CHARACTERS:
-            raise ManifestError(f"more than {MAX_CHARACTERS} characters, an alias counted as all of its anchor")
-        for number in level:
-            if isinstance(number, int) and number.bit_length() > 4 * _MAX_NUMBER:
+        for each in level:
+            characters += _characters(each)  # compared at once: each alias of a mapping has all of its keys counted
+            if characters > MAX_CHARACTERS:
+                raise ManifestError(f"more than {MAX_CHARACTERS} characters, an alias counted as all of its anchor")
+            if isinstance(each, int) and each.bit_length() > 4 * _MAX_NUMBER:
                 raise ManifestError(f"a number of more than {_MAX_NUMBER} digits")
         # Stops just above the limit: aliases multiply with every level.
         level = list(islice(chain.from_iterable(map(_children, level)), MAX_VALUES + 1))

@@ -837,6 +837,29 @@ def test_the_authority_of_the_cluster_is_not_replaced_by_that_of_the_extender(no
     assert code(node.configure()) == 0
 
 
+def test_a_renewed_certificate_replaces_that_of_the_scheduler_also_beside_keys_of_others(node: Node) -> None:
+    """The hard case: the folder of the cluster's own certificates, which a run before has taken."""
+    node.certs.mkdir()
+    (node.certs / "apiserver.key").write_text("of the cluster")
+    (node.certs / "ca.crt").write_bytes(AUTHORITY.certificate)
+    (node.certs / "client.crt").write_text("of others, as long as the scheduler does not mount it")
+    before = node.state()
+    words = f"{node.certs}/client.crt may be that of others, as apiserver.key beside it"
+    refused = node.configure()
+    assert (code(refused), node.state()) == (1, before)
+    assert message(refused).startswith(words)
+    (node.certs / "client.crt").unlink()
+    assert code(node.configure()) == 0
+    renewed = AUTHORITY.client("system:kube-scheduler")
+    node.pki(renewed)
+    again = node.configure()
+    assert code(again) == 0, message(again)
+    assert (node.certs / "client.crt").read_bytes() == renewed.certificate
+    assert (node.certs / "client.key").read_bytes() == renewed.key
+    node.pki(renewed, renewed.certificate + AUTHORITY.certificate)
+    assert message(node.configure()).startswith(f"{node.certs}/ca.crt may be that of others")
+
+
 def test_a_file_of_another_kind_is_not_replaced(node: Node) -> None:
     """The hard case: -f has the name of the scheduler's kubeconfig, and the file takes this name."""
     kubeconfig = node.config.with_name("scheduler.conf")
@@ -919,6 +942,18 @@ def test_a_scheduler_that_is_not_root_can_read_its_key(node: Node, place: str) -
     os.chown(key, 4321, 0)
     assert code(node.configure()) == 0
     assert (mode(key), key.stat().st_uid) == (0o600, 4321)
+
+
+def test_a_policy_need_not_be_readable_for_the_scheduler(node: Node) -> None:
+    """Who applies it reads it; the scheduler reads it from the API server."""
+    policy = node.config.with_name("scheduler-extender-policy.yaml")
+    policy.write_text("")
+    policy.chmod(0o600)
+    of_another = KUBEADM.replace("  securityContext:\n", "  securityContext:\n    runAsUser: 4321\n")
+    node.manifest.write_text(of_another.replace(":v1.28.3", ":v1.22.3"))
+    done = node.configure("--policy-configmap", "--telemetry-url", "http://tas:9001")
+    assert code(done) == 0, message(done)
+    assert "kind: ConfigMap" in policy.read_text()
 
 
 def test_a_file_that_this_user_may_not_look_for_is_an_error_of_one_line(

@@ -97,6 +97,7 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"{name}: &{name} [{','.join([f'*{before}'] * 9)}]\n" for before, name in zip("abcdefghi", "bcdefghij", strict=True)
 )
 WIDE_BY_ALIASES = f"a: &a [{'1,' * 40_000}]\nb: [{'*a,' * 40_000}]\n"
+WIDE_KEYS_BY_ALIASES = f"a: &a {{{','.join(map(str, range(40_000)))}}}\nb: [{'*a,' * 50_000}]\n"
 LONG_BY_ALIASES = f"a: &a {'x' * 100_000}\nb: [{'*a,' * 200}]\n"
 DEEP_BY_ALIASES = "a0: &a0 [[[[[[[[[[x]]]]]]]]]]\n" + "".join(
     f"a{number}: &a{number} [[[[[[[[[[*a{number - 1}]]]]]]]]]]\n" for number in range(1, 10)
@@ -115,6 +116,7 @@ DEEP_BY_ALIASES = "a0: &a0 [[[[[[[[[[x]]]]]]]]]]\n" + "".join(
         pytest.param(
             f"a: &a {{{'k' * 1000}: 1}}\nb: [{'*a,' * 20_000}]", "more than 16777216", id="long-keys-by-aliases"
         ),
+        pytest.param(WIDE_KEYS_BY_ALIASES, "more than 16777216 characters", id="wide-keys-by-aliases"),
         pytest.param(WIDE_BY_ALIASES, "more than 100000 values", id="wide-by-aliases", marks=pytest.mark.ci),
         pytest.param("[" + "1," * 200_000 + "]", "more than 100000 values", id="many-values", marks=pytest.mark.ci),
         pytest.param("--- 1\n" * 150_000, "more than 100000 values", id="many-documents", marks=pytest.mark.ci),
