@@ -202,6 +202,13 @@ def test_the_memory_of_nats_in_go_follows_its_limit(
         rendered(helm, str(file))
 
 
+def test_a_secret_of_servers_that_the_chart_does_not_run_is_no_mistake(helm: Path, tmp_path: Path) -> None:
+    """A bus of one's own may have TLS without a certificate of clients."""
+    file = tmp_path / "values.yaml"
+    file.write_text("bus: {url: 'tls://nats.example:4222', tls: {serverSecret: some}}")
+    assert documents(rendered(helm, str(file)), "StatefulSet") == []
+
+
 def test_every_pod_has_the_secrets_of_the_registry(helm: Path, tmp_path: Path) -> None:
     """A mirror of nats in a registry of one's own demands them, too."""
     file = tmp_path / "values.yaml"

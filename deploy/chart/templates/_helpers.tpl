@@ -185,7 +185,7 @@ at the limit. Empty without a limit.
 {{- if and (not $values.bus.url) $running (ne (include "tas.servers" . | int) $running) }}
 {{- fail (printf "bus.servers.replicas = %d: %d run, and streams of %d do not work with another number: set bus.servers.replicas = %d, or begin anew (docs/how-to/grow.md#servers)" (int $values.bus.servers.replicas) $running $running $running) }}
 {{- end }}
-{{- if and $values.bus.tls.serverSecret (not $values.bus.tls.secret) }}
+{{- if and (not $values.bus.url) $values.bus.tls.serverSecret (not $values.bus.tls.secret) }}
 {{- fail "bus.tls.serverSecret: needs bus.tls.secret, by which the processes know the servers: without it the bus has no TLS" }}
 {{- end }}
 {{- if and $values.autoscaling.enabled (eq $mode "all") }}

@@ -10,7 +10,7 @@ import pytest
 
 from tas.enforcing.brake import PATIENCE_SECONDS, RETRY_SECONDS, Brake, BrakeSettings, Permit
 from tas.policy.policy import BreakerLimits, Policy, PolicyKey
-from tas.verdict.freeze import ALL, Breaker
+from tas.verdict.freeze import ALL, Breaker, Trip
 
 P = PolicyKey("a", "p")
 POLICY = Policy(key=P, strategies={})
@@ -101,6 +101,19 @@ def test_labels_without_a_prefix_count_over_all_policies_while_there_is_a_policy
     brake.set_policy(P, POLICY)
     brake.forget_policies()
     assert is_admitted()
+
+
+@pytest.mark.parametrize("tripped", [P.name, ALL])
+def test_labels_of_a_deleted_policy_stay_while_the_breaker_of_all_policies_is_tripped(tripped: str) -> None:
+    """Not for its own breaker. So docs/how-to/removing.md names `tas reset --all`."""
+    trip = Trip(since=0.0, limit=1, wanted=2, selected=9)
+    brake = brake_of({"n": {"p": "violating"}}, {tripped: Breaker(trip=trip)})
+    brake.set_policy(P, POLICY)
+    assert brake.concerned({"p": None}) == []
+    assert brake.drop_policy(P) is (tripped == P.name)
+    assert brake.concerned({"p": None}) == (["p"] if tripped == P.name else [])
+    may_change = brake.permit("n", "7", {"p": "violating"}, {"p": None}, 0.0).labels
+    assert may_change == (set() if tripped == ALL else {"p"})
 
 
 def test_before_a_list_of_nodes_it_is_not_known_how_many_have_labels() -> None:
