@@ -79,6 +79,7 @@ def _run(
     for number, descriptor in enumerate((os.open(os.devnull, os.O_RDONLY), *output)):
         os.dup2(descriptor, number)
         os.close(descriptor)
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - that of the parent may be for a file with positions
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
