@@ -124,7 +124,7 @@ def test_no_other_module_writes_to_the_terminal() -> None:
 
 
 def test_a_closed_pipe_is_left_to_the_command() -> None:
-    """rich would end the process with exit code 1, also in the middle of a task."""
+    """rich would raise SystemExit, also in the middle of a task."""
     reader, writer = os.pipe()
     os.close(reader)
     # It fails again when the file is closed.
