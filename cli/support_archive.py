@@ -218,7 +218,7 @@ def _write(path: Path, files: Mapping[str, bytes]) -> None:
             member.size, member.mode = len(data), 0o600
             archive.addfile(member, io.BytesIO(data))
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))  # nobody else has this name from now on
-    beside = None
+    beside: str | None = None
     try:
         # Beside it: half of an archive, as on a full disk, would look like a whole one.
         descriptor, beside = tempfile.mkstemp(prefix="tas-support.", dir=path.parent)
