@@ -1,8 +1,10 @@
 """The command `tas`: starts the workers, and answers questions about the bus."""
 
+import codecs
 import errno
 import faulthandler
 import io
+import json
 import os
 import sys
 
@@ -70,6 +72,9 @@ sys.meta_path.insert(0, _LogsWithoutRich())
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 
+ESCAPES = "tas.escapes"
+"""The name of the handler of characters that standard output lacks."""
+
 
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -90,7 +95,8 @@ def main() -> None:
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - until the process ends, as standard output
     elif isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # as of stderr: a terminal may lack characters of a name
+        codecs.register_error(ESCAPES, _escaped)
+        sys.stdout.reconfigure(errors=ESCAPES)  # as of stderr: a terminal may lack characters of a name
     try:
         code = cli.main(prog_name="tas", standalone_mode=False)
     except click.ClickException as error:
@@ -109,6 +115,13 @@ def main() -> None:
     except OSError as error:
         code = _write_failed(error)
     sys.exit(_flush(code if isinstance(code, int) else 0))
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    """Characters that the encoding lacks, as escapes of JSON: so the output of `--json` remains JSON."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 
 
 def _flush(code: int) -> int:

@@ -15,7 +15,7 @@ class SafeConsole(Console):
     """A console of rich that escapes what it shows; rich itself lets escape sequences through."""
 
     def on_broken_pipe(self) -> None:
-        """The command decides how it ends; rich would end the process with another exit code than other commands."""
+        """An error as of any other failed write; rich would raise SystemExit, also in the middle of a task."""
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:

@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import errno
 import gzip
 import io
 import os
@@ -218,18 +217,19 @@ def _write(path: Path, files: Mapping[str, bytes]) -> None:
             member = tarfile.TarInfo(f"tas-support/{name}")
             member.size, member.mode = len(data), 0o600
             archive.addfile(member, io.BytesIO(data))
-    if os.path.lexists(path):
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-    # Beside it: half of an archive, as on a full disk, would look like a whole one.
-    descriptor, beside = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))  # nobody else has this name from now on
+    beside: str | None = None
     try:
+        # Beside it: half of an archive, as on a full disk, would look like a whole one.
+        descriptor, beside = tempfile.mkstemp(prefix="tas-support.", dir=path.parent)
         with os.fdopen(descriptor, "wb") as file:
             file.write(buffer.getvalue())
             file.flush()
             os.fsync(descriptor)
-        Path(beside).rename(path)
+        Path(beside).replace(path)
     except BaseException:
-        Path(beside).unlink()
+        for each in (path, *([] if beside is None else [Path(beside)])):
+            each.unlink(missing_ok=True)
         raise
 
 

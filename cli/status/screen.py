@@ -30,9 +30,6 @@ INDENT = "  "
 LONGEST = 63
 """The most characters of an aligned cell without a terminal: those of a label of DNS."""
 
-LEAST_WIDTH = 57
-"""So many columns a finding has: on a narrow terminal it goes on in the next line."""
-
 
 class Part(NamedTuple):
     """A part of the screen: its title, and its lines; `colours` are those of the first word of a line."""
@@ -59,7 +56,8 @@ def print_overview(found: Overview, *, everything: bool) -> None:
         if part.title:
             echo(part.title)
         for line in part.lines:
-            _print_line(cut(line, width if part.title else max(width, LEAST_WIDTH)))
+            # Nothing of a finding is cut: its lines are short already, and the command of one is to be copied.
+            _print_line(cut(line, width) if part.title else line)
 
 
 def cut(line: str, columns: int) -> str:

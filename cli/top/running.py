@@ -65,7 +65,11 @@ async def show_running(bus: Bus, url: str, settings: Settings, *, pattern: str) 
             for task in (stopped, *tasks):
                 task.cancel()
         for task in done:
-            task.result()
+            error = task.exception()
+            while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+                error = error.exceptions[0]  # the command ends by it as by its own error, such as a closed pipe
+            if error is not None:
+                raise error
     return 0
 
 

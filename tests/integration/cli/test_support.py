@@ -6,11 +6,13 @@ import os
 import resource
 import stat
 import tarfile
+import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -239,3 +241,23 @@ def test_on_a_full_disk_no_part_of_an_archive_remains(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert raised.value.errno == errno.EFBIG
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_somebody_makes_meanwhile_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two commands of one second have the same name for their archives."""
+    output = tmp_path / "report.tar.gz"
+    made = tempfile.mkstemp
+
+    def made_late(*args: Any, **options: Any) -> tuple[int, str]:
+        monkeypatch.setattr("tempfile.mkstemp", made)
+        with pytest.raises(FileExistsError):
+            _write(output, {"other": b"x"})
+        return made(*args, **options)
+
+    monkeypatch.setattr("tempfile.mkstemp", made_late)
+    _write(output, {"own": b"x"})
+    assert list(tmp_path.iterdir()) == [output]
+    assert list(unpacked(output)) == ["own"]
+    with pytest.raises(FileExistsError):
+        _write(output, {"other": b"x"})
+    assert list(unpacked(output)) == ["own"]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import suppress
 
+import click
 import pytest
 from rich.table import Table
 from rich.text import Text
@@ -19,6 +20,7 @@ from cli.queries.allocation_tables import print_allocation
 from cli.queries.explain_tables import print_answers, print_pod
 from cli.queries.tables import new_table, print_table
 from cli.status.screen import print_overview
+from tas.diagnosis.finding import Severity, finding
 from tas.diagnosis.overview import Overview, ProcessRow, Verdict
 from tas.explain.allocation import AllocationExplanation, NewPod
 from tas.explain.pods import PodExplanation
@@ -122,7 +124,7 @@ def test_no_other_module_writes_to_the_terminal() -> None:
 
 
 def test_a_closed_pipe_is_left_to_the_command() -> None:
-    """rich would end the process with exit code 1, also in the middle of a task."""
+    """rich would raise SystemExit, also in the middle of a task."""
     reader, writer = os.pipe()
     os.close(reader)
     # It fails again when the file is closed.
@@ -153,6 +155,15 @@ def test_a_terminal_that_lacks_a_character_or_is_closed_ends_no_command(*, close
     assert (done.returncode, done.stderr, done.stdout) == (0, b"", b"" if closed else b"\\u4e16\n")
 
 
+def test_json_remains_json_where_the_encoding_lacks_a_character() -> None:
+    program = (
+        "import cli, cli.as_json; cli.cli.main = lambda **_: cli.as_json.print_json('\\xe9\\U0001f600'); cli.main()"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=os.environ | {"PYTHONIOENCODING": "koi8-r"}, capture_output=True, check=False)
+    assert (done.returncode, done.stderr, json.loads(done.stdout)) == (0, b"", "\xe9\U0001f600")
+
+
 def test_a_long_name_hides_no_other_row_of_the_status_and_a_cut_is_seen(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,3 +191,15 @@ def test_a_long_name_hides_no_other_row_of_the_status_and_a_cut_is_seen(
     assert honest.endswith("labels not ready")
     assert (len(long), long[-1]) == (100, "…")
     assert (len(wide), wide[-1]) == (51, "…")  # two columns for each but the first two and the last
+
+
+def test_of_a_finding_nothing_is_cut(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a narrow terminal its lines have more columns, as with characters that take two."""
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((50, 40)))
+    what = "\u4e16" * 45 + "x" * 45
+    found = finding("scheduler.configured", Severity.ERROR, what, run="tas configure \u4e16")
+    print_overview(Overview(verdict=Verdict.WRONG, bus="", findings=(found,)), everything=False)
+    _, *lines = click.unstyle(capsys.readouterr().out).splitlines()
+    shown = [line[len("error    scheduler.configured ") :] for line in lines if "scheduler" in line or line[:1] == " "]
+    assert "".join(shown).startswith(f"{what}run: tas configure \u4e16")

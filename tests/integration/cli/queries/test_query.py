@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import os
 import re
 import subprocess
 import sys
@@ -747,3 +748,16 @@ async def test_without_entries_get_says_so_on_stderr(tas: Tas, bus: Bus, what: s
 async def test_a_full_disk_is_an_error_of_one_line(tas: Tas, bus: Bus, command: str) -> None:
     done = await redirected(tas, command, "> /dev/full")
     assert (done.returncode, done.stderr) == (1, "Error: standard output: No space left on device\n")
+
+
+async def test_the_live_view_ends_without_a_traceback_when_its_reader_closes_the_pipe(tas: Tas, bus: Bus) -> None:
+    reader, writer = os.pipe()
+    process = await asyncio.create_subprocess_exec(
+        *tas.command, "top", stdout=writer, stderr=asyncio.subprocess.PIPE, env=tas.environment
+    )
+    os.close(writer)
+    assert await asyncio.to_thread(os.read, reader, 1)
+    os.close(reader)
+    await put_samples(bus, "node-1", {"m": "1"})  # a change, which is a line
+    _, errors = await process.communicate()
+    assert (process.returncode, errors) == (1, b"")  # of click, as of each command that is in the middle of its output
