@@ -43,6 +43,9 @@ Of a bucket whose keys expire, after half of `TOMBSTONE_SECONDS`.
 
 ALL_KEYS = frozenset({">"})
 
+REPLACEMENT_CHARACTER = "\ufffd"
+"""Server and client put it into subjects that are not UTF-8, but not always equally many."""
+
 
 @dataclass(eq=False, kw_only=True)
 class Reader:
@@ -229,10 +232,11 @@ class BucketFeed:
         if not self._caught_up:
             self._listed.add(raw.key)
             if self._missing is not None:
-                self._missing.discard(raw.key)
-                self._end_list_if_complete()
+                self._missing.discard(raw.key)  # `_note_batch` follows, when `applied` has this entry
 
     def _note_batch(self) -> None:
+        if self._missing is not None and not self._missing and not self._caught_up:
+            self._caught_up, self._listed = True, set()
         for reader in tuple(self._readers):
             if reader.is_due or reader.held is not None:
                 # Until it has been told that all was delivered, it is called for the entries of others, too.
@@ -271,6 +275,8 @@ class BucketFeed:
                 for reader in tuple(self._readers):
                     reader.seen, reader.held = 0, None
                     reader.on_epoch(feed.epoch)
+            elif self._keys != ALL_KEYS:  # who needed other keys has left, and no consumer delivers them any more
+                self._listed_keys = self._keys if self._listed_keys == ALL_KEYS else self._listed_keys & self._keys
             for reader in self._readers:
                 reader.is_due = True
             self._last_sequence = feed.epoch.last_sequence
@@ -292,15 +298,12 @@ class BucketFeed:
         """Asks the leader which keys there are, those of tombstones included. Each of them comes, or is gone later.
 
         A key that is written again before its delivery moves behind the others, maybe behind the point at which the
-        feed has caught up (facts.md n166).
+        feed has caught up (facts.md n166). A key that is not UTF-8 is invalid, and has not the same text when it comes.
         """
-        stored = {key for keys in self._listed_keys for key in await self.bus.keys(self._bucket, keys)}
+        listed = [key for keys in self._listed_keys for key in await self.bus.keys(self._bucket, keys)]
+        stored = {key for key in listed if REPLACEMENT_CHARACTER not in key}
         self._missing = stored - self._listed if self._missing is None else self._missing & stored
-        self._end_list_if_complete()
-
-    def _end_list_if_complete(self) -> None:
         if not self._missing and not self._caught_up:
-            self._caught_up, self._listed = True, set()
             self._note_batch()
 
     def _applied_before(self, now: Epoch) -> int | None:
@@ -329,14 +332,15 @@ class BucketFeed:
         stuck_at: int | None = None
         beats = WATCHDOG_BEATS
         while True:
-            for _ in range(beats):
+            for beat in range(beats):
                 self._present.note()
                 if self._present.was_away:
                     raise UnavailableError(f"{self._bucket.stream}: this process did not run for a long time")
                 if not self._serves_all() or self._choose()[1] < self._pace:
                     return
-                if feed.is_caught_up and not self._caught_up:
-                    with suppress(UnavailableError):  # the next beat asks again
+                # Again only for keys that are gone, and seldom: the server then looks at each key of the bucket.
+                if feed.is_caught_up and not self._caught_up and (self._missing is None or beat == 0):
+                    with suppress(UnavailableError):  # asks again soon
                         await self._ask_what_is_missing()
                 await feed.beat()
             applied = feed.applied

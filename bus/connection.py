@@ -57,6 +57,9 @@ log = structlog.get_logger(__name__)
 ENTRIES_SECONDS = 10.0
 """How long reading a whole bucket may go on without another entry."""
 
+ASKED_AT_ONCE = 20
+"""So many keys are asked for together: the server ends a connection at which 64 MiB of answers wait (facts.md n165)."""
+
 WRITE_SECONDS = 2.0
 """How old the reads of a conditional write may be when it is sent (monotonic seconds)."""
 
@@ -346,8 +349,13 @@ class Bus:
 
         Raises UnavailableError, RefusedError.
         """
-        answer = await self._info(bucket, {"subjects_filter": bucket.subject(pattern)})
-        return sorted(map(bucket.key, answer["state"].get("subjects") or ()))
+        found: list[str] = []
+        while True:  # an answer has at most 100,000 (nats-server, `JSMaxSubjectDetails`): fewer than NODES may have
+            answer = await self._info(bucket, {"subjects_filter": bucket.subject(pattern), "offset": len(found)})
+            page = answer["state"].get("subjects") or ()
+            found += page
+            if not page or len(found) >= answer.get("total", 0):
+                return sorted(set(map(bucket.key, found)))
 
     async def entries(self, bucket: Bucket) -> list[RawEntry]:
         """All entries of a bucket without tombstones, complete at some time during the call, ordered by revision.
@@ -375,9 +383,13 @@ class Bus:
         except TimeoutError as error:
             raise UnavailableError(f"{bucket.name}: no further entry within {ENTRIES_SECONDS:g} s") from error
         # A key that was written again before its delivery came behind the others, after the feed had caught up.
-        for key in set(await self.keys(bucket, ">")).difference(latest):
-            if (message := await self._last_message(bucket, bucket.subject(key))) is not None:
-                take(_entry(bucket, message))
+        # In a large bucket these can be thousands, and the answer to each takes as long as the way to the server.
+        missing = sorted(set(await self.keys(bucket, ">")).difference(latest))
+        for start in range(0, len(missing), ASKED_AT_ONCE):
+            subjects = map(bucket.subject, missing[start : start + ASKED_AT_ONCE])
+            for message in await asyncio.gather(*(self._last_message(bucket, subject) for subject in subjects)):
+                if message is not None:
+                    take(_entry(bucket, message))
         return sorted((entry for entry in latest.values() if entry.value is not None), key=lambda each: each.revision)
 
     async def epoch(self, of: Stream | Bucket) -> Epoch:

@@ -18,6 +18,7 @@ MESSAGES = pytest.mark.parametrize(
     ("name", "headers"),
     [
         pytest.param(b"\xff\xfe", b"", id="subject-not-utf8"),
+        pytest.param(b"\xe2\x82", b"", id="subject-that-ends-within-a-character"),
         pytest.param(b"a", b"anything", id="invalid-headers"),
         pytest.param(b"a", b"NATS/1.0\r\nStatus: 409\r\n\r\n", id="status-like-that-of-the-server"),
     ],
@@ -73,3 +74,12 @@ async def test_a_watch_of_a_bucket_delivers_them_and_the_entries_after_them(
         assert follower.view["b.facts"] == b"1"
     entries = await answered(lambda: bus.entries(NODES))
     assert [entry.key for entry in entries] == [entry.key for entry in follower.entries]
+
+
+async def test_a_list_with_a_key_that_is_not_utf8_is_complete(server: Server, bus: Bus) -> None:
+    """The server names it with two replacement characters, and it is delivered with one."""
+    await send(server, NODES, b"\xe2\x82", b"")
+    assert await bus.keys(NODES, ">") == ["\ufffd\ufffd"]
+    async with following(bus, NODES) as follower:
+        await follower.caught_up()
+        assert [entry.key for entry in follower.entries] == ["\ufffd"]

@@ -1,6 +1,7 @@
 """A watch of a bucket of a healthy server."""
 
 import asyncio
+import gc
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from bus import consumers as consumers_of_feeds
+from bus.bucket_feed import WATCHDOG_BEATS
 from bus.buckets import LEASES, NODES, SAMPLES, SOURCES, Bucket, Stream
 from bus.client import Msg
 from bus.connection import Bus, Epoch, RawEntry
@@ -19,6 +21,7 @@ from bus.errors import UnavailableError
 from bus.feed import Feed
 from bus.link import Link
 from bus.pulse import Pulse
+from bus.watch import Watch
 from tests.integration.bus.followers import Follower, consumers, following, raw_watch
 from tests.integration.bus.limits import LONG_LIMITS
 from tests.integration.servers import Server, answered, eventually
@@ -717,8 +720,125 @@ async def test_a_bucket_that_is_read_at_once_lacks_no_key_that_does_not_come_in_
     assert [entry.key for entry in entries] == ["n0.metrics", "n1.metrics"]
 
 
+async def test_keys_that_do_not_come_in_time_are_asked_for_together(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a large bucket these can be thousands, and a person's way to the server may be long."""
+    for key in ("n0.metrics", "n1.metrics", "n2.metrics"):
+        await bus.put(NODES, key, b"1", revision=0, read_at=now())
+    ask, asked = Bus._last_message, asyncio.Barrier(2)
+
+    async def asked_with_another(self: Bus, of: Bucket, subject: str) -> dict[str, Any] | None:
+        async with asyncio.timeout(60):
+            await asked.wait()
+        return await ask(self, of, subject)
+
+    monkeypatch.setattr(Bus, "_last_message", asked_with_another)
+    with partial_copy("n0.metrics", "n1.metrics"):
+        entries = await bus.entries(NODES)
+    assert [entry.key for entry in entries] == ["n0.metrics", "n1.metrics", "n2.metrics"]
+
+
+async def test_all_keys_of_a_bucket_are_known_though_an_answer_has_a_limit(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answers of this test have two keys, those of a server 100,000."""
+    await fill(bus, 5)
+    ask = Bus._info
+
+    async def cut(self: Bus, of: Bucket, body: dict[str, Any]) -> dict[str, Any]:
+        answer = await ask(self, of, body)
+        answer["state"]["subjects"] = dict(sorted(answer["state"].get("subjects", {}).items())[:2])
+        return answer
+
+    monkeypatch.setattr(Bus, "_info", cut)
+    assert await bus.keys(NODES, "*.metrics") == [f"n{number}.metrics" for number in range(5)]
+    assert await bus.keys(NODES, "*.facts") == []
+
+
+def waits_for_last_key(watch: Watch) -> bool:
+    feed = watch.status.feed
+    return feed is not None and feed._missing == {"last.metrics"}
+
+
+@contextmanager
+def last_key() -> Iterator[None]:
+    """The leader has one more key of metrics, by its answers."""
+    stored = Bus.keys
+
+    async def keys(self: Bus, bucket: Bucket, pattern: str) -> list[str]:
+        return [*await stored(self, bucket, pattern), *(() if pattern == "*.facts" else ("last.metrics",))]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Bus, "keys", keys)
+        yield
+
+
+async def test_the_entry_that_completes_a_list_is_delivered_once(bus: Bus) -> None:
+    """Also to who comes later: it is among those that wait until the own consumer has delivered the ones before."""
+    await fill(bus, 1)
+    async with following(bus, NODES) as others:
+        await others.caught_up()
+        with last_key():
+            async with following(bus, NODES) as follower:
+                await eventually(lambda: waits_for_last_key(follower.watch))
+                await bus.put(NODES, "last.metrics", b"1", revision=0, read_at=now())
+                await follower.caught_up()
+                await eventually(lambda: follower.watch.status.feed is others.watch.status.feed)
+                await bus.put(NODES, "later.metrics", b"1", revision=0, read_at=now())
+                await eventually(lambda: "later.metrics" in follower.view)
+        assert [entry.key for entry in follower.entries] == ["n0.metrics", "last.metrics", "later.metrics"]
+
+
+async def test_a_list_that_is_complete_is_known_as_far_as_its_last_entry(bus: Bus) -> None:
+    await fill(bus, 1)
+    applied: list[int] = []
+    watch = raw_watch(
+        bus,
+        NODES,
+        on_entry=lambda _: None,
+        on_epoch=lambda _: None,
+        on_batch=lambda: applied.append(watch.status.applied) if watch.status.caught_up else None,
+    )
+    with last_key():
+        async with meanwhile(watch.run()):
+            await eventually(lambda: waits_for_last_key(watch))
+            last = await bus.put(NODES, "last.metrics", b"1", revision=0, read_at=now())
+            await eventually(lambda: bool(applied))
+    assert applied[0] == last
+
+
+async def test_a_list_does_not_wait_for_keys_whose_readers_have_left(bus: Bus) -> None:
+    """The next consumer does not have these keys."""
+    await fill(bus, 1)
+    await bus.put(NODES, "n0.facts", b"1", revision=0, read_at=now())
+    facts, metrics = Follower(bus, NODES, "*.facts"), Follower(bus, NODES, "*.metrics")
+    with last_key():
+        async with meanwhile(facts.watch.run()):
+            async with meanwhile(metrics.watch.run()):
+                await eventually(lambda: waits_for_last_key(facts.watch))
+            del metrics
+            for _ in range(2):  # the delivery itself may remember a reader until it is interrupted
+                assert not facts.watch.status.caught_up
+                attached = facts.watch.status.attached
+                bus.link._client._transport._io_writer.transport.abort()  # type: ignore[union-attr]
+                await eventually(lambda since=attached: since < facts.watch.status.attached < float("inf"))  # type: ignore[misc]
+                gc.collect()
+            await facts.caught_up()
+    assert (len(facts.epochs), facts.view) == (1, {"n0.facts": b"1"})
+
+
 async def test_a_list_does_not_wait_for_a_key_that_is_gone(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its tombstone was purged after the leader had been asked: no watch gets an entry of it any more."""
+    """Its tombstone was purged after the leader had been asked: no watch gets an entry of it any more.
+
+    The leader is asked again with the next look at the stream, and not each second: the question costs it much.
+    """
+    beats, beat = 0, Feed.beat
+
+    async def counted(self: Feed) -> None:
+        nonlocal beats
+        beats += 1
+        await beat(self)
+
+    monkeypatch.setattr(Feed, "beat", counted)
     await fill(bus, 1)
     stored, asked = Bus.keys, 0
 
@@ -733,7 +853,7 @@ async def test_a_list_does_not_wait_for_a_key_that_is_gone(bus: Bus, monkeypatch
     monkeypatch.setattr(Bus, "keys", keys)
     async with following(bus, NODES) as follower:
         await follower.caught_up()
-        assert asked == 2
+        assert (asked, beats >= WATCHDOG_BEATS) == (2, True)
 
 
 async def test_a_list_is_of_the_keys_with_which_it_began(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
