@@ -57,6 +57,9 @@ log = structlog.get_logger(__name__)
 ENTRIES_SECONDS = 10.0
 """How long reading a whole bucket may go on without another entry."""
 
+KEYS_SECONDS = 10.0
+"""How long the answer with the keys of a bucket may take: a busy server may need seconds for 90,000 keys."""
+
 ASKED_AT_ONCE = 20
 """So many keys are asked for together: the server ends a connection at which 64 MiB of answers wait (facts.md n165)."""
 
@@ -351,7 +354,8 @@ class Bus:
         """
         found: list[str] = []
         while True:  # an answer has at most 100,000 (nats-server, `JSMaxSubjectDetails`): fewer than NODES may have
-            answer = await self._info(bucket, {"subjects_filter": bucket.subject(pattern), "offset": len(found)})
+            body = {"subjects_filter": bucket.subject(pattern), "offset": len(found)}
+            answer = await self._info(bucket, body, KEYS_SECONDS)
             page = answer["state"].get("subjects") or ()
             found += page
             if not page or len(found) >= answer.get("total", 0):
@@ -396,9 +400,11 @@ class Bus:
         """The current epoch of a stream. Raises UnavailableError, also if most servers with copies do not run."""
         return Epoch.of(await self._info(of))
 
-    async def _info(self, of: Stream | Bucket, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    async def _info(
+        self, of: Stream | Bucket, body: dict[str, Any] | None = None, seconds: float = 0.0
+    ) -> dict[str, Any]:
         link = self.link
-        answer = await self.api(f"STREAM.INFO.{of.stream}", body)
+        answer = await self._checked(link.api(f"STREAM.INFO.{of.stream}", body, seconds=max(seconds, CALL_SECONDS)))
         if link.server.cluster and not has_majority(answer):
             # A server that has lost all others answers with the last sequence, and the keys, that it knows.
             self._recheck.set()

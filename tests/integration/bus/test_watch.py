@@ -744,14 +744,23 @@ async def test_all_keys_of_a_bucket_are_known_though_an_answer_has_a_limit(
     await fill(bus, 5)
     ask = Bus._info
 
-    async def cut(self: Bus, of: Bucket, body: dict[str, Any]) -> dict[str, Any]:
-        answer = await ask(self, of, body)
+    async def cut(self: Bus, of: Bucket, body: dict[str, Any], *others: float) -> dict[str, Any]:
+        answer = await ask(self, of, body, *others)
         answer["state"]["subjects"] = dict(sorted(answer["state"].get("subjects", {}).items())[:2])
         return answer
 
     monkeypatch.setattr(Bus, "_info", cut)
     assert await bus.keys(NODES, "*.metrics") == [f"n{number}.metrics" for number in range(5)]
     assert await bus.keys(NODES, "*.facts") == []
+
+
+async def test_the_answer_with_all_keys_may_take_longer_than_others(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that was busy needed more than 2 s for 90,000 keys: the list would not have been complete meanwhile."""
+    await fill(bus, 1)
+    monkeypatch.setattr("bus.connection.CALL_SECONDS", 0.0)
+    with pytest.raises(UnavailableError, match="no answer"):
+        await bus.epoch(NODES)
+    assert await bus.keys(NODES, ">") == ["n0.metrics"]
 
 
 def waits_for_last_key(watch: Watch) -> bool:
