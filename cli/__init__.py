@@ -4,7 +4,6 @@ import codecs
 import errno
 import faulthandler
 import io
-import json
 import os
 import sys
 
@@ -121,7 +120,8 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
     """Characters that the encoding lacks, as escapes of JSON: so the output of `--json` remains JSON."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+    units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2)), error.end
 
 
 def _flush(code: int) -> int:
