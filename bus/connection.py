@@ -404,7 +404,7 @@ class Bus:
         self, of: Stream | Bucket, body: dict[str, Any] | None = None, seconds: float = 0.0
     ) -> dict[str, Any]:
         link = self.link
-        answer = await self._checked(link.api(f"STREAM.INFO.{of.stream}", body, seconds=max(seconds, CALL_SECONDS)))
+        answer = await self.api(f"STREAM.INFO.{of.stream}", body, seconds=seconds)
         if link.server.cluster and not has_majority(answer):
             # A server that has lost all others answers with the last sequence, and the keys, that it knows.
             self._recheck.set()
@@ -418,9 +418,9 @@ class Bus:
             raise UnavailableError(f"not connected to {self.address}")
         return self._link
 
-    async def api(self, verb: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """One call of the JetStream API, within `CALL_SECONDS`, for the modules of this package."""
-        return await self._checked(self.link.api(verb, body, seconds=CALL_SECONDS))
+    async def api(self, verb: str, body: dict[str, Any] | None = None, *, seconds: float = 0.0) -> dict[str, Any]:
+        """One call of the JetStream API, within `CALL_SECONDS` or longer, for the modules of this package."""
+        return await self._checked(self.link.api(verb, body, seconds=max(seconds, CALL_SECONDS)))
 
     def check_streams(self) -> None:
         """Lets the streams be checked again soon, and created if they are missing."""

@@ -256,9 +256,9 @@ async def test_an_idle_watch_asks_one_question_in_five_beats(
     beats = 0
     api = bus.api
 
-    async def counted(verb: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    async def counted(verb: str, body: dict[str, Any] | None = None, **limit: float) -> dict[str, Any]:
         asked.append(verb)
-        return await api(verb, body)
+        return await api(verb, body, **limit)
 
     async def beat(_: Pulse) -> None:
         nonlocal beats

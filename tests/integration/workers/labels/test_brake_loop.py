@@ -39,10 +39,10 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     found: Counter[str] = Counter()
     ask = Bus.api
 
-    async def counted(bus: Bus, verb: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    async def counted(bus: Bus, verb: str, body: dict[str, Any] | None = None, **limit: float) -> dict[str, Any]:
         verb_only, _, stream = verb.rpartition(".")
         found[verb_only] += stream == BREAKERS.stream
-        return await ask(bus, verb, body)
+        return await ask(bus, verb, body, **limit)
 
     monkeypatch.setattr(Bus, "api", counted)
     return found

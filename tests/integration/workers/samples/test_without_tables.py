@@ -82,9 +82,9 @@ class TestWithoutRoom:
             await cluster.measure("a", after, value)
         fake, asked, api = Fake(), list[str](), bus.api
 
-        def recorded(verb: str, body: dict[str, Any] | None = None) -> Awaitable[dict[str, Any]]:
+        def recorded(verb: str, body: dict[str, Any] | None = None, **limit: float) -> Awaitable[dict[str, Any]]:
             asked.append(verb)
-            return api(verb, body)
+            return api(verb, body, **limit)
 
         async def is_missing(*, as_unread: bool) -> None:
             """Waits until it is said why a statistic is missing; `as_unread`: also, that TABLES is not read."""
