@@ -114,9 +114,8 @@ class BucketFeed:
         self._caught_up = False
         self._listed_keys = ALL_KEYS  # of which keys the list of this epoch is
         self._listed: set[str] = set()  # those that were delivered, until it is complete
-        self._missing: set[str] | None = (
-            None  # those that the leader has, and that were not delivered when it was asked
-        )
+        # Those that the leader has, and that were not delivered when it was asked; None: it was not asked yet.
+        self._missing: set[str] | None = None
         self._feed: Feed | None = None
         self._previous: Feed | None = None
         self._last_sequence: int | None = None
