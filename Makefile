@@ -62,8 +62,9 @@ e2e: $(VENV)/.ready     ## a real kube-scheduler asks the extender (needs Go onc
 
 nightly: nightly-properties nightly-removal nightly-chaos nightly-e2e nightly-e2e-seeds fire ## hours: all that has more seeds, examples or time; each of these parts also runs alone
 
+# Forty times as many examples as in make test may take longer than the limit against hanging allows.
 nightly-properties: $(VENV)/.ready ## 1,000 examples of each property
-	TAS_EXAMPLES=1000 $(BIN)/pytest tests/unit tests/contract $(SPREAD)
+	TAS_EXAMPLES=1000 $(BIN)/pytest tests/unit tests/contract --timeout 7200 $(SPREAD)
 
 nightly-removal: $(VENV)/.ready ## 1,000 histories of the law of removal
 	TAS_REMOVAL_SEEDS=1000 TAS_REMOVAL_PAUSE=60 $(BIN)/pytest tests/integration/test_law_of_removal.py $(SPREAD)
