@@ -300,6 +300,29 @@ def test_keep_deletes_the_oldest_backups_and_nothing_else(node: Node) -> None:
     assert code(node.revert()) == 0
 
 
+def test_the_newest_backup_is_the_last_one_also_after_a_clock_has_gone_back(node: Node) -> None:
+    """The hard case: a backup of a version before the numbers, from a clock that was ahead."""
+    node.configure("--weight", "2")
+    (first,) = node.backups()
+    index = json.loads((first / "index.json").read_text())
+    index.pop("number", None)
+    (first / "index.json").write_text(json.dumps(index | {"created": "2999-01-01T00:00:00+00:00"}))
+    second = Path(json.loads(node.configure("--weight", "3", "--json").stdout)["backup"])
+    index = json.loads((second / "index.json").read_text())
+    (second / "index.json").write_text(json.dumps(index | {"created": "2998-01-01T00:00:00+00:00"}))
+    done = json.loads(node.configure("--weight", "4", "--keep", "2", "--json").stdout)
+    third = Path(done["backup"])
+    assert (done["deleted_backups"], set(node.backups())) == ([str(first)], {second, third})
+    assert json.loads(node.revert("--json").stdout)["backup"] == str(third)
+    assert "weight: 3 " in node.config.read_text()
+
+
+def test_a_backup_that_cannot_be_read_stops_no_run(node: Node) -> None:
+    node.configure("--weight", "2")
+    (node.backups()[0] / "index.json").write_text("{")
+    assert code(node.configure("--weight", "3")) == 0
+
+
 def test_an_index_names_no_file_outside_of_its_backup(node: Node) -> None:
     node.configure("--weight", "2")
     (backup,) = node.backups()
