@@ -7,6 +7,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -941,6 +942,30 @@ def test_a_copy_of_a_configuration_is_for_everybody_only_if_the_configuration_is
         assert mode(node.folder / "kubeadm" / own.name) == mode(copy)
 
 
+@pytest.mark.parametrize("umask", [0o000, 0o027, 0o077])
+def test_new_files_and_folders_have_the_same_modes_with_each_umask(node: Node, umask: int) -> None:
+    """A scheduler that is not root must get into the folder of its certificates, also where root makes nothing for
+    others.
+    """
+    node.certs = node.folder / "new" / "certs"
+    previous = os.umask(umask)
+    try:
+        assert code(node.configure()) == 0
+        (backup,) = node.backups()
+        found = {path: mode(path) for path in (node.certs, node.certs.parent, backup, *backup.iterdir())}
+        assert [found.pop(path) for path in (node.certs, node.certs.parent, backup)] == [0o755, 0o755, 0o700]
+        assert set(found.values()) == {0o600}
+        assert [mode(node.certs / name) for name in ("client.key", "client.crt", "ca.crt")] == [0o600, 0o644, 0o644]
+        assert mode(node.config) == 0o644
+        node.pki(AUTHORITY.client("system:kube-scheduler"))
+        assert code(node.configure()) == 0
+        shutil.rmtree(node.certs.parent)
+        assert code(node.revert("--backup", str(node.backups()[-1]))) == 0
+        assert [mode(path) for path in (node.certs, node.certs.parent)] == [0o755, 0o755]
+    finally:
+        os.umask(previous)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a file to another user")
 @pytest.mark.parametrize("place", ["pod", "container"])
 def test_a_scheduler_that_is_not_root_can_read_its_key(node: Node, place: str) -> None:
@@ -965,6 +990,24 @@ def test_a_scheduler_that_is_not_root_can_read_its_key(node: Node, place: str) -
     os.chown(key, 4321, 0)
     assert code(node.configure()) == 0
     assert (mode(key), key.stat().st_uid) == (0o600, 4321)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has a folder that another user cannot enter")
+def test_a_folder_that_a_scheduler_who_is_not_root_cannot_enter_is_refused(node: Node) -> None:
+    """It would not start. The folder of an earlier run with a umask of 077 is such a one."""
+    node.manifest.write_text(KUBEADM.replace("  securityContext:\n", "  securityContext:\n    runAsUser: 4321\n"))
+    node.certs.mkdir(mode=0o700)
+    words = f"{node.certs}: the scheduler runs as user 4321, and cannot read what is in it: chmod 755 {node.certs}"
+    before = node.state()
+    assert words in node.configure("-dry-run").stderr
+    refused = node.configure()
+    assert (code(refused), message(refused), node.state()) == (1, words, before)
+    os.chown(node.certs, 4321, 0)
+    assert code(node.configure("-dry-run")) == 0
+    os.chown(node.certs, 0, 0)
+    assert code(node.configure("--telemetry-url", "http://tas:9001")) == 0, "without certificates nobody reads it"
+    node.certs.chmod(0o711)
+    assert code(node.configure()) == 0
 
 
 def test_a_policy_need_not_be_readable_for_the_scheduler(node: Node) -> None:
