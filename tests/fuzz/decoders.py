@@ -409,7 +409,7 @@ def _configure(name: str, read: Callable[[Path], object], seeds: Sequence[bytes]
         seeds=tuple(seeds),
         form="yaml",
         bytes_per_byte=3000,  # as a manifest, and each value has its place in the text
-        steps_per_byte=40 * STEPS_PER_BYTE,  # a text is parsed up to ten times: it, and what is to be written
+        steps_per_byte=12 * STEPS_PER_BYTE,  # a text is parsed up to ten times: it, and what is to be written
     )
 
 
