@@ -186,9 +186,8 @@ def _plugins_of(profile: Object) -> Object:
 
 
 def _set(profile: Object, point: str) -> Object:
-    found = _plugins_of(profile).get(point) or {}
-    assert isinstance(found, Mapping)
-    return found
+    found = _plugins_of(profile).get(point)
+    return found if isinstance(found, Mapping) else {}  # of a field that is not published: `decoded` names it
 
 
 def _names(plugin_set: Object, key: str) -> list[str]:

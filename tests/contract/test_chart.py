@@ -207,7 +207,9 @@ def test_a_replica_that_is_never_ready_does_not_stop_a_drain_for_ever() -> None:
     """Kubernetes 1.27 or newer, as all of these files need 1.30."""
     budgets = [each["spec"] for file in FILES for each in documents(file, "PodDisruptionBudget")]
     assert len(budgets) > 10
-    assert {(each["maxUnavailable"], each.get("unhealthyPodEvictionPolicy")) for each in budgets} == {(1, "AlwaysAllow")}
+    assert {(each["maxUnavailable"], each.get("unhealthyPodEvictionPolicy")) for each in budgets} == {
+        (1, "AlwaysAllow")
+    }
 
 
 def test_without_somebody_who_is_named_no_pod_reaches_the_monitoring_port_of_nats() -> None:

@@ -157,3 +157,11 @@ def test_many_plugins_are_compared_in_linear_time() -> None:
         return lambda: problems(document, 36)
 
     assert grows_linearly(prepare, 16_000)
+
+
+def test_plugins_that_are_indented_too_little_are_unknown_fields() -> None:
+    """`enabled` of `score`, which is beside it."""
+    found = problems(V1 | plugins(score=None, enabled=[{"name": "ImageLocality"}]), 36)
+    assert [(each.place, each.reason) for each in found] == [
+        ("profiles[0].plugins.enabled", "is no field that kube-scheduler 1.36 has here")
+    ]
