@@ -117,6 +117,7 @@ class Scheduler:
     def _place(self) -> str:
         return f"spec.containers[{self._at}]"
 
+    @cached_property
     def _words(self) -> list[_Word]:
         """The words of `command`, then those of `args`: the scheduler reads them as one list."""
         found: list[_Word] = []
@@ -155,7 +156,7 @@ class Scheduler:
     def flag(self, name: str) -> str | None:
         """The value of a flag of the scheduler, of the last if it is given twice."""
         value = None
-        words = [word.text for word in self._words()]
+        words = [word.text for word in self._words]
         for at, word in enumerate(words):
             flag, has_value, after = word.partition("=")
             if _flag_of(flag) == name:
@@ -198,7 +199,7 @@ class Scheduler:
 
     def _new_words(self, wanted: Wanted, changes: list[str], notices: list[str]) -> Object:
         """`command` and `args`, as far as they are there."""
-        words = self._words()
+        words = self._words
         # facts.md c43
         if wanted.config is None and (given := self.flag("config")) is not None:
             raise InvalidInputError(

@@ -73,8 +73,7 @@ def read_auth(data: bytes) -> object:
     text = data.decode(errors="replace")
     found = KEYS.signers_in(text), KEYS.has_other_account(text), KEYS.takes_earlier(text)
     server = BusServer(Varz("a"), ACCOUNT, jwt_in(AUTH, KEYS.publishers))
-    accounts = (jwt_in(text, key) for key in (KEYS.account, KEYS.publishers))
-    problem = problem_of(server, *accounts, {"a": [PUBLIC]})
+    problem = problem_of(server, jwt_in(text, KEYS.account), jwt_in(text, KEYS.publishers), {"a": [PUBLIC]})
     return found, problem, _written(text)
 
 
