@@ -116,7 +116,7 @@ def test_a_wrong_value_is_an_error_that_names_it(helm: Path, tmp_path: Path) -> 
         "tolerations: [all]": "/tolerations/0",
         "prometheus: {rules: true, labels: {release: 1}}": "/prometheus/labels/release",
         "processes: {gpu: {enabled: true}}": "processes.gpu.enabled = true: needs processes.inventory.enabled",
-        "{mode: separate, processes: {evictions: {enabled: true}}}": "processes.evictions.enabled = true: needs process",
+        "{mode: separate, processes: {evictions: {enabled: true}}}": "processes.evictions.enabled = true: needs",
         "agents: {config: 'agents: {}'}": "agents.config: needs processes.agents.enabled",
         "{mode: separate, notify: {sinks: 'sinks: {}'}}": "notify.sinks: needs processes.notify.enabled",
         "{mode: separate, processes: {collect: {enabled: false}}, collect: {remoteWritePort: 9012}}": "need processes.",
