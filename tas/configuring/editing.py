@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 
 MAX_COMPARED = 500
-"""So many items between the first and the last difference of a list are compared with each other: this takes time that
-grows with the square. In a longer list each item stays in its place, and a comment beside it may be that of another.
+"""The most items of a list from its first difference to its last one: each is compared with each, in time that grows
+with the square. More are refused: without this comparison a comment could end up beside another item.
 """
 
 _BYTE_ORDER_MARK = "\ufeff"
@@ -222,15 +222,15 @@ class _Edits:
 
 
 def _differences(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[int, int, int, int]]:
-    """The ranges of two lists that differ: `old[i1:i2]` is `new[j1:j2]` now."""
+    """The ranges of two lists that differ: `old[i1:i2]` is `new[j1:j2]` now. Raises EditError."""
     most = min(len(old), len(new))
     begin = next((at for at in range(most) if old[at] != new[at]), most)
     rest = most - begin
     end = next((at for at in range(rest) if old[-1 - at] != new[-1 - at]), rest)
     middle = old[begin : len(old) - end], new[begin : len(new) - end]
-    if max(map(len, middle)) > MAX_COMPARED:
-        yield begin, len(old) - end, begin, len(new) - end
-        return
+    if all(middle) and max(map(len, middle)) > MAX_COMPARED:
+        reason = f"since a list changes around more than {MAX_COMPARED} items"
+        raise EditError(f"the file cannot be edited in place, {reason}")
     for tag, i1, i2, j1, j2 in SequenceMatcher(None, *middle, autojunk=False).get_opcodes():
         if tag != "equal":
             yield begin + i1, begin + i2, begin + j1, begin + j2
