@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from bus.records.codec import UNREADABLE
 from cli.configure.files import FilesError, Step, stored, write_new
 
 INDEX = "index.json"
@@ -193,7 +194,7 @@ def _index(backup: Path) -> _Index:
         return msgspec.json.decode((backup / INDEX).read_bytes(), type=_Index)
     except OSError as error:
         raise FilesError(f"{backup / INDEX}: {error.strerror}") from error
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise FilesError(f"{backup / INDEX}: {error}") from error
 
 

@@ -318,10 +318,14 @@ def test_the_newest_backup_is_the_last_one_also_after_a_clock_has_gone_back(node
     assert "weight: 3 " in node.config.read_text()
 
 
-def test_a_backup_that_cannot_be_read_stops_no_run(node: Node) -> None:
+@pytest.mark.parametrize("content", [b"{", b'{"created": "\xff", "files": []}', b'{"a": ' + b"[" * 100_000])
+def test_a_backup_that_cannot_be_read_stops_no_run(node: Node, content: bytes) -> None:
     node.configure("--weight", "2")
-    (node.backups()[0] / "index.json").write_text("{")
+    index = node.backups()[0] / "index.json"
+    index.write_bytes(content)
     assert code(node.configure("--weight", "3")) == 0
+    refused = node.revert()
+    assert (code(refused), message(refused).partition(": ")[0]) == (1, str(index))
 
 
 def test_an_index_names_no_file_outside_of_its_backup(node: Node) -> None:
