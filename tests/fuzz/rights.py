@@ -64,7 +64,8 @@ def claims(jwt: str) -> bytes:
     return json.dumps(claims_of(jwt)).encode()
 
 
-def _jwt(body: bytes) -> str:
+def jwt_of(body: bytes) -> str:
+    """A JWT with this JSON, which nobody has signed."""
     return f"e30.{base64.urlsafe_b64encode(body).decode().rstrip('=')}.e30"
 
 
@@ -79,12 +80,12 @@ def read_auth(data: bytes) -> object:
 
 def read_account(data: bytes) -> object:
     """auth.conf with these claims of the account with the streams."""
-    return read_auth(AUTH.replace(ACCOUNT, _jwt(data)).encode())
+    return read_auth(AUTH.replace(ACCOUNT, jwt_of(data)).encode())
 
 
 def configuration_of(data: bytes) -> str:
     """auth.conf that is written in place of one with these claims of the account with the streams."""
-    return _written(AUTH.replace(ACCOUNT, _jwt(data)))
+    return _written(AUTH.replace(ACCOUNT, jwt_of(data)))
 
 
 def _written(before: str) -> str:
@@ -107,7 +108,7 @@ def read_credentials(data: bytes) -> object:
 
 def read_user(data: bytes) -> object:
     """The credentials of a user with these claims."""
-    return read_credentials(credentials_text(_jwt(data), _USER).encode())
+    return read_credentials(credentials_text(jwt_of(data), _USER).encode())
 
 
 def read_issued(file: Path) -> Mapping[str, object]:

@@ -1,10 +1,13 @@
 """The folder of the operator of a closed bus: which password of a cluster it has, and who gets to see it."""
 
 import json
+import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from bus.rights.jwt import claims_of
 from bus.rights.nkeys import Nkey, NkeyKind
 from cli.configure.files import FilesError
 from cli.rights.folder import CLUSTER, ISSUED, OperatorFolder, make_private, write
@@ -124,8 +127,19 @@ def test_claims_in_auth_conf_that_no_version_has_written_are_written_anew(change
 
 
 def test_claims_in_auth_conf_that_are_nested_too_deep_are_written_anew() -> None:
-    odd = b'{"nats": {"signing_keys": ' + b"[" * 400 + b"]" * 400 + b"}}"
-    assert rights.ACCOUNT in rights.configuration_of(odd)
+    """Also at the depths that can just be read, and not be compared."""
+
+    def odd(depth: int) -> bytes:
+        return b'{"nats": {"signing_keys": ' + b"[" * depth + b"]" * depth + b"}}"
+
+    def is_read(depth: int) -> bool:
+        with suppress(ValueError):
+            return bool(claims_of(rights.jwt_of(odd(depth))))
+        return False
+
+    least = next(depth for depth in range(1, sys.getrecursionlimit()) if not is_read(depth))
+    for depth in (*range(least - 10, least - 3), 100_000):
+        assert rights.ACCOUNT in rights.configuration_of(odd(depth))
 
 
 def test_a_user_whose_times_no_server_reads_is_an_error_that_names_the_file() -> None:
