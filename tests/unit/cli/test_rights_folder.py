@@ -124,6 +124,7 @@ def test_claims_in_auth_conf_that_no_version_has_written_are_written_anew(change
     account = json.loads(rights.claims(rights.ACCOUNT))
     odd = json.dumps(account | {"nats": account["nats"] | changed}).encode()
     assert rights.ACCOUNT in rights.configuration_of(odd)
+    assert rights.read_account(odd), "nor do they end what else is read in the file"
 
 
 def test_claims_in_auth_conf_that_are_nested_too_deep_are_written_anew() -> None:
