@@ -3,6 +3,7 @@
 import base64
 import re
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import msgspec
 
@@ -35,7 +36,7 @@ class Credentials:
 class _Claims(msgspec.Struct):
     sub: str
     name: str = ""
-    exp: int = 0
+    exp: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 0  # as a server reads it
 
 
 def parse_credentials(data: bytes, file: str) -> Credentials:

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from bus.records.codec import UNREADABLE
 from bus.rights.nkeys import Nkey, NkeyKind
 from bus.rights.roles import Limits, Permissions
 
@@ -118,14 +119,17 @@ def claims_of(jwt: str) -> dict[str, Any]:
     try:
         body = jwt.split(".")[1]
         return msgspec.json.decode(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)), type=dict[str, Any])
-    except (IndexError, msgspec.MsgspecError) as error:
+    except (IndexError, *UNREADABLE) as error:
         raise ValueError("must be a JWT of three parts") from error
 
 
 def is_same_but_for_time(first: str, second: str) -> bool:
     """Whether two JWTs mean the same, except when they were made. Raises ValueError."""
-    one, other = (_unordered({**claims_of(each), "iat": 0, "jti": ""}) for each in (first, second))
-    return bool(one == other)
+    try:
+        one, other = (_unordered({**claims_of(each), "iat": 0, "jti": ""}) for each in (first, second))
+        return bool(one == other)
+    except RecursionError as error:
+        raise ValueError("must not be nested so deep") from error
 
 
 def _unordered(value: Any) -> Any:

@@ -9,7 +9,6 @@ rights of the role: new rights need a new configuration of the server, and no ne
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from bus.buckets import LEASES
 from bus.rights.credentials import credentials_text
@@ -143,20 +142,21 @@ class Keys:
         found: dict[str, str] = {}
         for account in (self.account, self.publishers):
             for each in _signing_keys(jwt_in(configuration, account)) or ():
-                found[str(each.get("role"))] = str(each.get("key"))
+                found[each["role"]] = each["key"]
         return found
 
     def has_other_account(self, configuration: str) -> bool:
         """Whether `server_configuration` made this for this operator with a key of publishers that is not here."""
+        accounts = dict(_LINE.findall(configuration)).keys()
         known = {"operator", *(key.public for key in (self.account, self.publishers, self.system))}
-        return bool(jwt_in(configuration, self.account)) and bool(dict(_LINE.findall(configuration)).keys() - known)
+        return self.account.public in accounts and bool(accounts - known)
 
     def takes_earlier(self, configuration: str) -> bool | None:
         """Whether a configuration takes credentials of an earlier version; None if it is not of this operator."""
         keys = _signing_keys(jwt_in(configuration, self.account))
         if keys is None:
             return None
-        known = {each.get("key") for each in keys}
+        known = {each["key"] for each in keys}
         return any(self.roles[role].public in known for role in PUBLISHERS)
 
     def looker(self, name: str, *, now: float, expires: float) -> str:
@@ -195,20 +195,26 @@ def _new_user(
 
 
 def jwt_in(configuration: str, account: Nkey) -> str:
-    """The JWT of an account in what `server_configuration` made; empty if there is none."""
-    found: dict[str, str] = dict(_LINE.findall(configuration))
-    return found.get(account.public, "")
-
-
-def _signing_keys(account: str) -> list[dict[str, Any]] | None:
-    """The signing keys with a role in the JWT of an account; None if this is no such JWT."""
+    """The JWT of an account in what `server_configuration` made; empty if there is none that can be read."""
+    found: str = dict(_LINE.findall(configuration)).get(account.public, "")
     try:
-        nats = claims_of(account).get("nats") if account else None
+        return found if found and claims_of(found) else ""
     except ValueError:
-        return None
+        return ""
+
+
+def _signing_keys(account: str) -> list[dict[str, str]] | None:
+    """The signing keys with a role in the JWT of an account; None if this is no such JWT."""
+    nats = claims_of(account).get("nats") if account else None
     if not isinstance(nats, dict):
         return None
-    return [each for each in nats.get("signing_keys") or () if isinstance(each, dict)]
+    keys = nats.get("signing_keys")
+    fields = ("role", "key")
+    return [
+        {field: each[field] for field in fields}
+        for each in (keys if isinstance(keys, list) else ())
+        if isinstance(each, dict) and all(isinstance(each.get(field), str) for field in fields)
+    ]
 
 
 def _kept(before: str | None, now: str) -> str:
@@ -217,6 +223,10 @@ def _kept(before: str | None, now: str) -> str:
         return before if before is not None and is_same_but_for_time(before, now) else now
     except ValueError:
         return now
+
+
+_LONGEST = 1 << 53
+"""Seconds: more is without end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,11 +255,12 @@ def user_claims(jwt: str) -> UserClaims:
     of_nats = nats if isinstance(nats, dict) else {}
     tags, issuer = of_nats.get("tags"), str(claims.get("iss", ""))
     made, end = claims.get("iat"), claims.get("exp")
+    seconds = end - made if isinstance(made, int) and isinstance(end, int) else None
     return UserClaims(
         name=str(claims.get("name", "")),
         public=str(claims.get("sub", "")),
         issuer=issuer,
         account=str(of_nats.get("issuer_account", issuer)),
         tags=tuple(map(str, tags)) if isinstance(tags, list) else (),
-        seconds=float(end - made) if isinstance(made, int) and isinstance(end, int) else None,
+        seconds=None if seconds is None or abs(seconds) > _LONGEST else float(seconds),
     )

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from itertools import count
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from bus.records.codec import UNREADABLE
 from cli.configure.files import FilesError, Step, stored, write_new
 
 INDEX = "index.json"
@@ -35,10 +36,15 @@ class _Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Index(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backup has, and by which version and which flags of `tas configure` it was made."""
+    """What a backup has, and by which version and which flags of `tas configure` it was made.
+
+    Attributes:
+        number: One more than that of the backup before: a clock may go back. 0: of a version that had no numbers.
+    """
 
     created: str
     files: list[_Entry]
+    number: int = 0
     version: str = ""
     flags: dict[str, str] = {}
 
@@ -54,6 +60,7 @@ def back_up(folder: Path, steps: Sequence[Step], now: datetime, *, version: str,
         raise FilesError(f"no backup: {error.filename}: {error.strerror}; every file is as before") from error
     written: list[Path] = []
     try:
+        number = 1 + max(_numbers(folder), default=0)
         entries: list[_Entry] = []
         for step in steps:
             before = step.before
@@ -72,7 +79,7 @@ def back_up(folder: Path, steps: Sequence[Step], now: datetime, *, version: str,
                     interim="" if step.interim is None else _digest(step.interim),
                 )
             )  # fmt: skip
-        index = _Index(created=now.isoformat(), files=entries, version=version, flags=dict(flags))
+        index = _Index(created=now.isoformat(), files=entries, number=number, version=version, flags=dict(flags))
         written.append(target / INDEX)
         write_new(target / INDEX, msgspec.json.format(msgspec.json.encode(index)), 0o600)
     except OSError as error:
@@ -126,7 +133,15 @@ def delete(backup: Path) -> None:
 
 
 def _by_age(folder: Path) -> list[Path]:
-    return [path for _, path in sorted((_index(path).created, path) for path in _backups(folder))]
+    found = [(index.number, index.created, path) for path in _backups(folder) for index in [_index(path)]]
+    return [path for *_, path in sorted(found)]
+
+
+def _numbers(folder: Path) -> Iterator[int]:
+    """The numbers of the backups that can be read: one that cannot stops no other."""
+    for path in _backups(folder):
+        with suppress(FilesError):
+            yield _index(path).number
 
 
 def _backups(folder: Path) -> list[Path]:
@@ -179,7 +194,7 @@ def _index(backup: Path) -> _Index:
         return msgspec.json.decode((backup / INDEX).read_bytes(), type=_Index)
     except OSError as error:
         raise FilesError(f"{backup / INDEX}: {error.strerror}") from error
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise FilesError(f"{backup / INDEX}: {error}") from error
 
 

@@ -16,7 +16,7 @@ from cli.configure.files import FilesError, NotRestoredError, stored, write_all
 from cli.configure.flags import NO_BACKUP, Command, Group, OriginalOption, backup_option
 from cli.configure.kubeadm import kubeadm
 from cli.configure.liveness import livez_option, look_before, wait_for_restart
-from cli.configure.planning import Planned, plan_options, planned
+from cli.configure.planning import FOLDER_MODE, Planned, plan_options, planned
 from cli.configure.report import change_of, files_json, print_diffs, print_notices
 from cli.configure.revert import revert
 from cli.configure.verify import verify
@@ -142,7 +142,7 @@ def _written(
         backup = back_up(Path(backup_dir), made.pending, datetime.now(UTC), version=product_version(), flags=typed)
         done["backup"] = str(backup)
     with _without_backup_if_as_before(backup, made):
-        write_all(made.steps)
+        write_all(made.steps, folder_mode=FOLDER_MODE)
         if before is not None and made.plan.changes:
             done["waited_seconds"] = round(
                 wait_for_restart(

@@ -116,8 +116,10 @@ def why_not_writable(path: Path) -> str | None:
     return None if os.access(folder, os.W_OK) else f"{folder}: is read-only"
 
 
-def write_all(steps: Sequence[Step]) -> None:
+def write_all(steps: Sequence[Step], *, folder_mode: int | None = None) -> None:
     """Replaces the files in this order, or none of them.
+
+    `folder_mode` is that of each new folder, whatever the umask; None: 755, less what the umask takes away.
 
     All contents are on the disk before the first file is replaced: so a full disk changes nothing, and a process that
     is killed rarely leaves a new file beside an old one; what such a process left is deleted. Of two processes that
@@ -136,7 +138,7 @@ def write_all(steps: Sequence[Step]) -> None:
             places = (_unfinished(step.path, suffix) for step in steps for suffix in (_NEW, _INTERIM))
             left_over = [path for path in places if path.exists()]
             for step in changes:
-                made += _make_folders(step.path.parent)
+                _make_folders(step.path.parent, folder_mode, made)
             for folder in sorted({path.parent for path in (*(step.path for step in changes), *left_over)}):
                 locks.enter_context(_locked(folder))
             for path in left_over:
@@ -219,14 +221,17 @@ def _undo(done: Sequence[Step], made: Sequence[Path]) -> list[str]:
     return left
 
 
-def _make_folders(folder: Path) -> list[Path]:
+def _make_folders(folder: Path, mode: int | None, made: list[Path]) -> None:
+    """Adds to `made` each folder that was missing. Raises OSError."""
     missing: list[Path] = []
     while not folder.exists():
         missing.append(folder)
         folder = folder.parent
     for each in reversed(missing):
         each.mkdir(mode=0o755)
-    return list(reversed(missing))
+        made.append(each)
+        if mode is not None:
+            each.chmod(mode)
 
 
 def write_new(path: Path, content: bytes, mode: int) -> None:

@@ -27,6 +27,9 @@ from workers.process.manifests import ManifestError, read_yaml, read_yaml_tree
 CONFIG_NAME = "scheduler-config.yaml"
 POLICY_CONFIG_NAME = "scheduler-extender-policy.yaml"
 
+FOLDER_MODE = 0o755
+"""Of a new folder: a scheduler that is not root must get to its files. A key has a mode of its own."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
@@ -190,6 +193,7 @@ def planned(
     mounted = Scheduler(read_yaml_tree(text).value).host_path(CERTIFICATES)
     refused = [*_replaced_of_others(steps[:-2], is_in_use=is_same(mounted, cert_dir))]
     refused += _unreadable(steps[:-2] if policy_configmap else steps[:-1], result.user)
+    refused += _closed(Path(cert_dir), result.user) if certificates else ()
     notices += refused
     if not looking:
         _check_writable(steps)
@@ -281,6 +285,13 @@ def _unreadable(steps: Sequence[Step], user: int) -> Iterator[str]:
     for before, path in ((step.before, step.path) for step in steps if user):
         if before is not None and before.owner[0] != user and not before.mode & (stat.S_IROTH | stat.S_IRGRP):
             yield f"{path}: the scheduler runs as user {user}, and cannot read it: chown {user} {path}"
+
+
+def _closed(folder: Path, user: int) -> Iterator[str]:
+    """As `_unreadable`, for the folder of the certificates, which the pod mounts as a whole."""
+    found = folder.stat() if user and folder.exists() else None
+    if found is not None and found.st_uid != user and not found.st_mode & (stat.S_IXOTH | stat.S_IXGRP):
+        yield f"{folder}: the scheduler runs as user {user}, and cannot read what is in it: chmod 755 {folder}"
 
 
 def _readable_keys(steps: Sequence[Step]) -> Iterator[str]:

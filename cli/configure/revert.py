@@ -9,6 +9,7 @@ from cli.configure.backups import changed_since, newest_backup, steps_of_backup
 from cli.configure.errors import ConfigureError, errors_shown
 from cli.configure.files import write_all
 from cli.configure.flags import Command, OriginalOption, backup_option
+from cli.configure.planning import FOLDER_MODE
 from cli.configure.report import files_json, print_diffs, print_notices
 from cli.output import echo
 from tas.values.nouns import counted
@@ -35,7 +36,7 @@ def revert(*, backup: str | None, backup_dir: str, dry_run: bool, as_json: bool)
         reason = f"changed since the backup: {', '.join(changed)}; every file is as before"
         raise ConfigureError(f"{reason}. To restore the backup nevertheless: --backup {folder}")
     if not dry_run:
-        write_all(steps)
+        write_all(steps, folder_mode=FOLDER_MODE)
     if as_json:
         files = files_json(steps, diffs=dry_run)
         print_json({"backup": str(folder), "dry_run": dry_run, "files": files, "notices": notices})

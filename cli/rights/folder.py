@@ -17,11 +17,12 @@ import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Annotated, NamedTuple, TypeVar
 
 import msgspec
 
 from bus.errors import AccessError
+from bus.records.codec import UNREADABLE
 from bus.rights.credentials import parse_credentials
 from bus.rights.nkeys import Nkey, NkeyError, NkeyKind
 from bus.rights.operator import Keys, UserClaims, user_claims
@@ -40,6 +41,9 @@ _PASSWORD = re.compile(r"[a-z][a-z0-9]{23,127}")
 
 MAX_JWT_BYTES = 3584
 """Of the 4 KiB of a line that a server takes, the rest is for what else a client says when it connects."""
+
+Until = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+"""Seconds since 1970, as a server reads them."""
 
 T = TypeVar("T")
 
@@ -100,7 +104,7 @@ class OperatorFolder:
         """
         _check_private(path)
         seeds = {
-            name: _key(file)
+            name: _key(file, NkeyKind.OPERATOR if name == "operator" else NkeyKind.ACCOUNT)
             for file in sorted((path / "keys").glob("*.seed"))
             if (name := file.stem) in ("operator", "system", "account", "publishers") or name.startswith(_ROLE)
         }
@@ -122,7 +126,7 @@ class OperatorFolder:
             found=True,
             cluster_password=_password(path / CLUSTER),
             issued=_read_json(path / ISSUED, dict[str, list[str]]),
-            revoked=_read_json(path / REVOKED, dict[str, int]),
+            revoked=_read_json(path / REVOKED, dict[str, Until]),
         )
         auth = folder.auth
         if "publishers" not in seeds and (keys.has_other_account(auth) or folder.has_users_of_other_account()):
@@ -289,12 +293,18 @@ def _check_private(path: Path) -> None:
             raise FilesError(f"{folder}: mode is {mode:o}, must be 700: chmod 700 {folder}")
 
 
-def _key(file: Path) -> Nkey:
+def _key(file: Path, kind: NkeyKind) -> Nkey:
     found = stored(file)
     try:
-        return Nkey.of_seed(b"".join([] if found is None else [found.content]).decode("ascii", "replace").strip())
+        key = Nkey.of_seed(b"".join([] if found is None else [found.content]).decode("ascii", "replace").strip())
     except NkeyError as error:
         raise FilesError(f"{file}: {error}") from error
+    if key.kind is not kind:
+        # Servers that read an auth.conf made with such a key do not start.
+        raise FilesError(
+            f"{file}: is a seed of the kind {key.kind.name.lower()}: must be of the kind {kind.name.lower()}"
+        )
+    return key
 
 
 def _password(file: Path) -> str:
@@ -315,5 +325,5 @@ def _read_json(file: Path, kind: type[T]) -> T:
     found = stored(file)
     try:
         return msgspec.json.decode(b"{}" if found is None else found.content, type=kind)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise FilesError(f"{file}: must be as `tas bus` has written it: {error}") from error

@@ -23,6 +23,9 @@ _OLD_SERVICES = {("tas-service", "default"): "telemetry-aware-scheduling/tas-ser
 """The Service of the original's file for TAS and GAS, and where the Service is in its guides and ours."""
 SUBJECT = "scheduler configuration"
 
+MAX_EXTENDERS = 200
+"""The scheduler asks one after the other for each pod; here each is compared with all before."""
+
 
 def with_extenders(
     document: object,
@@ -103,6 +106,8 @@ def _values(value: object) -> list[object]:
 def entries_of(document: Object) -> list[Object]:
     """The entries of `extenders`. Raises InvalidInputError."""
     entries = list_at(SUBJECT, document.get("extenders"), "extenders")
+    if len(entries) > MAX_EXTENDERS:
+        raise InvalidInputError(SUBJECT, "extenders", f"{len(entries)} entries", f"must be at most {MAX_EXTENDERS}")
     return [mapping_at(SUBJECT, entry, f"extenders[{at}]") for at, entry in enumerate(entries)]
 
 

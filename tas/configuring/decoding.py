@@ -5,7 +5,6 @@ A scheduler exits if a field has another type than published, or is not publishe
 
 import base64
 import binascii
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +13,7 @@ from math import isfinite
 from tas.configuring.published import FIELDS, NEWEST, POINTS
 from tas.configuring.versions import GROUP
 from tas.errors import InvalidInputError
+from tas.values.duration import DurationError, parse_duration
 
 Object = Mapping[str, object]
 Types = Mapping[str, Mapping[str, str]]
@@ -23,7 +23,6 @@ NOT_SHOWN = "(not shown)"
 """In place of a value that may be a secret: errors are printed and logged."""
 
 _RANGES = {"int32": 1 << 31, "int64": 1 << 63}
-_DURATION = re.compile(r"[-+]?(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +172,14 @@ def _simple(kind: str, value: object) -> str | None:
     return None
 
 
+def _is_duration(text: str) -> bool:
+    try:
+        parse_duration(text)
+    except DurationError:
+        return False
+    return True
+
+
 def _is_base64(text: str) -> bool:
     try:
         base64.b64decode(text.replace("\n", "").replace("\r", ""), validate=True)
@@ -184,7 +191,7 @@ def _is_base64(text: str) -> bool:
 _TEXTS: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "bool": (lambda value: isinstance(value, bool), "must be true or false"),
     "string": (lambda value: isinstance(value, str), "must be a string"),
-    "duration": (lambda value: isinstance(value, str) and bool(_DURATION.fullmatch(value)), 'must be such as "30s"'),
+    "duration": (lambda value: isinstance(value, str) and _is_duration(value), 'must be such as "30s"'),
     "bytes": (lambda value: isinstance(value, str) and _is_base64(value), "must be base64"),
 }
 """Whether a value is of a kind that is no number, and what is wrong else."""

@@ -10,6 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 
+MAX_COMPARED = 500
+"""The most items of a list from its first difference to its last one: each is compared with each, in time that grows
+with the square. More are refused: without this comparison a comment could end up beside another item.
+"""
+
 _BYTE_ORDER_MARK = "\ufeff"
 _UNUSUAL = "the file cannot be edited in place, since it uses anchors or an unusual layout"
 
@@ -128,9 +133,7 @@ class _Edits:
         old = [_canonical(child.value) for child in node.children]
         new = [_canonical(each) for each in value]
         gone = [False] * len(old)
-        for tag, i1, i2, j1, j2 in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-            if tag == "equal":
-                continue
+        for i1, i2, j1, j2 in _differences(old, new):
             pairs = min(i2 - i1, j2 - j1)
             for at in range(pairs):
                 self.change(node.children[i1 + at], value[j1 + at], in_flow=not node.block)
@@ -159,13 +162,13 @@ class _Edits:
         if all(gone):
             raise EditError("no entry of a list or mapping would be left")
         ends = [child.end for child in node.children]
+        last_kept = max((at for at, is_gone in enumerate(gone) if not is_gone), default=-1)
         for at in (at for at, is_gone in enumerate(gone) if is_gone):
-            line = self._line_start(starts[at])
             if not node.block:
                 # With the comma after it, or as one of the last, with the comma before it.
-                last = all(gone[at:])
+                last = at > last_kept
                 self._edit(ends[at - 1] if last else starts[at], ends[at] if last else starts[at + 1], "")
-            elif not self.text[line : starts[at]].strip():
+            elif not self.text[(line := self._line_start(starts[at])) : starts[at]].strip():
                 self._edit(line, self._line_end(ends[at]), "")
             elif at + 1 < len(starts):
                 self._edit(starts[at], starts[at + 1], "")  # the first key after a dash: the next one takes its place
@@ -216,6 +219,21 @@ class _Edits:
 
     def _edit(self, start: int, end: int, new: str) -> None:
         self.edits.append((start, end, new))
+
+
+def _differences(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[int, int, int, int]]:
+    """The ranges of two lists that differ: `old[i1:i2]` is `new[j1:j2]` now. Raises EditError."""
+    most = min(len(old), len(new))
+    begin = next((at for at in range(most) if old[at] != new[at]), most)
+    rest = most - begin
+    end = next((at for at in range(rest) if old[-1 - at] != new[-1 - at]), rest)
+    middle = old[begin : len(old) - end], new[begin : len(new) - end]
+    if all(middle) and max(map(len, middle)) > MAX_COMPARED:
+        reason = f"since a list changes around more than {MAX_COMPARED} items"
+        raise EditError(f"the file cannot be edited in place, {reason}")
+    for tag, i1, i2, j1, j2 in SequenceMatcher(None, *middle, autojunk=False).get_opcodes():
+        if tag != "equal":
+            yield begin + i1, begin + i2, begin + j1, begin + j2
 
 
 def rendered(value: object, comments: Mapping[str, str] | None = None) -> str:

@@ -53,7 +53,7 @@ def cluster_configuration(text: str | None, wanted: Wanted, read: Read) -> str:
     ours = [_volume(CONFIG_VOLUME, wanted.config, wanted.config, "File")]
     if wanted.certificates is not None:
         ours.append(_volume(CERTIFICATES_VOLUME, wanted.certificates, CERTIFICATES, "Directory"))
-    names = {CONFIG_VOLUME, CERTIFICATES_VOLUME}
+    names = (CONFIG_VOLUME, CERTIFICATES_VOLUME)  # no set: a name may be a mapping
     before_ours = list_at(SUBJECT, scheduler.get("extraVolumes"), "scheduler.extraVolumes")
     others = [each for each in before_ours if _name(each) not in names]
     _check_places(others, ours)

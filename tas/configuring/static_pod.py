@@ -4,6 +4,7 @@ import posixpath
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from tas.configuring.decoding import list_at, mapping_at
@@ -116,6 +117,7 @@ class Scheduler:
     def _place(self) -> str:
         return f"spec.containers[{self._at}]"
 
+    @cached_property
     def _words(self) -> list[_Word]:
         """The words of `command`, then those of `args`: the scheduler reads them as one list."""
         found: list[_Word] = []
@@ -154,7 +156,7 @@ class Scheduler:
     def flag(self, name: str) -> str | None:
         """The value of a flag of the scheduler, of the last if it is given twice."""
         value = None
-        words = [word.text for word in self._words()]
+        words = [word.text for word in self._words]
         for at, word in enumerate(words):
             flag, has_value, after = word.partition("=")
             if _flag_of(flag) == name:
@@ -166,7 +168,7 @@ class Scheduler:
 
         Of mounts inside of each other the innermost counts, of whatever kind its volume is.
         """
-        mounts = {str(mount.get("mountPath", "")).rstrip("/"): mount for mount in self._mounts()}
+        mounts = {str(mount.get("mountPath", "")).rstrip("/"): mount for mount in self._mounts}
         around = [inside for inside in mounts if path == inside or path.startswith(f"{inside}/")]
         if not around:
             return None
@@ -197,7 +199,7 @@ class Scheduler:
 
     def _new_words(self, wanted: Wanted, changes: list[str], notices: list[str]) -> Object:
         """`command` and `args`, as far as they are there."""
-        words = self._words()
+        words = self._words
         # facts.md c43
         if wanted.config is None and (given := self.flag("config")) is not None:
             raise InvalidInputError(
@@ -219,7 +221,7 @@ class Scheduler:
         return {field: [word.text for word in new if word.field == field] for field in sorted(fields, reverse=True)}
 
     def _new_mounts(self, wanted: Wanted, changes: list[str], notices: list[str]) -> tuple[list[Object], list[Object]]:
-        mounts, volumes = self._mounts(), self._volumes()
+        mounts, volumes = self._mounts, self._volumes
         self._check_own_volumes()
         formers = self._formers()
         names = formers | {CONFIG_VOLUME, CERTIFICATES_VOLUME}
@@ -239,17 +241,17 @@ class Scheduler:
                 notices.append(f"{inside} is mounted already, by the volume {already['name']}")
                 continue
             mounts.append({"name": name, "mountPath": inside, "readOnly": True})
-            before = self._host_path_of_volume(name)
+            before = self._host_paths.get(name)
             # kubeadm has the folder without the slash at its end.
             path = before if before is not None and is_same(before, outside) else outside
             kept_volumes[name] = {"name": name, "hostPath": {"path": path, "type": kind}}
         new_volumes = list(kept_volumes.values())
         # Our own entries stay where they are, so that a second run changes nothing.
-        new_mounts = _in_place(self._mounts(), mounts)
-        new_volumes = _in_place(self._volumes(), new_volumes)
-        if new_mounts != self._mounts():
+        new_mounts = _in_place(self._mounts, mounts)
+        new_volumes = _in_place(self._volumes, new_volumes)
+        if new_mounts != self._mounts:
             changes.append(f"{self._place}.volumeMounts")
-        if new_volumes != self._volumes():
+        if new_volumes != self._volumes:
             changes.append("volumes")
         return new_mounts, new_volumes
 
@@ -270,7 +272,7 @@ class Scheduler:
         """The volumes that the original made and that only the scheduler mounts."""
         config = self.flag("config")
         found: set[str] = set()
-        for mount in self._mounts():
+        for mount in self._mounts:
             path = str(mount.get("mountPath"))
             outside = self._outside(mount)
             is_config = mount["name"] == "schedulerconfig" and path == outside == config
@@ -291,36 +293,38 @@ class Scheduler:
     def _check_own_volumes(self) -> None:
         """Raises InvalidInputError if somebody else has a volume with one of our names."""
         reason = "is the name of a volume that tas configure writes, and this one has another use: rename it"
-        shared = self._shared()
-        for volume in self._volumes():
-            name = volume["name"]
-            mounts = [mount for mount in self._mounts() if mount["name"] == name]
-            places = [_clean(mount.get("mountPath")) for mount in mounts]
-            ours = {CONFIG_VOLUME: _clean(self._host_path_of_volume(name)), CERTIFICATES_VOLUME: CERTIFICATES}
-            is_ours = name not in shared and all(place == ours.get(str(name)) for place in places)
-            if name in ours and (self._host_path_of_volume(name) is None or not is_ours):
+        shared, names = self._shared(), {volume["name"] for volume in self._volumes}
+        ours = {CONFIG_VOLUME: _clean(self._host_paths.get(CONFIG_VOLUME)), CERTIFICATES_VOLUME: CERTIFICATES}
+        for name in (name for name in ours if name in names):
+            places = [_clean(mount.get("mountPath")) for mount in self._mounts if mount["name"] == name]
+            is_ours = name not in shared and all(place == ours[name] for place in places)
+            if name not in self._host_paths or not is_ours:
                 raise InvalidInputError(SUBJECT, "spec.volumes", name, reason)
 
+    @cached_property
     def _mounts(self) -> list[Object]:
         return _named(self._container, "volumeMounts", f"{self._place}.volumeMounts")
 
+    @cached_property
     def _volumes(self) -> list[Object]:
         return _named(self._spec, "volumes", "spec.volumes")
 
     def _outside(self, mount: Object) -> str | None:
         """The path on the machine of what is mounted; None: it is on no `hostPath`, or depends on a variable."""
-        outside = self._host_path_of_volume(mount.get("name"))
+        outside = self._host_paths.get(str(mount.get("name")))
         if outside is None or mount.get("subPathExpr"):
             return None
         return posixpath.join(outside, str(mount["subPath"])) if mount.get("subPath") else outside
 
-    def _host_path_of_volume(self, name: object) -> str | None:
-        for volume in self._volumes():
+    @cached_property
+    def _host_paths(self) -> dict[str, str]:
+        """The path on the machine of each volume that is on a `hostPath`, by its name; of two the first one."""
+        found: dict[str, str] = {}
+        for volume in self._volumes:
             host = volume.get("hostPath")
-            if volume["name"] == name and isinstance(host, dict) and isinstance(host.get("path"), str):
-                path: str = host["path"]
-                return path
-        return None
+            if isinstance(host, dict) and isinstance(host.get("path"), str):
+                found.setdefault(str(volume["name"]), host["path"])
+        return found
 
 
 def _without_flags(

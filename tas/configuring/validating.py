@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import ip_address
 
 from tas.configuring.arguments import Version, problems_of_arguments
-from tas.configuring.decoding import Object, StartProblem, covers, decoded, number, objects, points_of
+from tas.configuring.decoding import Object, StartProblem, covers, decoded, number, objects, points_of, types_of
 from tas.configuring.versions import GROUP
 from tas.values.duration import parse_duration
 from tas.values.names import is_label_key
@@ -135,7 +135,7 @@ def _wrong_port(value: str) -> str | None:
         return None
     if not _is_address(host) or not port.isdecimal():
         return "must be an address, or an address with a port"
-    return None if 1 <= int(port) <= 65535 else "must have a port of 1 to 65535"
+    return None if len(port) <= 5 and 1 <= int(port) <= 65535 else "must have a port of 1 to 65535"
 
 
 def _is_address(text: str) -> bool:
@@ -186,9 +186,8 @@ def _plugins_of(profile: Object) -> Object:
 
 
 def _set(profile: Object, point: str) -> Object:
-    found = _plugins_of(profile).get(point) or {}
-    assert isinstance(found, Mapping)
-    return found
+    found = _plugins_of(profile).get(point)
+    return found if isinstance(found, Mapping) else {}  # of a field that is not published: `decoded` names it
 
 
 def _names(plugin_set: Object, key: str) -> list[str]:
@@ -199,11 +198,13 @@ def _enabled(
     plugin_set: Object, point: str, place: str, version: Version, allowed: frozenset[str]
 ) -> Iterator[StartProblem]:
     """Problems of the plugins under `enabled` of an extension point."""
-    enabled = _names(plugin_set, "enabled")
-    for at, name in enumerate(enabled):
+    seen: set[str] = set()
+    for at, name in enumerate(_names(plugin_set, "enabled")):
         where, points = f"{place}.enabled[{at}].name", points_of(name, version.minor)
-        if name in enabled[:at]:
+        if name in seen:
             yield StartProblem(where, name, "is enabled twice")
+            continue
+        seen.add(name)
         if name in allowed or (point == _ALL_POINTS and version.form in _PER_POINT):
             continue
         if points is None:
@@ -271,7 +272,8 @@ def _plugin_config(profile: Object, place: str, version: Version) -> Iterator[St
         if _is_removed(name, version):
             yield StartProblem(f"{where}.name", name, f"is not allowed in {version.form}")
         arguments = each.get("args")
-        if isinstance(arguments, Mapping):
+        # Without a published type nothing has checked that of each value.
+        if isinstance(arguments, Mapping) and f"{name}Args" in types_of(version.form, version.minor):
             yield from problems_of_arguments(name, arguments, f"{where}.args", version)
 
 

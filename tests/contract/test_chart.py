@@ -203,6 +203,15 @@ def test_every_pod_has_a_network_policy_and_every_replicated_one_a_budget() -> N
             assert (labels in budgets) is (each["spec"]["replicas"] > 1)
 
 
+def test_a_replica_that_is_never_ready_does_not_stop_a_drain_for_ever() -> None:
+    """Kubernetes 1.27 or newer, as all of these files need 1.30."""
+    budgets = [each["spec"] for file in FILES for each in documents(file, "PodDisruptionBudget")]
+    assert len(budgets) > 10
+    assert {(each["maxUnavailable"], each.get("unhealthyPodEvictionPolicy")) for each in budgets} == {
+        (1, "AlwaysAllow")
+    }
+
+
 def test_without_somebody_who_is_named_no_pod_reaches_the_monitoring_port_of_nats() -> None:
     """It shows the JWTs of users. Kubernetes lets the kubelet of the node in, whatever a NetworkPolicy says."""
     for file in FILES:

@@ -115,6 +115,8 @@ def test_a_wrong_value_is_an_error_that_names_it(helm: Path, tmp_path: Path) -> 
         "nodeSelector: {disk: true}": "/nodeSelector/disk",
         "tolerations: [all]": "/tolerations/0",
         "prometheus: {rules: true, labels: {release: 1}}": "/prometheus/labels/release",
+        "processes: {gpu: {enabled: true}}": "processes.gpu.enabled = true: needs processes.inventory.enabled",
+        "{mode: separate, processes: {evictions: {enabled: true}}}": "processes.evictions.enabled = true: needs",
         "agents: {config: 'agents: {}'}": "agents.config: needs processes.agents.enabled",
         "{mode: separate, notify: {sinks: 'sinks: {}'}}": "notify.sinks: needs processes.notify.enabled",
         "{mode: separate, processes: {collect: {enabled: false}}, collect: {remoteWritePort: 9012}}": "need processes.",
@@ -207,6 +209,25 @@ def test_a_secret_of_servers_that_the_chart_does_not_run_is_no_mistake(helm: Pat
     file = tmp_path / "values.yaml"
     file.write_text("bus: {url: 'tls://nats.example:4222', tls: {serverSecret: some}}")
     assert documents(rendered(helm, str(file)), "StatefulSet") == []
+
+
+def test_inventory_may_run_elsewhere_with_a_bus_of_ones_own(helm: Path, tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text("{bus: {url: 'nats://nats.example:4222'}, processes: {gpu: {enabled: true}}}")
+    names = {each["metadata"]["name"] for each in documents(rendered(helm, str(file)), "Deployment")}
+    assert names == {"tas-all", "tas-gpu"}
+
+
+def test_a_cluster_that_does_not_know_a_field_of_a_budget_does_not_get_it(helm: Path, tmp_path: Path) -> None:
+    """The API server of 1.25 refuses the whole object (facts.md c77)."""
+    file = tmp_path / "values.yaml"
+    file.write_text("{mode: separate, admission: {enabled: false}, bus: {servers: {replicas: 3}}}")
+    for version, expected in (("1.25.0", None), ("1.26.15", None), ("1.27.0-eks-1", "AlwaysAllow")):
+        text = rendered(helm, str(file), kubernetes=version)
+        found = [each["spec"] for each in documents(text, "PodDisruptionBudget")]
+        assert len(found) > 5
+        assert {each.get("unhealthyPodEvictionPolicy") for each in found} == {expected}, version
+        assert {each["maxUnavailable"] for each in found} == {1}
 
 
 def test_every_pod_has_the_secrets_of_the_registry(helm: Path, tmp_path: Path) -> None:
@@ -379,9 +400,13 @@ def test_the_notes_say_what_one_process_gives_up_and_what_is_paid_twice(helm: Pa
     shown.write_text('notes: |{{ tpl (.Files.Get "notes") . | nindent 2 }}')
     command: list[str | Path] = [helm, "template", tmp_path / "chart", "--show-only", "templates/shown.yaml"]
     command += ["--kube-version", KUBERNETES, *(f"--values={CHART / each}" for each in VALUES[name])]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    notes = yaml.safe_load(done.stdout)["notes"]
+
+    def shown_with(*flags: str) -> str:
+        done = subprocess.run([*command, *flags], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return str(yaml.safe_load(done.stdout)["notes"])
+
+    notes = shown_with()
     together = name not in ("separate", "everything")
     assert ("It has all rights: whoever controls it" in notes) is together
     assert ("\n- By each replica: its memory" in notes) is (together and name != "small")
@@ -390,6 +415,9 @@ def test_the_notes_say_what_one_process_gives_up_and_what_is_paid_twice(helm: Pa
     assert own == {"gpu": {"gpu"}, "everything": {"gpu", "agents"}}.get(name, set()), (
         "each Service shows the certificate"
     )
+    assert "does not run inventory" not in notes
+    if name == "own-nats":
+        assert "does not run inventory, which gpu and evictions need" in shown_with("--set=processes.gpu.enabled=true")
     assert ("One server of NATS: " in notes) is (together and name != "own-nats")
     (configure,) = (line.strip() for line in notes.splitlines() if line.strip().startswith("tas configure "))
     given = "" if name == "small" else "-cert certs/client.crt -key certs/client.key --cacert certs/ca.crt "

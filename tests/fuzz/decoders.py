@@ -1,5 +1,7 @@
 """The decoders of bytes that a stranger can send, each with the errors that it may raise and the bounds of its cost.
 
+Also those of the files that `tas configure` and `tas bus` edit: others have written or damaged these.
+
 Every decoder has the same two bounds, `SECONDS_PER_BYTE` and `BYTES_PER_BYTE`, unless its entry gives another one with
 the reason.
 """
@@ -8,7 +10,7 @@ import asyncio
 import json
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -51,6 +53,8 @@ from bus.subjects import (
     parse_window_key,
 )
 from cli.configure.cluster_dns import MAX_ANSWER as MAX_DNS_ANSWER
+from cli.configure.errors import ConfigureError
+from cli.configure.files import FilesError
 from cli.policy_lint import lint
 from tas.agents.demand import demand_of
 from tas.allocation.pod import pod_totals
@@ -83,6 +87,7 @@ from tas.sources.write_request import WriteError, decode_write_request
 from tas.values.document import DocumentError
 from tas.values.duration import DurationError, parse_duration
 from tas.values.quantity import QuantityError, parse_quantity
+from tests.fuzz import configuring, rights
 from workers.collect.sources import custom_metrics, metrics_server, prometheus, remote_write
 from workers.extender.instant_query import MAX_BODY_BYTES as MAX_QUERY_BYTES
 from workers.extender.instant_query import parse_parameters
@@ -258,11 +263,20 @@ def _decode_annotation(text: str) -> object:
     return annotation_samples("a", {"load": Annotation(text, NOW)}, ResultBuilder(), now=NOW, lifetime=600)
 
 
-def _decode_kubeconfig(data: bytes) -> object:
-    with tempfile.NamedTemporaryFile(suffix=".yaml") as file:
-        file.write(data)
-        file.flush()
-        return asyncio.run(Credentials.load(Path(file.name)))
+def _of_file(read: Callable[[Path], object]) -> Callable[[bytes], object]:
+    """A decoder of what a file has."""
+
+    def decode(data: bytes) -> object:
+        with tempfile.NamedTemporaryFile(suffix=".yaml") as file:
+            file.write(data)
+            file.flush()
+            return read(Path(file.name))
+
+    return decode
+
+
+def _decode_kubeconfig(file: Path) -> object:
+    return asyncio.run(Credentials.load(file))
 
 
 def _decode_source_config(data: bytes) -> object:
@@ -383,6 +397,31 @@ def _manifest(name: str, decode: Callable[[bytes], object], *seeds: bytes, **all
         form="yaml",
         bytes_per_byte=1500,  # a value of two bytes is an event and two marks of PyYAML, and then a name with its line
         steps_per_byte=4 * STEPS_PER_BYTE,  # PyYAML itself takes half of the others' bound
+    )
+
+
+def _configure(name: str, read: Callable[[Path], object], seeds: Sequence[bytes]) -> Decoder:
+    return Decoder(
+        name=f"configure-{name}",
+        decode=_of_file(read),
+        allowed=(ConfigureError, InvalidInputError),
+        largest=MAX_MANIFEST_BYTES,
+        seeds=tuple(seeds),
+        form="yaml",
+        bytes_per_byte=3000,  # as a manifest, and each value has its place in the text
+        steps_per_byte=12 * STEPS_PER_BYTE,  # a text is parsed up to ten times: it, and what is to be written
+    )
+
+
+def _rights(name: str, decode: Callable[[bytes], object], *seeds: bytes, form: str = "json") -> Decoder:
+    return Decoder(
+        name=f"rights-{name}",
+        decode=decode,
+        allowed=(FilesError,),
+        largest=PAYLOAD,
+        seeds=seeds,
+        form=form,
+        bytes_per_byte=3 * BYTES_PER_BYTE,  # each list of claims is copied, to be compared in one order
     )
 
 
@@ -578,7 +617,20 @@ DECODERS: tuple[Decoder, ...] = (
         form="text",
     ),
     _manifest("source-config", _decode_source_config, _SOURCE_CONFIG, a=ManifestError, b=DocumentError),
-    _manifest("kubeconfig", _decode_kubeconfig, _KUBECONFIG, a=ConfigurationError),
+    _manifest("kubeconfig", _of_file(_decode_kubeconfig), _KUBECONFIG, a=ConfigurationError),
+    _configure("manifest", configuring.plan_of_manifest, configuring.MANIFESTS),
+    _configure("config", configuring.plan_of_configuration, configuring.CONFIGURATIONS),
+    _configure("template", configuring.plan_of_template, configuring.TEMPLATES),
+    _configure("cluster", configuring.files_for_kubeadm, configuring.CLUSTERS),
+    _rights("auth", rights.read_auth, rights.AUTH.encode(), form="text"),
+    _rights("account", rights.read_account, rights.claims(rights.ACCOUNT)),
+    _rights("credentials", rights.read_credentials, *rights.CREDENTIALS, form="text"),
+    _rights("user", rights.read_user, *map(rights.claims, rights.USERS)),
+    _rights("issued", _of_file(rights.read_issued), json.dumps({"tas-labels": [rights.PUBLIC]}).encode()),
+    _rights("revoked", _of_file(rights.read_revoked), json.dumps({rights.PUBLIC: 1767225605}).encode()),
+    _rights("earlier", _of_file(rights.read_earlier), b'{"refused":true}'),
+    _rights("key", _of_file(rights.read_key), rights.SEED, form="text"),
+    _rights("password", _of_file(rights.read_password), b"c0123456789abcdef0123456789abcdef\n", form="text"),
 )
 
 

@@ -86,6 +86,14 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if .Values.bus.url }}{{ .Values.bus.copies }}{{ else }}{{ include "tas.servers" . }}{{ end }}
 {{- end }}
 
+{{- /* How many pods of a workload may be away. One that is never ready must not stop a drain for ever; Kubernetes 1.27 or newer. */}}
+{{- define "tas.budget" -}}
+maxUnavailable: 1
+{{- if semverCompare ">=1.27.0-0" .Capabilities.KubeVersion.Version }}
+unhealthyPodEvictionPolicy: AlwaysAllow
+{{- end }}
+{{- end }}
+
 {{- /* The security settings of each container. */}}
 {{- define "tas.securityContext" -}}
 allowPrivilegeEscalation: false
@@ -197,6 +205,11 @@ at the limit. Empty without a limit.
 {{- $least := int $processes.materialize.replicas }}
 {{- if and $values.autoscaling.enabled (or (lt $least 1) (gt $least (int $values.autoscaling.maxReplicas))) }}
 {{- fail (printf "processes.materialize.replicas = %d: must be from 1 to autoscaling.maxReplicas = %d" $least (int $values.autoscaling.maxReplicas)) }}
+{{- end }}
+{{- range list "gpu" "evictions" }}
+{{- if and (get $processes .).enabled (not $processes.inventory.enabled) (not $values.bus.url) }}
+{{- fail (printf "processes.%s.enabled = true: needs processes.inventory.enabled, which says who has which card: %s would never be ready" . .) }}
+{{- end }}
 {{- end }}
 {{- if and $values.agents.config (not $processes.agents.enabled) }}
 {{- fail "agents.config: needs processes.agents.enabled" }}

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -298,6 +299,33 @@ def test_keep_deletes_the_oldest_backups_and_nothing_else(node: Node) -> None:
     assert third.exists()
     assert f"deleted: {second}" in result.stdout
     assert code(node.revert()) == 0
+
+
+def test_the_newest_backup_is_the_last_one_also_after_a_clock_has_gone_back(node: Node) -> None:
+    """The hard case: a backup of a version before the numbers, from a clock that was ahead."""
+    node.configure("--weight", "2")
+    (first,) = node.backups()
+    index = json.loads((first / "index.json").read_text())
+    index.pop("number", None)
+    (first / "index.json").write_text(json.dumps(index | {"created": "2999-01-01T00:00:00+00:00"}))
+    second = Path(json.loads(node.configure("--weight", "3", "--json").stdout)["backup"])
+    index = json.loads((second / "index.json").read_text())
+    (second / "index.json").write_text(json.dumps(index | {"created": "2998-01-01T00:00:00+00:00"}))
+    done = json.loads(node.configure("--weight", "4", "--keep", "2", "--json").stdout)
+    third = Path(done["backup"])
+    assert (done["deleted_backups"], set(node.backups())) == ([str(first)], {second, third})
+    assert json.loads(node.revert("--json").stdout)["backup"] == str(third)
+    assert "weight: 3 " in node.config.read_text()
+
+
+@pytest.mark.parametrize("content", [b"{", b'{"created": "\xff", "files": []}', b'{"a": ' + b"[" * 100_000])
+def test_a_backup_that_cannot_be_read_stops_no_run(node: Node, content: bytes) -> None:
+    node.configure("--weight", "2")
+    index = node.backups()[0] / "index.json"
+    index.write_bytes(content)
+    assert code(node.configure("--weight", "3")) == 0
+    refused = node.revert()
+    assert (code(refused), message(refused).partition(": ")[0]) == (1, str(index))
 
 
 def test_an_index_names_no_file_outside_of_its_backup(node: Node) -> None:
@@ -918,6 +946,30 @@ def test_a_copy_of_a_configuration_is_for_everybody_only_if_the_configuration_is
         assert mode(node.folder / "kubeadm" / own.name) == mode(copy)
 
 
+@pytest.mark.parametrize("umask", [0o000, 0o027, 0o077])
+def test_new_files_and_folders_have_the_same_modes_with_each_umask(node: Node, umask: int) -> None:
+    """A scheduler that is not root must get into the folder of its certificates, also where root makes nothing for
+    others.
+    """
+    node.certs = node.folder / "new" / "certs"
+    previous = os.umask(umask)
+    try:
+        assert code(node.configure()) == 0
+        (backup,) = node.backups()
+        found = {path: mode(path) for path in (node.certs, node.certs.parent, backup, *backup.iterdir())}
+        assert [found.pop(path) for path in (node.certs, node.certs.parent, backup)] == [0o755, 0o755, 0o700]
+        assert set(found.values()) == {0o600}
+        assert [mode(node.certs / name) for name in ("client.key", "client.crt", "ca.crt")] == [0o600, 0o644, 0o644]
+        assert mode(node.config) == 0o644
+        node.pki(AUTHORITY.client("system:kube-scheduler"))
+        assert code(node.configure()) == 0
+        shutil.rmtree(node.certs.parent)
+        assert code(node.revert("--backup", str(node.backups()[-1]))) == 0
+        assert [mode(path) for path in (node.certs, node.certs.parent)] == [0o755, 0o755]
+    finally:
+        os.umask(previous)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a file to another user")
 @pytest.mark.parametrize("place", ["pod", "container"])
 def test_a_scheduler_that_is_not_root_can_read_its_key(node: Node, place: str) -> None:
@@ -942,6 +994,24 @@ def test_a_scheduler_that_is_not_root_can_read_its_key(node: Node, place: str) -
     os.chown(key, 4321, 0)
     assert code(node.configure()) == 0
     assert (mode(key), key.stat().st_uid) == (0o600, 4321)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has a folder that another user cannot enter")
+def test_a_folder_that_a_scheduler_who_is_not_root_cannot_enter_is_refused(node: Node) -> None:
+    """It would not start. The folder of an earlier run with a umask of 077 is such a one."""
+    node.manifest.write_text(KUBEADM.replace("  securityContext:\n", "  securityContext:\n    runAsUser: 4321\n"))
+    node.certs.mkdir(mode=0o700)
+    words = f"{node.certs}: the scheduler runs as user 4321, and cannot read what is in it: chmod 755 {node.certs}"
+    before = node.state()
+    assert words in node.configure("-dry-run").stderr
+    refused = node.configure()
+    assert (code(refused), message(refused), node.state()) == (1, words, before)
+    os.chown(node.certs, 4321, 0)
+    assert code(node.configure("-dry-run")) == 0
+    os.chown(node.certs, 0, 0)
+    assert code(node.configure("--telemetry-url", "http://tas:9001")) == 0, "without certificates nobody reads it"
+    node.certs.chmod(0o711)
+    assert code(node.configure()) == 0
 
 
 def test_a_policy_need_not_be_readable_for_the_scheduler(node: Node) -> None:

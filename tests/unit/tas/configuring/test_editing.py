@@ -1,6 +1,7 @@
 """Edits of YAML: the result has the wanted value, and every line about something else stays as it is."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,7 +9,8 @@ import yaml
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tas.configuring.editing import EditError, edited, rendered
+from tas.configuring.editing import MAX_COMPARED, EditError, edited, rendered
+from tests.unit.growth import grows_linearly
 from workers.process.manifests import read_yaml_tree
 
 TEXT = st.sampled_from(
@@ -88,3 +90,36 @@ def test_an_item_that_shares_its_line_is_deleted_alone() -> None:
 def test_a_new_key_has_its_comment() -> None:
     text = edited("a: 1 # mine\n", {"a": 1, "weight": 5}, read_yaml_tree, {"weight": "the reason", "a": "no"})
     assert text == "a: 1 # mine\nweight: 5  # the reason\n"
+
+
+@pytest.mark.parametrize("style", ["block", "flow"])
+def test_a_long_list_is_edited_in_linear_time(style: str) -> None:
+    """The hard case: equal items, of which each may be any other one."""
+
+    def prepare(size: int) -> Callable[[], object]:
+        before = ["first", *["a"] * size, "last"]
+        lines = "".join(f"\n- {each}" for each in before)
+        text = f"words: {json.dumps(before) if style == 'flow' else lines}\n"
+        after = {"words": [*before[:-1], "new"]}
+
+        def edit() -> None:
+            assert value_of(edited(text, after, read_yaml_tree)) == after
+
+        return edit
+
+    assert grows_linearly(prepare, 4_000)
+
+
+def test_a_list_that_changes_around_many_items_is_refused_before_a_comment_gets_to_another_item() -> None:
+    def lines_after(size: int, *kept: str) -> list[str]:
+        items = [f"a{number}" for number in range(size)]
+        lines = [f"- {each}  # about {each}" for each in items]
+        text = "\n".join(["words:", "- first", *lines, "- last", ""])
+        result = edited(text, {"words": list(kept) or [*items, "new"]}, read_yaml_tree)
+        assert kept or result.splitlines()[1:-1] == lines
+        return result.splitlines()
+
+    assert lines_after(MAX_COMPARED - 2)[-1] == "- new"
+    with pytest.raises(EditError, match=f"a list changes around more than {MAX_COMPARED} items"):
+        lines_after(MAX_COMPARED - 1)
+    assert lines_after(2 * MAX_COMPARED, "first", "last") == ["words:", "- first", "- last"], "nothing is compared"

@@ -150,3 +150,11 @@ def test_a_volume_in_one_of_our_places_is_refused(path: str, words: str) -> None
 def test_a_volume_around_one_of_ours_stays_if_ours_can_be_mounted_in_it(volume: str) -> None:
     found = made(f"{HEAD}v1beta3\nscheduler: {{extraVolumes: [{{name: mine, {volume}}}]}}\n")
     assert len(value_of(found.cluster_configuration)["scheduler"]["extraVolumes"]) == 3
+
+
+def test_a_volume_whose_name_is_no_text_stays() -> None:
+    """kubeadm refuses it, and names the field."""
+    text = f"{HEAD}v1beta4\nscheduler:\n  extraVolumes: [{{name: {{a: b}}, hostPath: /m, mountPath: /m}}]\n"
+    volumes = value_of(made(text).cluster_configuration)["scheduler"]["extraVolumes"]
+    assert volumes[0]["name"] == {"a": "b"}
+    assert len(volumes) == 3

@@ -1,5 +1,6 @@
 """From a manifest and a configuration to those that ask the extenders: the cases K of facts.md."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from difflib import unified_diff
 from typing import Any
@@ -9,9 +10,10 @@ import pytest
 from tas.configuring.editing import rendered
 from tas.configuring.plan import TEXT, Options, Plan, check_paths, configuration, current_config, lines_by_hand, plan
 from tas.configuring.policy_configmap import policy_config_map
-from tas.configuring.static_pod import CERTIFICATES_VOLUME, DIGEST
+from tas.configuring.static_pod import CERTIFICATES_VOLUME, DIGEST, Scheduler, Wanted
 from tas.configuring.versions import api_version, minor_of_image, minor_of_version, reads
 from tas.errors import InvalidInputError
+from tests.unit.growth import grows_linearly
 from tests.unit.tas.configuring.samples import DEST, KUBEADM, gpu, manifest, options, telemetry
 from workers.process.manifests import ManifestError, read_yaml_tree
 
@@ -741,3 +743,23 @@ def test_a_scheduler_that_reads_the_file_already_first_gets_its_mounts(
         assert (again.changes, again.manifest) == ((f"annotation {DIGEST}",), made.manifest)
     second = planned(made.manifest, made.config)
     assert second.interim is None
+
+
+def test_more_extenders_than_a_scheduler_could_ask_are_refused() -> None:
+    """Each is compared with all before, and thousands of them would take hours."""
+    text = f"{HEAD}extenders:\n" + "- {}\n" * 201
+    for config, chosen in ((text, options()), (None, options(template=text))):
+        with pytest.raises(InvalidInputError, match="extenders = '201 entries': must be at most 200"):
+            configuration(KUBEADM, config, chosen, read_yaml_tree)
+
+
+def test_many_volumes_and_mounts_take_linear_time() -> None:
+    def prepare(size: int) -> Callable[[], object]:
+        named = [{"name": f"v{number}", "mountPath": f"/v{number}"} for number in range(size)]
+        program = {"name": "kube-scheduler", "command": ["kube-scheduler"], "volumeMounts": named}
+        volumes = [{"name": each["name"], "hostPath": {"path": "/a"}} for each in named]
+        pod = {"kind": "Pod", "spec": {"containers": [program], "volumes": volumes}}
+        wanted = Wanted(minor=30, config=DEST, certificates="/etc/certs", cluster_dns=False, digest="")
+        return lambda: Scheduler(pod).configured(wanted)
+
+    assert grows_linearly(prepare, 4_000)

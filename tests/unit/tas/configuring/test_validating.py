@@ -1,6 +1,7 @@
 """A configuration is accepted exactly if the real scheduler of its version starts with it (facts.md c72)."""
 
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
@@ -8,7 +9,19 @@ from tas.configuring.configuration import with_extenders
 from tas.configuring.published import FIELDS, NEWEST
 from tas.configuring.validating import problems
 from tas.errors import InvalidInputError
-from tests.unit.tas.configuring.corpus import FORMS, GROUP, documents, entry, names, plugins, starts, strategy
+from tests.unit.growth import grows_linearly
+from tests.unit.tas.configuring.corpus import (
+    FORMS,
+    GROUP,
+    arguments,
+    documents,
+    election,
+    entry,
+    names,
+    plugins,
+    starts,
+    strategy,
+)
 
 V1 = {"apiVersion": f"{GROUP}/v1", "kind": "KubeSchedulerConfiguration"}
 COSCHEDULING = plugins(multiPoint=names("Coscheduling"))
@@ -112,3 +125,43 @@ def test_a_lock_that_the_next_version_has_not_is_refused_when_the_form_is_conver
     assert with_extenders(old, 26, (), None)[0] == old
     with pytest.raises(InvalidInputError, match=r"leaderElection\.resourceLock = 'configmapsleases': must be leases"):
         with_extenders(old, 29, (), None)
+
+
+@pytest.mark.parametrize(
+    ("minor", "fields", "place"),
+    [
+        (22, {"healthzBindAddress": "0.0.0.0:" + "1" * 5000}, "healthzBindAddress"),
+        (36, election(leaseDuration="9999999h"), "leaderElection.leaseDuration"),
+        (36, election(retryPeriod="1" * 5000 + "s"), "leaderElection.retryPeriod"),
+        (36, plugins(filter=names("NodeName", "NodeName")), "profiles[0].plugins.filter.enabled[1].name"),
+    ],
+)
+def test_a_value_that_nobody_can_read_is_a_problem_of_its_field(
+    minor: int, fields: dict[str, object], place: str
+) -> None:
+    form = "v1" if minor > 22 else "v1beta2"
+    (problem,) = problems(V1 | {"apiVersion": f"{GROUP}/{form}"} | fields, minor)
+    assert problem.place == place
+
+
+def test_arguments_without_a_published_type_may_have_any_values() -> None:
+    """Those of 1.19, of which this version has no types."""
+    args = {"resources": [{"name": ["a"]}, {"name": ["a"]}], "addedAffinity": {"x": "y"}}
+    document = V1 | {"apiVersion": f"{GROUP}/v1beta1"} | arguments("NodeResourcesBalancedAllocation", args)
+    assert problems(document, 19) == []
+
+
+def test_many_plugins_are_compared_in_linear_time() -> None:
+    def prepare(size: int) -> Callable[[], object]:
+        document = V1 | plugins(filter=names(*(f"p{number}" for number in range(size))))
+        return lambda: problems(document, 36)
+
+    assert grows_linearly(prepare, 16_000)
+
+
+def test_plugins_that_are_indented_too_little_are_unknown_fields() -> None:
+    """`enabled` of `score`, which is beside it."""
+    found = problems(V1 | plugins(score=None, enabled=[{"name": "ImageLocality"}]), 36)
+    assert [(each.place, each.reason) for each in found] == [
+        ("profiles[0].plugins.enabled", "is no field that kube-scheduler 1.36 has here")
+    ]
