@@ -33,6 +33,10 @@ CHECK_SECONDS = 1.0
 LOGGED_CLIENTS = 32
 """How many refused clients the log distinguishes: a stranger chooses the names in a certificate."""
 
+ENDING_SECONDS = 5.0
+"""So long before a client's certificate expires its connection ends: a client with a new certificate presents this one
+only in its next connection, and kube-scheduler repeats no request that was refused. Several sweeps fall into it."""
+
 EXPIRES_SOON_SECONDS = 7 * 86400.0
 REMINDER_SECONDS = 6 * 3600.0
 
@@ -66,7 +70,7 @@ class Certificates:
     """The server's certificate, the trusted authorities, and the check of each client.
 
     `current` is replaced as a whole. `verifies_clients`: whether each client must present a certificate. `epoch` grows
-    when an authority is removed: connections opened in an earlier epoch must end.
+    when an authority is removed: connections opened in an earlier epoch must end, after one more answer at most.
     """
 
     def __init__(
@@ -151,9 +155,16 @@ class Certificates:
             return Refusal(reason="name", text=text, client=_joined_names(certificate))
         return None
 
-    def is_expired(self, epoch: int, expires: float) -> bool:
-        """Whether a connection admitted in `epoch` with a certificate that expires at `expires` must end."""
-        return epoch != self.epoch or expires <= self._clock()
+    def is_expired(self, expires: float) -> bool:
+        """Whether a certificate that expires at `expires` is not valid any more."""
+        return expires <= self._clock()
+
+    def is_ending(self, epoch: int, expires: float) -> bool:
+        """Whether a connection admitted in `epoch` with a certificate that expires at `expires` must end.
+
+        It ends with its next answer, or while it is idle: so the client sees an orderly end, and connects again.
+        """
+        return epoch != self.epoch or self.is_expired(expires - ENDING_SECONDS)
 
     def record_refusal(self, refusal: Refusal, address: str, peer: str) -> None:
         """Counts and logs a refused client. `peer`: its address without the port, which is another each time."""

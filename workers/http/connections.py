@@ -64,7 +64,8 @@ class ConnectionMetrics:
 CLOSED = ("certificate", "header_time", "answer_time", "limit", "unreadable")
 """Reasons for closing a connection, apart from its idle time and an orderly end."""
 
-EXPIRED = "its certificate has expired, or its authority was removed"
+EXPIRED = "its certificate has expired"
+ENDING = "its certificate expires, or its authority was removed"
 
 
 async def without_server(_request: web.BaseRequest, response: web.StreamResponse) -> None:
@@ -192,15 +193,20 @@ class Connection(web.RequestHandler):
 
     def is_last_response(self) -> bool:
         """Whether the connection closes after the current response."""
-        return self._half_closed or self.is_expired()
+        return self._half_closed or self.is_ending()
 
     def is_expired(self) -> bool:
-        """Whether the client's certificate has expired, or its authority was removed."""
+        """Whether the client's certificate has expired: no request is answered any more."""
         certificates = self._acceptor.certificates
-        return certificates is not None and certificates.is_expired(self.epoch, self.expires)
+        return certificates is not None and certificates.is_expired(self.expires)
+
+    def is_ending(self) -> bool:
+        """Whether the client's certificate expires within seconds, or its authority was removed."""
+        certificates = self._acceptor.certificates
+        return certificates is not None and certificates.is_ending(self.epoch, self.expires)
 
     def sweep(self, now: float, limits: Limits) -> None:
-        """Closes the connection if it exceeds a time limit or its certificate has expired."""
+        """Closes the connection if it exceeds a time limit, or if its certificate must not be used any longer."""
         if self._open is None:
             return  # in its handshake, which has its own limit
         if self._open.is_closing() and self._answer_since == inf:
@@ -217,8 +223,8 @@ class Connection(web.RequestHandler):
         elif now - self._header_since > limits.header_seconds:
             self._acceptor.record_closing(self, "header_time", f"no complete header within {limits.header_seconds:g} s")
             self.drop()
-        elif self.is_expired():
-            self._acceptor.record_closing(self, "certificate", EXPIRED)
+        elif self.is_ending():
+            self._acceptor.record_closing(self, "certificate", ENDING)
             self._open.close()
 
     def drop(self) -> None:
