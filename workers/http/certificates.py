@@ -99,7 +99,7 @@ class Certificates:
         self._metrics.served.append(self)
         for file in self.current.expires:
             self._metrics.remaining.labels(file).set_function(partial(self._remaining, file))
-        self._warn_of_expiry()
+        self._warn_of_dates()
 
     def observe_clients(self, expires: Callable[[], Iterable[float]]) -> None:
         """`expires()`: when the certificate of each connected client expires, in seconds since 1970."""
@@ -107,10 +107,13 @@ class Certificates:
         first.set_function(lambda: min(expires(), default=nan) - self._clock())
 
     async def run(self) -> None:
-        """Follows the files until cancelled. While they are invalid, the last valid credentials stay in use."""
+        """Follows the files until cancelled. While they are invalid, the last valid credentials stay in use.
+
+        This is also so while new certificates are not valid yet, as long as those in use are.
+        """
         while True:
             await asyncio.sleep(self._check_seconds)
-            self._warn_of_expiry()
+            self._warn_of_dates()
             try:
                 await self._check_files()
             except TlsError as error:
@@ -126,6 +129,10 @@ class Certificates:
             self._replace(await asyncio.to_thread(load_tls, self._files))
 
     def _replace(self, loaded: LoadedTls) -> None:
+        now = self._clock()
+        early = loaded.early(now)
+        if early is not None and self.current.is_valid(now):
+            raise TlsError(f"{early}: is not valid before {_date(loaded.begins[early])}")
         removed = len(self.current.authorities - loaded.authorities)
         self.current = loaded
         if removed:
@@ -182,11 +189,16 @@ class Certificates:
         now = self._clock()
         return self.current.expiry(file, now) - now
 
-    def _warn_of_expiry(self) -> None:
+    def _warn_of_dates(self) -> None:
+        now = self._clock()
         for file, expires in self.current.expires.items():
-            is_soon = expires - self._clock() < EXPIRES_SOON_SECONDS
+            is_soon = expires - now < EXPIRES_SOON_SECONDS
             if is_soon and self._reminders.admit((file, expires), time.monotonic()) is not None:
                 log.warning("certificate_expiring", file=f"--{file}", expires=_date(expires))
+        if (early := self.current.early(now)) is not None:
+            begins = self.current.begins[early]
+            if self._reminders.admit((early, begins), time.monotonic()) is not None:
+                log.warning("certificate_not_yet_valid", file=early, begins=_date(begins))
 
 
 def _joined_names(certificate: PeerCertificate) -> str:

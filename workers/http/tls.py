@@ -21,7 +21,8 @@ class LoadedTls:
 
     `authorities` are the certificates that sign trusted clients, as DER. `expires` has for each file, by its flag
     without dashes, when its first certificate expires, in seconds since 1970; `authorities_until` is when the last
-    authority expires.
+    authority expires. `begins` has for each file, as messages name it, from when it can be used: the whole chain of the
+    server, and one of the authorities.
     """
 
     context: ssl.SSLContext
@@ -29,6 +30,7 @@ class LoadedTls:
     authorities: frozenset[bytes]
     expires: Mapping[str, float]
     authorities_until: float
+    begins: Mapping[str, float]
 
     def expiry(self, file: str, now: float) -> float:
         """When a file expires. An authority that has expired does not count while another one is valid.
@@ -38,6 +40,14 @@ class LoadedTls:
         first = self.expires[file]
         return self.authorities_until if file.endswith("cacert") and first <= now else first
 
+    def early(self, now: float) -> str | None:
+        """The first file that cannot be used before a later time than `now`, as messages name it; None: all can."""
+        return next((file for file, begins in self.begins.items() if begins > now), None)
+
+    def is_valid(self, now: float) -> bool:
+        """Whether the certificates of every file can be used at `now`."""
+        return self.early(now) is None and all(self.expiry(file, now) > now for file in self.expires)
+
 
 def load_tls(files: TlsFiles) -> LoadedTls:
     """What the current files have.
@@ -45,7 +55,7 @@ def load_tls(files: TlsFiles) -> LoadedTls:
     Raises TlsError if the files cannot be read, do not belong together, or changed while being read.
     """
     # Imported here, with cryptography: 40 ms and 10 MB, and most processes serve without TLS.
-    from workers.http.x509 import certificates_of, der_of, first_expiry, last_expiry  # noqa: PLC0415
+    from workers.http.x509 import certificates_of, der_of, first_expiry, last_expiry, starts_of  # noqa: PLC0415
 
     contents = files.read()
     chain, authorities = certificates_of(contents, files)
@@ -84,6 +94,10 @@ def load_tls(files: TlsFiles) -> LoadedTls:
             if certificates
         },
         authorities_until=last_expiry(authorities),
+        begins={
+            files.shown("cert"): max(starts_of(chain)),
+            **({files.shown("cacert"): min(starts_of(authorities))} if authorities else {}),
+        },
     )
 
 

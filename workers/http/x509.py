@@ -71,6 +71,11 @@ def last_expiry(certificates: Iterable[x509.Certificate]) -> float:
     return max((certificate.not_valid_after_utc.timestamp() for certificate in certificates), default=inf)
 
 
+def starts_of(certificates: Iterable[x509.Certificate]) -> list[float]:
+    """From when each of these certificates is valid, in seconds since 1970."""
+    return [certificate.not_valid_before_utc.timestamp() for certificate in certificates]
+
+
 def names_in(der: bytes) -> str:
     """The names in an untrusted certificate, shortened for the log; "" if none can be read."""
     if len(der) > MAX_NAMED_BYTES:

@@ -40,6 +40,7 @@ from workers.http.tls import load_tls
 from workers.http.tls_files import TlsError, TlsFiles
 
 PATIENCE = 120.0
+HOUR = dt.timedelta(hours=1)
 NEVER = 1e6
 """As limits of `serving`: so many seconds until the first sweep of idle connections."""
 
@@ -350,6 +351,58 @@ async def test_an_incomplete_key_keeps_the_last_valid_files_and_is_retried(serve
     assert (failed["event"], failed["log_level"]) == ("certificates_not_loaded", "error")
     assert failed["error"].startswith(f"--key {folder.path / 'key'}: no private key in PEM")
     assert [line["event"] for line in after] == ["certificates_loaded", "certificates_recovered"]
+
+
+@pytest.mark.parametrize(
+    ("name", "later"),
+    [
+        ("cert", {"server": AUTHORITY.server("later", begins=HOUR), "authorities": AUTHORITY.certificate}),
+        ("cacert", {"authorities": Authority("later", begins=HOUR).certificate}),
+    ],
+    ids=["server", "authorities"],
+)
+async def test_certificates_that_are_not_valid_yet_replace_valid_ones_once_they_are(
+    served: Served, folder: Folder, name: str, later: dict[str, Any]
+) -> None:
+    def tries() -> float:
+        return sum(served.metric("tas_tls_reloads_total", result=result) for result in ("failed", "loaded"))
+
+    with capture_logs() as logs:
+        folder.swap(**later)
+        await eventually(lambda: tries() >= 1)
+        assert (await served.ask()).status == 200
+        served.certificates._clock = lambda: time.time() + 2 * HOUR.total_seconds()
+        await eventually(lambda: served.metric("tas_tls_reloads_total", result="loaded") == 1)
+
+    failed, *after = [line for line in logs if line["event"] != "certificate_expiring"]
+    assert (failed["event"], failed["log_level"]) == ("certificates_not_loaded", "error")
+    assert failed["error"].startswith(f"--{name} {folder.path / name}: is not valid before 20")
+    assert [line["event"] for line in after] == ["certificates_loaded", "certificates_recovered"]
+
+
+async def test_certificates_that_are_not_valid_yet_replace_expired_ones_and_are_logged(
+    served: Served, folder: Folder
+) -> None:
+    """None of the two is of use now; the new ones become valid by themselves."""
+    with capture_logs() as logs:
+        served.certificates._clock = lambda: time.time() + 36 * HOUR.total_seconds()
+        folder.swap(
+            server=AUTHORITY.server("later", begins=48 * HOUR, lives=72 * HOUR), authorities=AUTHORITY.certificate
+        )
+        await eventually(lambda: served.metric("tas_tls_reloads_total", result="loaded") == 1)
+        await eventually(lambda: any(line["event"] == "certificate_not_yet_valid" for line in logs))
+
+    (early,) = [line for line in logs if line["event"] == "certificate_not_yet_valid"]
+    assert (early["file"], early["log_level"]) == (f"--cert {folder.path / 'cert'}", "warning")
+
+
+def test_of_a_chain_the_last_to_become_valid_counts_and_of_authorities_the_first(folder: Folder) -> None:
+    first, last = (AUTHORITY.server("extender", begins=hours * HOUR) for hours in (1, 2))
+    chain = Pair(certificate=first.certificate + last.certificate, key=first.key)
+    folder.swap(server=chain, authorities=last.certificate + first.certificate)
+    now = time.time()
+    begins = load_tls(folder.files).begins
+    assert [round((begins[f"--{name} {folder.path / name}"] - now) / 3600) for name in ("cert", "cacert")] == [2, 1]
 
 
 async def test_new_contents_are_loaded_after_two_equal_reads(folder: Folder) -> None:
