@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from math import inf
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from cryptography.x509.oid import NameOID
@@ -28,7 +29,12 @@ def certificates_of(
     """
     chain = certificates_in(contents[0], files.shown("cert"))
     authorities = [] if files.cacert is None else certificates_in(contents[2], files.shown("cacert"))
-    if not is_key_of(key_in(contents[1], files.shown("key")), chain[0]):
+    key = key_in(contents[1], files.shown("key"))
+    try:
+        fits = is_key_of(key, chain[0])
+    except (UnsupportedAlgorithm, ValueError) as error:  # the library reads the key of a certificate only when asked
+        raise TlsError(f"{files.shown('cert')}: has a key that is unreadable: {error}") from error
+    if not fits:
         raise TlsError(f"{files.shown('key')}: is not the key of {files.shown('cert')}")
     return chain, authorities
 

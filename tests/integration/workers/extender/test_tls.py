@@ -648,6 +648,11 @@ async def test_of_several_certificates_in_a_file_the_first_to_expire_counts(fold
 
 
 OTHER = AUTHORITY.server("other")
+P_256, UNKNOWN_CURVE = (bytes.fromhex(f"06082a8648ce3d0301{last}") for last in ("07", "7f"))
+UNREADABLE_KEY = ssl.DER_cert_to_PEM_cert(
+    ssl.PEM_cert_to_DER_cert(SERVER.certificate.decode()).replace(P_256, UNKNOWN_CURVE)
+).encode()
+"""The certificate of the server with a curve that nobody knows."""
 
 
 @pytest.mark.parametrize(
@@ -657,10 +662,11 @@ OTHER = AUTHORITY.server("other")
         ({"key": b""}, r"^--key .*/key: no private key in PEM: [^/]+$"),
         ({"key": SERVER.certificate}, r"^--key .*/key: no private key in PEM: "),
         ({"server": Pair(certificate=b"nothing", key=SERVER.key)}, r"^--cert .*/cert: no certificates in PEM: [^/]+$"),
+        ({"server": Pair(certificate=UNREADABLE_KEY, key=SERVER.key)}, r"^--cert .*/cert: has a key .* unreadable: C"),
         ({"authorities": b""}, r"^--cacert .*/cacert: no certificates in PEM: "),
         ({"authorities": AUTHORITY.certificate[:-40]}, r"^--cacert .*/cacert: no certificates in PEM: "),
     ],
-    ids=["another's key", "empty key", "no key", "no certificate", "no authority", "half an authority"],
+    ids=["another's key", "empty key", "no key", "no certificate", "curve", "no authority", "half an authority"],
 )
 def test_invalid_files_are_an_error_with_file_and_reason(tmp_path: Path, files: dict[str, object], words: str) -> None:
     folder = Folder(tmp_path / "certificates")
