@@ -191,9 +191,10 @@ class Connection(web.RequestHandler):
         """Whether a request has arrived completely, with its body, and is not answered."""
         return self._request is not None and self._request.content.is_eof()
 
-    def is_last_response(self) -> bool:
-        """Whether the connection closes after the current response."""
-        return self._half_closed or self.is_ending()
+    def end(self, response: web.StreamResponse) -> None:
+        """Closes the connection after this response, which says `Connection: close`, if it is the last one."""
+        if self._half_closed or self.is_ending():
+            response.force_close()
 
     def is_expired(self) -> bool:
         """Whether the client's certificate has expired: no request is answered any more."""
@@ -295,10 +296,12 @@ class Acceptor:
             return self._forbidden(connection)
         try:
             response = await self._answer(request)
+        except web.HTTPException as error:  # a response, too
+            connection.end(error)
+            raise
         finally:
             connection.end_request()
-        if connection.is_last_response():
-            response.force_close()  # sends `Connection: close`
+        connection.end(response)
         return response
 
     def _forbidden(self, connection: Connection) -> web.Response:

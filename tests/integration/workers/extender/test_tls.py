@@ -475,6 +475,18 @@ async def test_after_its_authority_was_removed_a_connection_answers_one_request_
         assert (await served.ask(renewed)).status == 200
 
 
+async def test_an_error_of_the_server_is_the_one_answer_after_its_authority_was_removed(folder: Folder) -> None:
+    """Of a wrong method or path: aiohttp raises it."""
+    async with serving(folder, header_seconds=NEVER, answer_seconds=NEVER) as served, served.connect() as connection:
+        await connection.send(request())
+        assert "connection" not in (await connection.receive()).headers
+        served.certificates.epoch += 1
+        await connection.send(request().replace(b"POST", b"PUT", 1))
+        reply = await connection.receive()
+        assert (reply.status, reply.headers.get("connection")) == (405, "close")
+        assert await asyncio.wait_for(connection.reader.read(), PATIENCE) == b""
+
+
 async def test_a_connection_ends_in_order_just_before_its_certificate_expires(folder: Folder) -> None:
     """The client may have a new certificate, which it presents only in a new connection."""
     async with serving(folder, header_seconds=NEVER, answer_seconds=NEVER) as served, served.connect() as connection:
