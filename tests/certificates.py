@@ -41,7 +41,7 @@ def public_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 class Authority:
     """Signs certificates for servers and clients."""
 
-    def __init__(self, name: str, *, begins: dt.timedelta = BEGUN) -> None:
+    def __init__(self, name: str, *, begins: dt.timedelta = BEGUN, lives: dt.timedelta = dt.timedelta(days=1)) -> None:
         self._key = private_key()
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         usage = x509.KeyUsage(
@@ -56,7 +56,7 @@ class Authority:
             decipher_only=False,
         )
         certificate = (
-            self._builder(self._name, self._key, begins=begins)
+            self._builder(self._name, self._key, lives, begins)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
             .add_extension(usage, critical=True)
             .sign(self._key, hashes.SHA256())

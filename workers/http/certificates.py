@@ -4,6 +4,7 @@ import asyncio
 import datetime as dt
 import time
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from functools import partial
 from math import nan
 
@@ -21,6 +22,7 @@ from workers.http.tls import (
     is_allowed,
     load_tls,
     names_of,
+    refusal,
 )
 from workers.http.tls_files import TlsError, TlsFiles
 from workers.process.logs import ThrottledLog
@@ -161,6 +163,18 @@ class Certificates:
             text = "none of its names is among --client-names"
             return Refusal(reason="name", text=text, client=_joined_names(certificate))
         return None
+
+    def refusal_of(self, error: Exception) -> Refusal:
+        """Why a handshake failed.
+
+        OpenSSL looks at the dates of an authority before it verifies what this authority has signed. So a certificate
+        that anybody has forged in the name of an expired authority, too, has expired in the words of OpenSSL.
+        """
+        refused = refusal(error)
+        presented = getattr(error, "presented", b"")
+        if refused.reason == "expired" and not self.current.may_have_signed(presented, self._clock()):
+            return replace(refused, reason="untrusted")
+        return refused
 
     def is_expired(self, expires: float) -> bool:
         """Whether a certificate that expires at `expires` is not valid any more."""

@@ -30,7 +30,7 @@ from bus.ticks import tick
 from tas.errors import shortened
 from workers.http.certificates import Certificates
 from workers.http.limits import Limits
-from workers.http.tls import expires_of, refusal
+from workers.http.tls import expires_of
 from workers.process.logs import ThrottledLog
 
 log = structlog.get_logger("connections")
@@ -382,7 +382,7 @@ class Acceptor:
         except Exception as error:  # noqa: BLE001 - OSError with ssl.SSLError, or of `getpeercert`: it reads every name
             self.forget(connection)
             if certificates is not None:
-                certificates.record_refusal(refusal(error), connection.address, connection.peer)
+                certificates.record_refusal(certificates.refusal_of(error), connection.address, connection.peer)
         except asyncio.CancelledError:
             self.forget(connection)
             with suppress(OSError):

@@ -48,6 +48,17 @@ class LoadedTls:
         """Whether the certificates of every file can be used at `now`."""
         return self.early(now) is None and all(self.expiry(file, now) > now for file in self.expires)
 
+    def may_have_signed(self, presented: bytes, now: float) -> bool:
+        """Whether an authority has signed a certificate (DER) that OpenSSL found to be expired.
+
+        While no authority has expired, OpenSSL has verified the signatures before. Otherwise the authority itself must
+        have signed the certificate: intermediate ones of a stranger are not read.
+        """
+        from workers.http.x509 import is_signed_by_one  # noqa: PLC0415 - loaded with the context
+
+        has_expired = any(first <= now for file, first in self.expires.items() if file.endswith("cacert"))
+        return not has_expired or is_signed_by_one(presented, self.authorities)
+
 
 def load_tls(files: TlsFiles) -> LoadedTls:
     """What the current files have.
@@ -165,18 +176,19 @@ class UnreadableNameError(OSError):
 
 
 class _Handshake(ssl.SSLObject):
-    """TLS of one connection; the error of a refused certificate carries the names in it."""
+    """TLS of one connection; the error of a refused certificate carries this certificate and the names in it."""
 
     presented: bytes = b""
 
     def do_handshake(self) -> None:
-        """Adds `client` to the error of a refused certificate."""
+        """Adds `client` and `presented` to the error of a refused certificate."""
         try:
             super().do_handshake()
         except ssl.SSLCertVerificationError as error:
             from workers.http.x509 import names_in  # noqa: PLC0415 - loaded with the context of this handshake
 
             error.client = names_in(self.presented)  # type: ignore[attr-defined]
+            error.presented = self.presented  # type: ignore[attr-defined]
             raise
         self.context = _WITHOUT_CALLBACK  # no callbacks after the handshake: they cost 12 µs per request
 

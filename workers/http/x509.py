@@ -10,12 +10,12 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from cryptography.x509.oid import NameOID
 
-from tas.certificates.findings import is_key_of
+from tas.certificates.findings import is_key_of, is_signed_by
 from tas.errors import shortened
 from workers.http.tls_files import TlsError, TlsFiles
 
 MAX_NAMED_BYTES = 8 << 10
-"""The largest refused certificate whose names are read: the names of a larger one take milliseconds."""
+"""The largest refused certificate that is read: the names of a larger one take milliseconds."""
 
 _LINK = re.compile(r" See https://\S+ for more details\.")
 
@@ -96,3 +96,14 @@ def names_in(der: bytes) -> str:
     except Exception:  # noqa: BLE001 - for the log alone; the content is untrusted
         return ""
     return shortened(", ".join(dict.fromkeys(names))) if names else ""
+
+
+def is_signed_by_one(der: bytes, authorities: Iterable[bytes]) -> bool:
+    """Whether one of these authorities itself has signed an untrusted certificate. All as DER."""
+    if len(der) > MAX_NAMED_BYTES:
+        return False
+    try:
+        certificate = x509.load_der_x509_certificate(der)
+        return any(is_signed_by(certificate, x509.load_der_x509_certificate(each)) for each in authorities)
+    except Exception:  # noqa: BLE001 - the content is untrusted, and the library has errors of several kinds
+        return False

@@ -257,6 +257,27 @@ async def test_an_invalid_certificate_is_refused_counted_and_logged_with_its_nam
     assert line["address"].startswith("127.0.0.1:")
 
 
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize(
+    ("reason", "other", "is_forged"), [("expired", "untrusted", False), ("untrusted", "expired", True)]
+)
+async def test_a_forged_certificate_in_the_name_of_an_expired_authority_is_not_an_expired_one(
+    folder: Folder, reason: str, other: str, is_forged: bool, version: ssl.TLSVersion
+) -> None:
+    """Otherwise a stranger could raise TasCertificateExpired: OpenSSL looks at dates before signatures."""
+    ended = Authority("ended", lives=-HOUR)
+    folder.swap(authorities=AUTHORITY.certificate + ended.certificate)
+    client = ended.client("system:kube-scheduler")
+    if is_forged:
+        der = bytearray(ssl.PEM_cert_to_DER_cert(client.certificate.decode()))
+        der[-1] ^= 1  # the end of the signature
+        client = Pair(certificate=ssl.DER_cert_to_PEM_cert(bytes(der)).encode(), key=client.key)
+    async with serving(folder) as served:
+        await served.refuses(client, version=version)
+        await served.count(reason)
+        assert served.metric("tas_tls_refused_total", reason=other) == 0
+
+
 @pytest.mark.parametrize(
     "name", [x509.DNSName("sched.example"), x509.UniformResourceIdentifier("spiffe://cluster/sched")]
 )
