@@ -10,6 +10,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+BEGUN = dt.timedelta(days=-2)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
@@ -39,7 +41,7 @@ def public_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 class Authority:
     """Signs certificates for servers and clients."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, begins: dt.timedelta = BEGUN, lives: dt.timedelta = dt.timedelta(days=1)) -> None:
         self._key = private_key()
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         usage = x509.KeyUsage(
@@ -54,7 +56,7 @@ class Authority:
             decipher_only=False,
         )
         certificate = (
-            self._builder(self._name, self._key)
+            self._builder(self._name, self._key, lives, begins)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
             .add_extension(usage, critical=True)
             .sign(self._key, hashes.SHA256())
@@ -68,14 +70,18 @@ class Authority:
         dns: Sequence[str] = ("localhost",),
         ips: Sequence[str] = ("127.0.0.1",),
         lives: dt.timedelta = dt.timedelta(days=1),
+        begins: dt.timedelta = BEGUN,
         is_client: bool = False,
     ) -> Pair:
-        """For a server reached under these names and addresses; with `is_client` also as a client of its peers."""
+        """For a server reached under these names and addresses; with `is_client` also as a client of its peers.
+
+        Valid from `begins` from now on.
+        """
         addresses = [x509.IPAddress(ipaddress.ip_address(ip)) for ip in ips]
         names = x509.SubjectAlternativeName([*map(x509.DNSName, dns), *addresses])
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         usages = [ExtendedKeyUsageOID.SERVER_AUTH, *([ExtendedKeyUsageOID.CLIENT_AUTH] if is_client else [])]
-        return self._issue(subject, usages, names, lives)
+        return self._issue(subject, usages, names, lives, begins)
 
     def client(
         self,
@@ -97,16 +103,23 @@ class Authority:
         usages: Sequence[x509.ObjectIdentifier],
         names: x509.SubjectAlternativeName | None,
         lives: dt.timedelta,
+        begins: dt.timedelta = BEGUN,
     ) -> Pair:
         key = private_key()
-        builder = self._builder(subject, key, lives).add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+        builder = self._builder(subject, key, lives, begins).add_extension(
+            x509.ExtendedKeyUsage(usages), critical=False
+        )
         if names is not None:
             builder = builder.add_extension(names, critical=False)
         certificate = builder.sign(self._key, hashes.SHA256())
         return Pair(certificate=certificate.public_bytes(serialization.Encoding.PEM), key=private_pem(key))
 
     def _builder(
-        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, lives: dt.timedelta = dt.timedelta(days=1)
+        self,
+        subject: x509.Name,
+        key: ec.EllipticCurvePrivateKey,
+        lives: dt.timedelta = dt.timedelta(days=1),
+        begins: dt.timedelta = BEGUN,
     ) -> x509.CertificateBuilder:
         now = dt.datetime.now(dt.UTC)
         return (
@@ -115,7 +128,7 @@ class Authority:
             .issuer_name(self._name)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - dt.timedelta(days=2))
+            .not_valid_before(now + begins)
             .not_valid_after(now + lives)
             # Strict verifiers, Python 3.13's default among them, insist on both identifiers.
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)

@@ -4,6 +4,7 @@ import asyncio
 import datetime as dt
 import time
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from functools import partial
 from math import nan
 
@@ -21,6 +22,7 @@ from workers.http.tls import (
     is_allowed,
     load_tls,
     names_of,
+    refusal,
 )
 from workers.http.tls_files import TlsError, TlsFiles
 from workers.process.logs import ThrottledLog
@@ -32,6 +34,10 @@ CHECK_SECONDS = 1.0
 
 LOGGED_CLIENTS = 32
 """How many refused clients the log distinguishes: a stranger chooses the names in a certificate."""
+
+ENDING_SECONDS = 5.0
+"""So long before a client's certificate expires its connection ends: a client with a new certificate presents this one
+only in its next connection, and kube-scheduler repeats no request that was refused. Several sweeps fall into it."""
 
 EXPIRES_SOON_SECONDS = 7 * 86400.0
 REMINDER_SECONDS = 6 * 3600.0
@@ -66,7 +72,7 @@ class Certificates:
     """The server's certificate, the trusted authorities, and the check of each client.
 
     `current` is replaced as a whole. `verifies_clients`: whether each client must present a certificate. `epoch` grows
-    when an authority is removed: connections opened in an earlier epoch must end.
+    when an authority is removed: connections opened in an earlier epoch must end, after one more answer at most.
     """
 
     def __init__(
@@ -95,7 +101,7 @@ class Certificates:
         self._metrics.served.append(self)
         for file in self.current.expires:
             self._metrics.remaining.labels(file).set_function(partial(self._remaining, file))
-        self._warn_of_expiry()
+        self._warn_of_dates()
 
     def observe_clients(self, expires: Callable[[], Iterable[float]]) -> None:
         """`expires()`: when the certificate of each connected client expires, in seconds since 1970."""
@@ -103,10 +109,13 @@ class Certificates:
         first.set_function(lambda: min(expires(), default=nan) - self._clock())
 
     async def run(self) -> None:
-        """Follows the files until cancelled. While they are invalid, the last valid credentials stay in use."""
+        """Follows the files until cancelled. While they are invalid, the last valid credentials stay in use.
+
+        This is also so while new certificates are not valid yet, as long as those in use are.
+        """
         while True:
             await asyncio.sleep(self._check_seconds)
-            self._warn_of_expiry()
+            self._warn_of_dates()
             try:
                 await self._check_files()
             except TlsError as error:
@@ -122,6 +131,10 @@ class Certificates:
             self._replace(await asyncio.to_thread(load_tls, self._files))
 
     def _replace(self, loaded: LoadedTls) -> None:
+        now = self._clock()
+        early = loaded.early(now)
+        if early is not None and self.current.is_valid(now):
+            raise TlsError(f"{early}: is not valid before {_date(loaded.begins[early])}")
         removed = len(self.current.authorities - loaded.authorities)
         self.current = loaded
         if removed:
@@ -151,9 +164,28 @@ class Certificates:
             return Refusal(reason="name", text=text, client=_joined_names(certificate))
         return None
 
-    def is_expired(self, epoch: int, expires: float) -> bool:
-        """Whether a connection admitted in `epoch` with a certificate that expires at `expires` must end."""
-        return epoch != self.epoch or expires <= self._clock()
+    def refusal_of(self, error: Exception) -> Refusal:
+        """Why a handshake failed.
+
+        OpenSSL looks at the dates of an authority before it verifies what this authority has signed. So a certificate
+        that anybody has forged in the name of an expired authority, too, has expired in the words of OpenSSL.
+        """
+        refused = refusal(error)
+        presented = getattr(error, "presented", b"")
+        if refused.reason == "expired" and not self.current.may_have_signed(presented, self._clock()):
+            return replace(refused, reason="untrusted")
+        return refused
+
+    def is_expired(self, expires: float) -> bool:
+        """Whether a certificate that expires at `expires` is not valid any more."""
+        return expires <= self._clock()
+
+    def is_ending(self, epoch: int, expires: float) -> bool:
+        """Whether a connection admitted in `epoch` with a certificate that expires at `expires` must end.
+
+        It ends with its next answer, or while it is idle: so the client sees an orderly end, and connects again.
+        """
+        return epoch != self.epoch or self.is_expired(expires - ENDING_SECONDS)
 
     def record_refusal(self, refusal: Refusal, address: str, peer: str) -> None:
         """Counts and logs a refused client. `peer`: its address without the port, which is another each time."""
@@ -171,11 +203,16 @@ class Certificates:
         now = self._clock()
         return self.current.expiry(file, now) - now
 
-    def _warn_of_expiry(self) -> None:
+    def _warn_of_dates(self) -> None:
+        now = self._clock()
         for file, expires in self.current.expires.items():
-            is_soon = expires - self._clock() < EXPIRES_SOON_SECONDS
+            is_soon = expires - now < EXPIRES_SOON_SECONDS
             if is_soon and self._reminders.admit((file, expires), time.monotonic()) is not None:
                 log.warning("certificate_expiring", file=f"--{file}", expires=_date(expires))
+        if (early := self.current.early(now)) is not None:
+            begins = self.current.begins[early]
+            if self._reminders.admit((early, begins), time.monotonic()) is not None:
+                log.warning("certificate_not_yet_valid", file=early, begins=_date(begins))
 
 
 def _joined_names(certificate: PeerCertificate) -> str:

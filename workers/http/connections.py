@@ -30,7 +30,7 @@ from bus.ticks import tick
 from tas.errors import shortened
 from workers.http.certificates import Certificates
 from workers.http.limits import Limits
-from workers.http.tls import expires_of, refusal
+from workers.http.tls import expires_of
 from workers.process.logs import ThrottledLog
 
 log = structlog.get_logger("connections")
@@ -64,7 +64,8 @@ class ConnectionMetrics:
 CLOSED = ("certificate", "header_time", "answer_time", "limit", "unreadable")
 """Reasons for closing a connection, apart from its idle time and an orderly end."""
 
-EXPIRED = "its certificate has expired, or its authority was removed"
+EXPIRED = "its certificate has expired"
+ENDING = "its certificate expires, or its authority was removed"
 
 
 async def without_server(_request: web.BaseRequest, response: web.StreamResponse) -> None:
@@ -190,17 +191,23 @@ class Connection(web.RequestHandler):
         """Whether a request has arrived completely, with its body, and is not answered."""
         return self._request is not None and self._request.content.is_eof()
 
-    def is_last_response(self) -> bool:
-        """Whether the connection closes after the current response."""
-        return self._half_closed or self.is_expired()
+    def end(self, response: web.StreamResponse) -> None:
+        """Closes the connection after this response, which says `Connection: close`, if it is the last one."""
+        if self._half_closed or self.is_ending():
+            response.force_close()
 
     def is_expired(self) -> bool:
-        """Whether the client's certificate has expired, or its authority was removed."""
+        """Whether the client's certificate has expired: no request is answered any more."""
         certificates = self._acceptor.certificates
-        return certificates is not None and certificates.is_expired(self.epoch, self.expires)
+        return certificates is not None and certificates.is_expired(self.expires)
+
+    def is_ending(self) -> bool:
+        """Whether the client's certificate expires within seconds, or its authority was removed."""
+        certificates = self._acceptor.certificates
+        return certificates is not None and certificates.is_ending(self.epoch, self.expires)
 
     def sweep(self, now: float, limits: Limits) -> None:
-        """Closes the connection if it exceeds a time limit or its certificate has expired."""
+        """Closes the connection if it exceeds a time limit, or if its certificate must not be used any longer."""
         if self._open is None:
             return  # in its handshake, which has its own limit
         if self._open.is_closing() and self._answer_since == inf:
@@ -217,8 +224,8 @@ class Connection(web.RequestHandler):
         elif now - self._header_since > limits.header_seconds:
             self._acceptor.record_closing(self, "header_time", f"no complete header within {limits.header_seconds:g} s")
             self.drop()
-        elif self.is_expired():
-            self._acceptor.record_closing(self, "certificate", EXPIRED)
+        elif self.is_ending():
+            self._acceptor.record_closing(self, "certificate", ENDING)
             self._open.close()
 
     def drop(self) -> None:
@@ -289,10 +296,12 @@ class Acceptor:
             return self._forbidden(connection)
         try:
             response = await self._answer(request)
+        except web.HTTPException as error:  # a response, too
+            connection.end(error)
+            raise
         finally:
             connection.end_request()
-        if connection.is_last_response():
-            response.force_close()  # sends `Connection: close`
+        connection.end(response)
         return response
 
     def _forbidden(self, connection: Connection) -> web.Response:
@@ -373,7 +382,7 @@ class Acceptor:
         except Exception as error:  # noqa: BLE001 - OSError with ssl.SSLError, or of `getpeercert`: it reads every name
             self.forget(connection)
             if certificates is not None:
-                certificates.record_refusal(refusal(error), connection.address, connection.peer)
+                certificates.record_refusal(certificates.refusal_of(error), connection.address, connection.peer)
         except asyncio.CancelledError:
             self.forget(connection)
             with suppress(OSError):

@@ -21,7 +21,8 @@ class LoadedTls:
 
     `authorities` are the certificates that sign trusted clients, as DER. `expires` has for each file, by its flag
     without dashes, when its first certificate expires, in seconds since 1970; `authorities_until` is when the last
-    authority expires.
+    authority expires. `begins` has for each file, as messages name it, from when it can be used: the whole chain of the
+    server, and one of the authorities.
     """
 
     context: ssl.SSLContext
@@ -29,6 +30,7 @@ class LoadedTls:
     authorities: frozenset[bytes]
     expires: Mapping[str, float]
     authorities_until: float
+    begins: Mapping[str, float]
 
     def expiry(self, file: str, now: float) -> float:
         """When a file expires. An authority that has expired does not count while another one is valid.
@@ -38,6 +40,25 @@ class LoadedTls:
         first = self.expires[file]
         return self.authorities_until if file.endswith("cacert") and first <= now else first
 
+    def early(self, now: float) -> str | None:
+        """The first file that cannot be used before a later time than `now`, as messages name it; None: all can."""
+        return next((file for file, begins in self.begins.items() if begins > now), None)
+
+    def is_valid(self, now: float) -> bool:
+        """Whether the certificates of every file can be used at `now`."""
+        return self.early(now) is None and all(self.expiry(file, now) > now for file in self.expires)
+
+    def may_have_signed(self, presented: bytes, now: float) -> bool:
+        """Whether an authority has signed a certificate (DER) that OpenSSL found to be expired.
+
+        While no authority has expired, OpenSSL has verified the signatures before. Otherwise the authority itself must
+        have signed the certificate: intermediate ones of a stranger are not read.
+        """
+        from workers.http.x509 import is_signed_by_one  # noqa: PLC0415 - loaded with the context
+
+        has_expired = any(first <= now for file, first in self.expires.items() if file.endswith("cacert"))
+        return not has_expired or is_signed_by_one(presented, self.authorities)
+
 
 def load_tls(files: TlsFiles) -> LoadedTls:
     """What the current files have.
@@ -45,7 +66,7 @@ def load_tls(files: TlsFiles) -> LoadedTls:
     Raises TlsError if the files cannot be read, do not belong together, or changed while being read.
     """
     # Imported here, with cryptography: 40 ms and 10 MB, and most processes serve without TLS.
-    from workers.http.x509 import certificates_of, der_of, first_expiry, last_expiry  # noqa: PLC0415
+    from workers.http.x509 import certificates_of, der_of, first_expiry, last_expiry, starts_of  # noqa: PLC0415
 
     contents = files.read()
     chain, authorities = certificates_of(contents, files)
@@ -84,6 +105,10 @@ def load_tls(files: TlsFiles) -> LoadedTls:
             if certificates
         },
         authorities_until=last_expiry(authorities),
+        begins={
+            files.shown("cert"): max(starts_of(chain)),
+            **({files.shown("cacert"): min(starts_of(authorities))} if authorities else {}),
+        },
     )
 
 
@@ -151,18 +176,19 @@ class UnreadableNameError(OSError):
 
 
 class _Handshake(ssl.SSLObject):
-    """TLS of one connection; the error of a refused certificate carries the names in it."""
+    """TLS of one connection; the error of a refused certificate carries this certificate and the names in it."""
 
     presented: bytes = b""
 
     def do_handshake(self) -> None:
-        """Adds `client` to the error of a refused certificate."""
+        """Adds `client` and `presented` to the error of a refused certificate."""
         try:
             super().do_handshake()
         except ssl.SSLCertVerificationError as error:
             from workers.http.x509 import names_in  # noqa: PLC0415 - loaded with the context of this handshake
 
             error.client = names_in(self.presented)  # type: ignore[attr-defined]
+            error.presented = self.presented  # type: ignore[attr-defined]
             raise
         self.context = _WITHOUT_CALLBACK  # no callbacks after the handshake: they cost 12 µs per request
 

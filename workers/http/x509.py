@@ -5,16 +5,17 @@ from collections.abc import Iterable
 from math import inf
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from cryptography.x509.oid import NameOID
 
-from tas.certificates.findings import is_key_of
+from tas.certificates.findings import is_key_of, is_signed_by
 from tas.errors import shortened
 from workers.http.tls_files import TlsError, TlsFiles
 
 MAX_NAMED_BYTES = 8 << 10
-"""The largest refused certificate whose names are read: the names of a larger one take milliseconds."""
+"""The largest refused certificate that is read: the names of a larger one take milliseconds."""
 
 _LINK = re.compile(r" See https://\S+ for more details\.")
 
@@ -28,7 +29,12 @@ def certificates_of(
     """
     chain = certificates_in(contents[0], files.shown("cert"))
     authorities = [] if files.cacert is None else certificates_in(contents[2], files.shown("cacert"))
-    if not is_key_of(key_in(contents[1], files.shown("key")), chain[0]):
+    key = key_in(contents[1], files.shown("key"))
+    try:
+        fits = is_key_of(key, chain[0])
+    except (UnsupportedAlgorithm, ValueError) as error:  # the library reads the key of a certificate only when asked
+        raise TlsError(f"{files.shown('cert')}: has a key that is unreadable: {error}") from error
+    if not fits:
         raise TlsError(f"{files.shown('key')}: is not the key of {files.shown('cert')}")
     return chain, authorities
 
@@ -71,6 +77,11 @@ def last_expiry(certificates: Iterable[x509.Certificate]) -> float:
     return max((certificate.not_valid_after_utc.timestamp() for certificate in certificates), default=inf)
 
 
+def starts_of(certificates: Iterable[x509.Certificate]) -> list[float]:
+    """From when each of these certificates is valid, in seconds since 1970."""
+    return [certificate.not_valid_before_utc.timestamp() for certificate in certificates]
+
+
 def names_in(der: bytes) -> str:
     """The names in an untrusted certificate, shortened for the log; "" if none can be read."""
     if len(der) > MAX_NAMED_BYTES:
@@ -85,3 +96,14 @@ def names_in(der: bytes) -> str:
     except Exception:  # noqa: BLE001 - for the log alone; the content is untrusted
         return ""
     return shortened(", ".join(dict.fromkeys(names))) if names else ""
+
+
+def is_signed_by_one(der: bytes, authorities: Iterable[bytes]) -> bool:
+    """Whether one of these authorities itself has signed an untrusted certificate. All as DER."""
+    if len(der) > MAX_NAMED_BYTES:
+        return False
+    try:
+        certificate = x509.load_der_x509_certificate(der)
+        return any(is_signed_by(certificate, x509.load_der_x509_certificate(each)) for each in authorities)
+    except Exception:  # noqa: BLE001 - the content is untrusted, and the library has errors of several kinds
+        return False

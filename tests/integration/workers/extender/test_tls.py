@@ -40,6 +40,10 @@ from workers.http.tls import load_tls
 from workers.http.tls_files import TlsError, TlsFiles
 
 PATIENCE = 120.0
+HOUR = dt.timedelta(hours=1)
+NEVER = 1e6
+"""As limits of `serving`: so many seconds until the first sweep of idle connections."""
+
 AUTHORITY = Authority("cluster")
 STRANGER = Authority("stranger")
 SERVER = AUTHORITY.server("extender")
@@ -253,6 +257,27 @@ async def test_an_invalid_certificate_is_refused_counted_and_logged_with_its_nam
     assert line["address"].startswith("127.0.0.1:")
 
 
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize(
+    ("reason", "other", "is_forged"), [("expired", "untrusted", False), ("untrusted", "expired", True)]
+)
+async def test_a_forged_certificate_in_the_name_of_an_expired_authority_is_not_an_expired_one(
+    folder: Folder, reason: str, other: str, is_forged: bool, version: ssl.TLSVersion
+) -> None:
+    """Otherwise a stranger could raise TasCertificateExpired: OpenSSL looks at dates before signatures."""
+    ended = Authority("ended", lives=-HOUR)
+    folder.swap(authorities=AUTHORITY.certificate + ended.certificate)
+    client = ended.client("system:kube-scheduler")
+    if is_forged:
+        der = bytearray(ssl.PEM_cert_to_DER_cert(client.certificate.decode()))
+        der[-1] ^= 1  # the end of the signature
+        client = Pair(certificate=ssl.DER_cert_to_PEM_cert(bytes(der)).encode(), key=client.key)
+    async with serving(folder) as served:
+        await served.refuses(client, version=version)
+        await served.count(reason)
+        assert served.metric("tas_tls_refused_total", reason=other) == 0
+
+
 @pytest.mark.parametrize(
     "name", [x509.DNSName("sched.example"), x509.UniformResourceIdentifier("spiffe://cluster/sched")]
 )
@@ -349,6 +374,58 @@ async def test_an_incomplete_key_keeps_the_last_valid_files_and_is_retried(serve
     assert [line["event"] for line in after] == ["certificates_loaded", "certificates_recovered"]
 
 
+@pytest.mark.parametrize(
+    ("name", "later"),
+    [
+        ("cert", {"server": AUTHORITY.server("later", begins=HOUR), "authorities": AUTHORITY.certificate}),
+        ("cacert", {"authorities": Authority("later", begins=HOUR).certificate}),
+    ],
+    ids=["server", "authorities"],
+)
+async def test_certificates_that_are_not_valid_yet_replace_valid_ones_once_they_are(
+    served: Served, folder: Folder, name: str, later: dict[str, Any]
+) -> None:
+    def tries() -> float:
+        return sum(served.metric("tas_tls_reloads_total", result=result) for result in ("failed", "loaded"))
+
+    with capture_logs() as logs:
+        folder.swap(**later)
+        await eventually(lambda: tries() >= 1)
+        assert (await served.ask()).status == 200
+        served.certificates._clock = lambda: time.time() + 2 * HOUR.total_seconds()
+        await eventually(lambda: served.metric("tas_tls_reloads_total", result="loaded") == 1)
+
+    failed, *after = [line for line in logs if line["event"] != "certificate_expiring"]
+    assert (failed["event"], failed["log_level"]) == ("certificates_not_loaded", "error")
+    assert failed["error"].startswith(f"--{name} {folder.path / name}: is not valid before 20")
+    assert [line["event"] for line in after] == ["certificates_loaded", "certificates_recovered"]
+
+
+async def test_certificates_that_are_not_valid_yet_replace_expired_ones_and_are_logged(
+    served: Served, folder: Folder
+) -> None:
+    """None of the two is of use now; the new ones become valid by themselves."""
+    with capture_logs() as logs:
+        served.certificates._clock = lambda: time.time() + 36 * HOUR.total_seconds()
+        folder.swap(
+            server=AUTHORITY.server("later", begins=48 * HOUR, lives=72 * HOUR), authorities=AUTHORITY.certificate
+        )
+        await eventually(lambda: served.metric("tas_tls_reloads_total", result="loaded") == 1)
+        await eventually(lambda: any(line["event"] == "certificate_not_yet_valid" for line in logs))
+
+    (early,) = [line for line in logs if line["event"] == "certificate_not_yet_valid"]
+    assert (early["file"], early["log_level"]) == (f"--cert {folder.path / 'cert'}", "warning")
+
+
+def test_of_a_chain_the_last_to_become_valid_counts_and_of_authorities_the_first(folder: Folder) -> None:
+    first, last = (AUTHORITY.server("extender", begins=hours * HOUR) for hours in (1, 2))
+    chain = Pair(certificate=first.certificate + last.certificate, key=first.key)
+    folder.swap(server=chain, authorities=last.certificate + first.certificate)
+    now = time.time()
+    begins = load_tls(folder.files).begins
+    assert [round((begins[f"--{name} {folder.path / name}"] - now) / 3600) for name in ("cert", "cacert")] == [2, 1]
+
+
 async def test_new_contents_are_loaded_after_two_equal_reads(folder: Folder) -> None:
     certificates = Certificates(folder.files)
     both = AUTHORITY.certificate + STRANGER.certificate
@@ -396,19 +473,64 @@ async def test_a_connection_whose_certificate_expires_is_closed(folder: Folder) 
         assert served.metric("tas_extender_connections_closed_total", reason="certificate") == 1
 
 
-async def test_a_request_after_its_authority_was_removed_gets_403(folder: Folder) -> None:
-    never = 1e6  # seconds until the first sweep of idle connections
-    async with (
-        serving(folder, header_seconds=never, answer_seconds=never) as served,
-        served.connect() as connection,
-    ):
+async def test_after_its_authority_was_removed_a_connection_answers_one_request_and_ends(folder: Folder) -> None:
+    """kube-scheduler repeats no request: an error may place a pod without its policy. No sweep ends the connection."""
+    renewed = STRANGER.client("system:kube-scheduler")
+    async with serving(folder, header_seconds=NEVER, answer_seconds=NEVER) as served, served.connect() as connection:
+
+        async def replace(authorities: bytes) -> None:
+            await connection.send(request())
+            reply = await connection.receive()
+            assert (reply.status, reply.headers.get("connection")) == (200, None)
+            folder.swap(authorities=authorities)
+            await eventually(lambda: served.certificates.current.contents[2] == authorities)
+
+        await replace(AUTHORITY.certificate + STRANGER.certificate)
+        await replace(STRANGER.certificate)
+
+        await connection.send(request() * 2)
+        reply = await connection.receive()
+        assert (reply.status, reply.headers.get("connection")) == (200, "close")
+        assert await asyncio.wait_for(connection.reader.read(), PATIENCE) == b"", "one answer, although two are asked"
+        await served.refuses(SCHEDULER)
+        assert (await served.ask(renewed)).status == 200
+
+
+async def test_an_error_of_the_server_is_the_one_answer_after_its_authority_was_removed(folder: Folder) -> None:
+    """Of a wrong method or path: aiohttp raises it."""
+    async with serving(folder, header_seconds=NEVER, answer_seconds=NEVER) as served, served.connect() as connection:
+        await connection.send(request())
+        assert "connection" not in (await connection.receive()).headers
+        served.certificates.epoch += 1
+        await connection.send(request().replace(b"POST", b"PUT", 1))
+        reply = await connection.receive()
+        assert (reply.status, reply.headers.get("connection")) == (405, "close")
+        assert await asyncio.wait_for(connection.reader.read(), PATIENCE) == b""
+
+
+async def test_a_connection_ends_in_order_just_before_its_certificate_expires(folder: Folder) -> None:
+    """The client may have a new certificate, which it presents only in a new connection."""
+    async with serving(folder, header_seconds=NEVER, answer_seconds=NEVER) as served, served.connect() as connection:
+        await connection.send(request())
+        assert "connection" not in (await connection.receive()).headers
+        expires = served.metric("tas_tls_remaining_seconds", file="client") + time.time()
+        served.certificates._clock = lambda: expires - 3.0
+        await connection.send(request())
+        reply = await connection.receive()
+        assert (reply.status, reply.headers.get("connection")) == (200, "close")
+        assert await asyncio.wait_for(connection.reader.read(), PATIENCE) == b""
+
+
+async def test_a_request_after_its_certificate_has_expired_gets_403(folder: Folder) -> None:
+    later = time.time() + 2 * 86400
+    async with serving(folder, header_seconds=NEVER, answer_seconds=NEVER) as served, served.connect() as connection:
         await connection.send(request())
         assert (await connection.receive()).status == 200
-        served.certificates.epoch += 1
+        served.certificates._clock = lambda: later
         await connection.send(request())
         reply = await connection.receive()
         assert (reply.status, reply.headers["connection"]) == (403, "close")
-        assert reply.json == {"error": "client: its certificate has expired, or its authority was removed"}
+        assert reply.json == {"error": "client: its certificate has expired"}
 
 
 async def test_a_missing_handshake_times_out_and_blocks_no_other_client(folder: Folder) -> None:
@@ -559,6 +681,11 @@ async def test_of_several_certificates_in_a_file_the_first_to_expire_counts(fold
 
 
 OTHER = AUTHORITY.server("other")
+P_256, UNKNOWN_CURVE = (bytes.fromhex(f"06082a8648ce3d0301{last}") for last in ("07", "7f"))
+UNREADABLE_KEY = ssl.DER_cert_to_PEM_cert(
+    ssl.PEM_cert_to_DER_cert(SERVER.certificate.decode()).replace(P_256, UNKNOWN_CURVE)
+).encode()
+"""The certificate of the server with a curve that nobody knows."""
 
 
 @pytest.mark.parametrize(
@@ -568,10 +695,11 @@ OTHER = AUTHORITY.server("other")
         ({"key": b""}, r"^--key .*/key: no private key in PEM: [^/]+$"),
         ({"key": SERVER.certificate}, r"^--key .*/key: no private key in PEM: "),
         ({"server": Pair(certificate=b"nothing", key=SERVER.key)}, r"^--cert .*/cert: no certificates in PEM: [^/]+$"),
+        ({"server": Pair(certificate=UNREADABLE_KEY, key=SERVER.key)}, r"^--cert .*/cert: has a key .* unreadable: C"),
         ({"authorities": b""}, r"^--cacert .*/cacert: no certificates in PEM: "),
         ({"authorities": AUTHORITY.certificate[:-40]}, r"^--cacert .*/cacert: no certificates in PEM: "),
     ],
-    ids=["another's key", "empty key", "no key", "no certificate", "no authority", "half an authority"],
+    ids=["another's key", "empty key", "no key", "no certificate", "curve", "no authority", "half an authority"],
 )
 def test_invalid_files_are_an_error_with_file_and_reason(tmp_path: Path, files: dict[str, object], words: str) -> None:
     folder = Folder(tmp_path / "certificates")
