@@ -35,6 +35,55 @@ class MissingStatistics(NamedTuple):
     warming: set[str]
 
 
+class _Coverage:
+    """How far the nodes cover the window of one series. Each call takes the same time for any number of nodes.
+
+    Attributes:
+        span: How many seconds the values of a node cover at most; if the series of this node ends, those of some other
+            node, until the next value of a node that covers more.
+        newest: The time of the newest value of any node, also of one that has gone, in seconds since 1970.
+    """
+
+    __slots__ = ("_enough", "_longest", "_needed", "_nodes", "newest", "span")
+
+    def __init__(self, key: SeriesKey) -> None:
+        self._needed = COVERED * key.seconds
+        self._nodes: dict[str, Series] = {}
+        self._enough: set[str] = set()
+        self._longest = ""
+        self.span = self.newest = 0.0
+
+    @property
+    def count(self) -> int:
+        """The number of nodes that have the series."""
+        return len(self._nodes)
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether the values of a node cover enough of the window."""
+        return bool(self._enough)
+
+    def note(self, node: str, series: Series) -> None:
+        """The series of a node has begun, or has one more value."""
+        self._nodes[node] = series
+        span = series.covered
+        if span >= self._needed:
+            self._enough.add(node)
+        else:  # after a gap it covers less than before
+            self._enough.discard(node)
+        if span > self.span or node == self._longest or not self._longest:
+            self._longest, self.span = node, span
+        self.newest = max(self.newest, series.newest)
+
+    def forget(self, node: str) -> None:
+        """The series of a node has ended."""
+        del self._nodes[node]
+        self._enough.discard(node)
+        if node == self._longest:
+            self._longest = next(iter(self._nodes), "")
+            self.span = self._nodes[self._longest].covered if self._longest else 0.0
+
+
 class WindowTable:
     """The series of each node that the wanted statistics need.
 
@@ -48,7 +97,7 @@ class WindowTable:
         self._payers: Mapping[SeriesKey, str] = {}
         self._used: Counter[str] = Counter()
         self._used_elsewhere: Counter[str] = Counter()
-        self._counts: Counter[SeriesKey] = Counter()  # of how many nodes there is each
+        self._coverage: dict[SeriesKey, _Coverage] = {}  # of each series that a node has
         self.full: set[str] = set()
         self._wanted: Mapping[str, Mapping[SeriesKey, tuple[tuple[str, Window], ...]]] = {}
         self._nodes: dict[str, dict[SeriesKey, Series]] = {}
@@ -105,7 +154,8 @@ class WindowTable:
         self._payers = _payers(wanted, names)
         self._used = Counter()
         for key, payer in self._payers.items():
-            self._used[payer] += ROOM[key.family] * self._counts[key]
+            if (coverage := self._coverage.get(key)) is not None:
+                self._used[payer] += ROOM[key.family] * coverage.count
         self.refused = 0
         self.full = set()
         kept = self.keys
@@ -132,6 +182,7 @@ class WindowTable:
                 series = self._series(node, key)
                 if series is not None and series.add(scrape.source, scrape.time, scrape.metrics[metric]):
                     self._changed.setdefault(node, set()).add(key)
+                    self._coverage[key].note(node, series)
         return count
 
     def _series(self, node: str, key: SeriesKey) -> Series | None:
@@ -168,32 +219,27 @@ class WindowTable:
                     yield Sample(node=node, metric=name, value=value, measured=series.newest)
 
     def missing(self, now: float) -> MissingStatistics:
-        """Why no node has a statistic; `now` is in seconds since 1970."""
+        """Why no node has a statistic; `now` is in seconds since 1970. Takes no longer for more nodes."""
         found, warming = dict[str, str](), set[str]()
         for metric, keys in self._wanted.items():
             for key, windows in keys.items():
-                longest: float | None = None
-                newest = 0.0
-                for of_node in self._nodes.values() if self._counts[key] else ():
-                    if (series := of_node.get(key)) is not None:
-                        longest, newest = max(longest or 0.0, series.covered), max(newest, series.newest)
-                        if longest >= COVERED * key.seconds:
-                            break
-                else:
-                    why = f"no value of {metric} yet"
-                    if self._payers[key] in self.full:
-                        why = "no room for more series: too many statistics or durations are wanted"
-                    if longest is not None:
-                        needed = COVERED * key.seconds
-                        why = (
-                            f"the window of {key.seconds:.0f} s is not covered yet: the values of {metric} span "
-                            f"{longest:.0f} s so far, {needed:.0f} s are needed"
-                        )
-                        if newest >= now - MAX_SAMPLE_AGE:
-                            warming.update(name for name, _ in windows)
-                        else:
-                            why += f"; the last value came more than {MAX_SAMPLE_AGE:.0f} s ago"
-                    found |= dict.fromkeys((name for name, _ in windows), why)
+                coverage = self._coverage.get(key)
+                if coverage is not None and coverage.is_enough:
+                    continue
+                why = f"no value of {metric} yet"
+                if self._payers[key] in self.full:
+                    why = "no room for more series: too many statistics or durations are wanted"
+                if coverage is not None:
+                    needed = COVERED * key.seconds
+                    why = (
+                        f"the window of {key.seconds:.0f} s is not covered yet: the values of {metric} span "
+                        f"{coverage.span:.0f} s so far, {needed:.0f} s are needed"
+                    )
+                    if coverage.newest >= now - MAX_SAMPLE_AGE:
+                        warming.update(name for name, _ in windows)
+                    else:
+                        why += f"; the last value came more than {MAX_SAMPLE_AGE:.0f} s ago"
+                found |= dict.fromkeys((name for name, _ in windows), why)
         return MissingStatistics(found, warming)
 
     @property
@@ -216,6 +262,9 @@ class WindowTable:
         if key not in of_node:
             self._tally(key, 1)
         of_node[key] = series
+        if key not in self._coverage:
+            self._coverage[key] = _Coverage(key)
+        self._coverage[key].note(node, series)
 
     def _end(self, node: str, keys: Collection[SeriesKey]) -> None:
         """Drops series of a node."""
@@ -226,6 +275,9 @@ class WindowTable:
             del of_node[key]
             changed.discard(key)
             self._tally(key, -1)
+            self._coverage[key].forget(node)
+            if not self._coverage[key].count:
+                del self._coverage[key]
         if not of_node:
             del self._nodes[node]
             self._changed.pop(node, None)
@@ -233,9 +285,6 @@ class WindowTable:
     def _tally(self, key: SeriesKey, one: int) -> None:
         """Counts a series that begins (1) or ends (-1)."""
         self._count += one
-        self._counts[key] += one
-        if not self._counts[key]:
-            del self._counts[key]
         room = one * ROOM[key.family]
         self._room -= room
         if key in self._payers:

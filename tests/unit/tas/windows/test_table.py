@@ -1,6 +1,7 @@
 """The series of all nodes."""
 
 import random
+import sys
 from collections import Counter
 from unittest.mock import patch
 
@@ -97,6 +98,76 @@ def test_a_window_of_which_no_value_comes_any_more_is_not_warming() -> None:
     assert table.missing(last + 1) == ended
     add(table, "b", 700, cpu=1)
     assert table.missing(last + 1).warming == {"cpu:mean:1d"}, "of any node"
+
+
+def test_what_is_missing_takes_the_same_few_steps_for_any_number_of_nodes() -> None:
+    """While windows filled, each node was looked at: 20,000 series stopped the process for 0.1 s, each ten seconds."""
+
+    def steps(nodes: int) -> int:
+        """The calls of functions, also if the node whose values cover the most has gone."""
+        table = WindowTable()
+        table.want(of_operator("cpu:mean:1d", "cpu:p50:1d", "cpu:ewma:1d"))
+        for number in range(nodes):
+            add(table, f"n{number}", 0, cpu=1)
+        add(table, "n0", 60, cpu=1)
+        calls = 0
+
+        def count(_frame: object, event: str, _arg: object) -> None:
+            nonlocal calls
+            calls += event in ("call", "c_call")
+
+        sys.setprofile(count)
+        try:
+            table.drop_node("n0")
+            found = table.missing(START + 60)
+        finally:
+            sys.setprofile(None)
+        assert found.warming == found.why.keys() == {"cpu:mean:1d", "cpu:p50:1d", "cpu:ewma:1d"}
+        return calls
+
+    assert steps(1000) == steps(10)
+
+
+def test_how_far_a_window_is_covered_after_any_changes() -> None:
+    """Known as if each node were looked at."""
+    chance = random.Random(1)
+    table = WindowTable()
+    table.want(of_operator("cpu:mean:1m"))
+    (key,) = table.keys
+    seen: set[bool] = set()
+    after = 0
+    for step in range(2000):
+        if chance.random() < 0.1:
+            table.drop_node(f"n{chance.randrange(4)}")
+        else:
+            # After 70 s nothing that was before is in the window.
+            after += chance.choices((0, 1, 3, 70), weights=(30, 30, 30, 2))[0]
+            add(table, f"n{chance.randrange(4)}", after, cpu=step)
+        spans = {f"{of_node[key].covered:.0f}" for of_node in table._nodes.values()}
+        missing = table.missing(START + after).why
+        is_known = any(float(span) >= 30 for span in spans)
+        assert bool(missing) is not is_known
+        seen.add(is_known)
+        if missing and spans:
+            assert missing["cpu:mean:1m"] in {not_covered("cpu", 60, int(span)) for span in spans}
+    assert seen == {True, False}
+
+
+def test_how_far_a_window_is_covered_is_told_of_the_node_that_covers_the_most() -> None:
+    """If that one goes, of another one until values come."""
+    table = WindowTable()
+    table.want(of_operator("cpu:mean:10m"))
+    for node, start in (("a", 100), ("b", 0), ("c", 50)):
+        for after in (start, 200):
+            add(table, node, after, cpu=1)
+    assert list(table.missing(START + 200).why.values()) == [not_covered("cpu", 600, 200)]
+    table.drop_node("b")
+    for node in ("a", "c"):
+        add(table, node, 210, cpu=1)
+    assert list(table.missing(START + 210).why.values()) == [not_covered("cpu", 600, 160)]
+    for node in ("a", "c"):
+        table.drop_node(node)
+    assert list(table.missing(START + 210).why.values()) == ["no value of cpu yet"]
 
 
 def test_there_is_a_limit_and_a_node_that_has_gone_gives_its_place_back() -> None:
@@ -320,7 +391,7 @@ def test_the_room_is_what_the_series_take_after_any_changes() -> None:
         assert table.room == 20 - sum(ROOM[key.family] for key in series) >= 0
         assert sum(table._used.values()) == 20 - table.room
         # Without those of which there are none: they would grow with every duration that ever was wanted.
-        assert dict(table._counts) == dict(Counter(series))
+        assert {key: each.count for key, each in table._coverage.items()} == dict(Counter(series))
         refused |= table.full
     assert refused == {"a", "b"}
 
