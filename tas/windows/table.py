@@ -1,7 +1,7 @@
 """The series of all nodes: which statistics are wanted, and what they are now."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from tas.samples.sample import FUTURE_TOLERANCE, MAX_SAMPLE_AGE, Scrape
@@ -251,9 +251,10 @@ class WindowTable:
         """Drops the series of a node."""
         self._end(node, list(self._nodes.get(node, ())))
 
-    def drop_ended(self, now: float) -> None:
-        """Drops series that have had no value for longer than their window."""
-        for node, of_node in list(self._nodes.items()):
+    def drop_ended(self, nodes: Iterable[str], now: float) -> None:
+        """Drops the series of these nodes that have had no value for longer than their window."""
+        for node in nodes:
+            of_node = self._nodes.get(node, {})
             self._end(node, [key for key, series in of_node.items() if series.newest < now - key.seconds])
 
     def _begin(self, node: str, key: SeriesKey, series: Series) -> None:

@@ -402,7 +402,7 @@ class Windows:
         while True:
             if self._caught_up:
                 self._find_missing()
-            self._table.drop_ended(time.time())
+            await self._drop_ended()
             self._forget_revisions()
             for stream, why in self._unread().items():  # the others go on, but its values are in no statistic
                 self._throttled.warning("window_stream_not_read", stream=stream.name, reason=why)
@@ -416,6 +416,12 @@ class Windows:
                 )
                 self._table.refused = 0
             await asyncio.sleep(CHECK_SECONDS)
+
+    async def _drop_ended(self) -> None:
+        nodes = list(self._table.nodes)
+        for start in range(0, len(nodes), AT_ONCE):
+            self._table.drop_ended(nodes[start : start + AT_ONCE], time.time())
+            await asyncio.sleep(0)
 
     def _forget_revisions(self) -> None:
         """Drops those of series that nobody has or wants any more; a series that comes again is read first."""

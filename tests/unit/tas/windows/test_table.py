@@ -186,9 +186,9 @@ def test_there_is_a_limit_and_a_node_that_has_gone_gives_its_place_back() -> Non
     table.drop_node("a")
     add(table, "c", 1, cpu=1)
     assert set(table.nodes) == {"b", "c"}
-    table.drop_ended(START + 60.0)
+    table.drop_ended([*table.nodes], START + 60.0)
     assert set(table.nodes) == {"b", "c"}, "a value as old as the window is in it"
-    table.drop_ended(START + 60.5)
+    table.drop_ended([*table.nodes], START + 60.5)
     assert set(table.nodes) == {"c"}
     assert table.count == 1
 
@@ -378,7 +378,7 @@ def test_the_room_is_what_the_series_take_after_any_changes() -> None:
             case 1:
                 table.drop_node(f"n{chance.randrange(6)}")
             case 2:
-                table.drop_ended(START + step - 30)
+                table.drop_ended([*table.nodes], START + step - 30)
             case 3:
                 other = WindowTable(max_room=table.room)
                 other.want({name: ["b"] for name in chance.sample(names, k=2)})
@@ -409,7 +409,7 @@ def test_series_of_a_node_take_time_by_their_number() -> None:
             add(table, "a", 0, cpu=1)
             other.take(table)
             assert other.count == count
-            other.drop_ended(START + 1e6)
+            other.drop_ended([*other.nodes], START + 1e6)
             assert other.count == 0
 
         return work
