@@ -164,12 +164,17 @@ class WindowTable:
                 self._end(node, [key for key in of_node if key not in kept])
 
     def take(self, other: "WindowTable") -> None:
-        """Takes over the wanted series of another table, as far as there is room; the other table must not be used."""
+        """Takes over the wanted series of another table, as far as there is room; the other table must not be used.
+
+        What has changed there has changed here; a stored series without a new value has not: it may be hours old.
+        """
         for node, of_node in other._nodes.items():
+            changed = other._changed.get(node, ())
             for key, series in of_node.items():
                 if key in self._payers and self._has_room(key):
                     self._begin(node, key, series)
-                    self._changed.setdefault(node, set()).add(key)
+                    if key in changed:
+                        self._changed.setdefault(node, set()).add(key)
         self.refused += other.refused
         self.full |= other.full
 

@@ -556,6 +556,16 @@ async def test_entries_returns_the_whole_bucket_without_deleted_keys(bus: Bus) -
     assert await consumers(bus, NODES) == 0
 
 
+@pytest.mark.parametrize("late", [(), ("n1.facts", "n1.metrics")])
+async def test_entries_of_some_keys_are_all_of_these_and_no_others(bus: Bus, late: tuple[str, ...]) -> None:
+    """Also those that do not come in time."""
+    for key in ("n1.facts", "n1.metrics", "n2.metrics", "n2.inventory", "n3.other"):
+        await bus.put(NODES, key, b"1", revision=0, read_at=now())
+    with partial_copy(*late):
+        entries = await bus.entries(NODES, ("*.metrics", "n2.inventory"))
+    assert [entry.key for entry in entries] == ["n1.metrics", "n2.metrics", "n2.inventory"]
+
+
 async def test_entries_of_an_empty_bucket_is_empty_without_waiting_for_the_time_limit(bus: Bus) -> None:
     began = now()
     assert await answered(lambda: bus.entries(NODES)) == []

@@ -276,6 +276,23 @@ def test_what_is_taken_from_another_table_is_shown_at_once() -> None:
     assert samples(table) == {("a", "cpu:mean:1m"): (30, 60)}
 
 
+def test_a_stored_series_that_is_taken_from_another_table_is_shown_with_its_next_value() -> None:
+    """Its last value may be hours old, and no reader of samples takes it then."""
+    table, other, before = WindowTable(), WindowTable(), WindowTable()
+    for each in (table, other, before):
+        each.want(of_operator("cpu:mean:1m"))
+    for node in ("a", "b"):
+        for after in (0, 30):
+            add(before, node, after, cpu=1)
+        for key, stored in before.stored(node, ""):
+            assert other.restore(node, key, stored, now=START + 30)
+    add(other, "b", 45, cpu=4)
+    table.take(other)
+    assert samples(table) == {("b", "cpu:mean:1m"): (2, 45)}
+    add(table, "a", 60, cpu=7)
+    assert samples(table) == {("a", "cpu:mean:1m"): (3, 60)}
+
+
 def test_what_another_table_had_no_room_for_counts_as_refused() -> None:
     names = {"cpu:mean:1m": ["mine"], "load:mean:1m": ["theirs"]}
     table, other = WindowTable(max_room=2), WindowTable(max_room=2)

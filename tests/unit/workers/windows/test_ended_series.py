@@ -49,6 +49,6 @@ def largest_piece(nodes: int) -> int:
 
 
 def test_series_of_many_nodes_end_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each ten seconds all series are looked at: those of 20,000 nodes in one piece would stop the process meanwhile."""
+    """Each ten seconds all series are looked at: the process did nothing else while it looked at those of all nodes."""
     monkeypatch.setattr(workers.windows.worker, "time", SimpleNamespace(time=lambda: NOW))
     assert largest_piece(20 * AT_ONCE) <= 1.2 * largest_piece(2 * AT_ONCE)
