@@ -875,6 +875,50 @@ async def test_a_list_does_not_wait_for_a_key_that_is_gone(bus: Bus, monkeypatch
         assert (asked, beats >= WATCHDOG_BEATS) == (2, True)
 
 
+@pytest.mark.parametrize("answers", [True, False])
+async def test_the_log_says_why_a_watch_does_not_catch_up(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch, *, answers: bool
+) -> None:
+    """The leader has keys that no consumer delivers, or does not say which it has. Once, until some time has passed."""
+    stored, asked, may_answer = Bus.keys, 0, asyncio.Semaphore(0)
+    never = ["\x1b[31mred\u202e.metrics", 300 * "a", *(f"never{number}.metrics" for number in range(100))]
+
+    async def keys(self: Bus, bucket: Bucket, pattern: str) -> list[str]:
+        nonlocal asked
+        asked += 1
+        await may_answer.acquire()
+        if not answers:
+            raise UnavailableError("for this test")
+        return [*await stored(self, bucket, pattern), *never]
+
+    async def beat(_: Pulse) -> None:
+        await asyncio.sleep(0.001)
+
+    monkeypatch.setattr("bus.bucket_feed.REPEAT_SECONDS", float("inf"))
+    monkeypatch.setattr(Bus, "keys", keys)
+    monkeypatch.setattr(Pulse, "beat", beat)
+    await fill(bus, 1)
+    with capture_logs() as logs:
+        async with following(bus, NODES) as follower:
+            may_answer.release()
+            await eventually(lambda: asked == 2)
+            assert "watch_incomplete" not in {line["event"] for line in logs}, "an entry may be on its way"
+            for _ in range(10):
+                may_answer.release()
+            await eventually(lambda: asked == 12)
+            assert not follower.watch.status.caught_up
+    told = [line for line in logs if line["event"] == "watch_incomplete"]
+    assert [(line["log_level"], line["bucket"], line["suppressed"]) for line in told] == [("warning", "NODES", 0)]
+    missing, named, error = (told[0][field] for field in ("missing", "keys", "error"))
+    if answers:
+        assert missing == len(never)
+        escaped, cut = r"\x1b[31mred\u202e.metrics", f"{99 * 'a'}…"
+        assert named == [escaped, cut, "never0.metrics", "never1.metrics", "never10.metrics"]
+        assert "start this process again" in error
+    else:
+        assert (missing, named, error) == (0, [], "for this test")
+
+
 async def test_a_list_is_of_the_keys_with_which_it_began(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who comes before it is complete, for other keys, gets what is stored under them from another consumer."""
     await fill(bus, 1)
