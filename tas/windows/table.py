@@ -80,8 +80,10 @@ class _Coverage:
         del self._nodes[node]
         self._enough.discard(node)
         if node == self._longest:
-            self._longest = next(iter(self._nodes), "")
-            self.span = self._nodes[self._longest].covered if self._longest else 0.0
+            self._longest, self.span = "", 0.0
+            if self._nodes:
+                # Not the first one: to find it, a dict passes the places of all before it that have gone.
+                self.note(*self._nodes.popitem())
 
 
 class WindowTable:
@@ -260,7 +262,7 @@ class WindowTable:
         """Drops the series of these nodes that have had no value for longer than their window."""
         for node in nodes:
             of_node = self._nodes.get(node, {})
-            self._end(node, [key for key, series in of_node.items() if series.newest < now - key.seconds])
+            self._end(node, [key for key, series in of_node.items() if _has_ended(series, now)])
 
     def _begin(self, node: str, key: SeriesKey, series: Series) -> None:
         """Adds or replaces a series of a node."""
@@ -304,16 +306,22 @@ class WindowTable:
     def restore(self, node: str, key: SeriesKey, stored: StoredSeries, *, now: float) -> bool:
         """Takes in a stored series, unless it is not wanted, or there are too many; whether it was taken in.
 
-        One with values from after `now` is refused: until then no other value would count. Raises ValueError if it
+        One with values from after `now` is refused: until then no other value would count. One without a value in its
+        window is refused: it has ended, and with one new value it would count as covered. Raises ValueError if it
         cannot be a series.
         """
         if key not in self._payers:
             return False
         series = Series.restored(key, stored)
-        if series.is_ahead_of(now + FUTURE_TOLERANCE) or not self._has_room(key):
+        if series.is_ahead_of(now + FUTURE_TOLERANCE) or _has_ended(series, now) or not self._has_room(key):
             return False
         self._begin(node, key, series)
         return True
+
+
+def _has_ended(series: Series, now: float) -> bool:
+    """Whether it has had no value for longer than its window; `now` is in seconds since 1970."""
+    return series.newest < now - series.key.seconds
 
 
 def _payers(

@@ -170,6 +170,28 @@ def test_how_far_a_window_is_covered_is_told_of_the_node_that_covers_the_most() 
     assert list(table.missing(START + 210).why.values()) == ["no value of cpu yet"]
 
 
+def test_nodes_go_one_after_the_other_in_a_time_by_their_number() -> None:
+    """The first one covered the most, then the next one, and to find this one all were passed that had gone."""
+
+    def prepare(count: int) -> Work:
+        table = WindowTable()
+        table.want(of_operator("cpu:mean:1m"))
+        add(table, "first", 0, cpu=1)
+        (coverage,) = table._coverage.values()
+        (series,) = coverage._nodes.values()  # the same for all nodes: only the way to it counts
+        for number in range(count):
+            coverage.note(f"n{number}", series)
+        nodes = list(coverage._nodes)
+
+        def work() -> None:
+            for node in nodes:
+                coverage.forget(node)
+
+        return work
+
+    assert grows_linearly(prepare, 40_000)
+
+
 def test_there_is_a_limit_and_a_node_that_has_gone_gives_its_place_back() -> None:
     table = WindowTable(max_room=2)
     table.want(of_operator("cpu:mean:1m"))
@@ -334,6 +356,23 @@ def test_a_stored_series_goes_on_in_another_table() -> None:
     assert samples(other) == {("a", "cpu:mean:1m"): (2, 30)}
     with pytest.raises(ValueError, match="given in a series of moments"):
         other.restore("a", key, StoredSeries(times={}, average=[1.0, 1.0, 1.0, 1.0]), now=START)
+
+
+@pytest.mark.parametrize("name", ["cpu:mean:1m", "cpu:p50:1m", "cpu:ewma:1m"])
+def test_a_stored_series_without_a_value_in_its_window_is_not_taken_in(name: str) -> None:
+    """It is stored for ten minutes more: with it, one new value would be a mean that covers the window."""
+    before, table = WindowTable(), WindowTable()
+    for each in (before, table):
+        each.want(of_operator(name))
+    for after in (0, 30):
+        add(before, "a", after, cpu=1)
+    ((key, stored),) = before.stored("a", "")
+    assert not table.restore("a", key, stored, now=START + 90.5)
+    assert (table.count, table.refused) == (0, 0)
+    add(table, "a", 91, cpu=5)
+    assert samples(table) == {}
+    table.drop_node("a")
+    assert table.restore("a", key, stored, now=START + 90), "a value as old as the window is in it"
 
 
 @pytest.mark.parametrize("name", ["cpu:mean:1m", "cpu:p50:1m", "cpu:ewma:1m"])
