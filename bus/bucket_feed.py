@@ -303,14 +303,17 @@ class BucketFeed:
             await feed.close()
 
     async def _look_what_is_missing(self) -> None:
-        """Asks what is missing. From the second time on the log says so: at the first, an entry may be on its way."""
+        """Asks what is missing. From the second time on the log says so, unless entries may be on their way.
+
+        After a long list there are many: those of keys that were written again meanwhile.
+        """
         error = ""
         try:
             await self._ask_what_is_missing()
         except UnavailableError as unavailable:  # asks again soon
             error = str(unavailable)
         self._looks += 1
-        if self._caught_up or self._looks == 1:
+        if self._caught_up or self._looks == 1 or (self.lag != 0 and not error):
             return
         if (suppressed := self._incomplete.admit(None, time.monotonic())) is not None:
             missing = self._missing or ()

@@ -891,7 +891,7 @@ async def test_the_log_says_why_a_watch_does_not_catch_up(
             raise UnavailableError("for this test")
         return [*await stored(self, bucket, pattern), *never]
 
-    async def beat(_: Pulse) -> None:
+    async def beat(_pulse: Pulse, *_others: asyncio.Future[Any]) -> None:
         await asyncio.sleep(0.001)
 
     monkeypatch.setattr("bus.bucket_feed.REPEAT_SECONDS", float("inf"))
@@ -917,6 +917,38 @@ async def test_the_log_says_why_a_watch_does_not_catch_up(
         assert "start this process again" in error
     else:
         assert (missing, named, error) == (0, [], "for this test")
+
+
+async def test_a_watch_that_is_behind_the_stream_says_nothing_of_the_keys_that_are_to_come(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that were written again while it read a large bucket come behind all others, and that may take a while."""
+    stored, epoch, asked, may_answer = Bus.keys, Bus.epoch, 0, asyncio.Semaphore(2)
+
+    async def keys(self: Bus, bucket: Bucket, pattern: str) -> list[str]:
+        nonlocal asked
+        asked += 1
+        await may_answer.acquire()
+        return [*await stored(self, bucket, pattern), "last.metrics"]
+
+    async def ahead(self: Bus, of: Stream | Bucket) -> Epoch:
+        found = await epoch(self, of)
+        return replace(found, last_sequence=found.last_sequence + 1)
+
+    async def beat(_pulse: Pulse, *_others: asyncio.Future[Any]) -> None:
+        await asyncio.sleep(0.001)
+
+    monkeypatch.setattr(Bus, "keys", keys)
+    monkeypatch.setattr(Bus, "epoch", ahead)
+    monkeypatch.setattr(Pulse, "beat", beat)
+    await fill(bus, 1)
+    with capture_logs() as logs:
+        async with following(bus, NODES):
+            await eventually(lambda: asked == 3)  # by the next feed, which is not behind: the one before was stuck
+            assert "watch_interrupted" in {line["event"] for line in logs}
+            assert "watch_incomplete" not in {line["event"] for line in logs}
+            may_answer.release()
+            await eventually(lambda: "watch_incomplete" in {line["event"] for line in logs})
 
 
 async def test_a_list_is_of_the_keys_with_which_it_began(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
