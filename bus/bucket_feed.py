@@ -4,6 +4,7 @@ It re-attaches, since a consumer can end without an error (facts.md n36).
 """
 
 import asyncio
+import heapq
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,10 +20,11 @@ from bus.buckets import FORGET_SECONDS, TOMBSTONE_SECONDS, Bucket
 from bus.entry import Epoch, RawEntry
 from bus.errors import BusError, UnavailableError
 from bus.feed import Feed
-from bus.interruptions import Interruptions
+from bus.interruptions import REPEAT_SECONDS, Interruptions
 from bus.record_kind import Entry, Handler, RecordKind
 from bus.shared_task import SharedTask
-from tas.errors import InvalidInputError
+from tas.errors import InvalidInputError, line_of
+from tas.values.throttle import Throttle
 
 if TYPE_CHECKING:
     from bus.connection import Bus
@@ -42,6 +44,11 @@ Of a bucket whose keys expire, after half of `TOMBSTONE_SECONDS`.
 """
 
 ALL_KEYS = frozenset({">"})
+
+MAX_NAMED, NAME_CHARACTERS = 5, 100
+"""So many of the keys that do not come are named in a line of the log, each with at most so many characters."""
+
+INCOMPLETE_MEND = "if this stays, start this process again, then nats-server (docs/reference/log-events.md)"
 
 REPLACEMENT_CHARACTER = "\ufffd"
 """Server and client put it into subjects that are not UTF-8, but not always equally many."""
@@ -116,6 +123,8 @@ class BucketFeed:
         self._listed: set[str] = set()  # those that were delivered, until it is complete
         # Those that the leader has, and that were not delivered when it was asked; None: it was not asked yet.
         self._missing: set[str] | None = None
+        self._looks = 0  # how often it was asked for this list, with or without an answer
+        self._incomplete = Throttle(seconds=REPEAT_SECONDS)
         self._feed: Feed | None = None
         self._previous: Feed | None = None
         self._last_sequence: int | None = None
@@ -267,7 +276,7 @@ class BucketFeed:
                 return  # who came meanwhile would not get what is stored under its keys
             if feed.from_start:
                 self._caught_up = False
-                self._listed_keys, self._listed, self._missing = self._keys, set(), None
+                self._listed_keys, self._listed, self._missing, self._looks = self._keys, set(), None, 0
                 self._applied = 0
                 self.epoch = feed.epoch
                 self._present = _Present(self._bucket)
@@ -292,6 +301,30 @@ class BucketFeed:
             self._feed = None
             self._applied = max(self._applied, feed.applied)
             await feed.close()
+
+    async def _look_what_is_missing(self) -> None:
+        """Asks what is missing. From the second time on the log says so, unless entries may be on their way.
+
+        After a long list there are many: those of keys that were written again meanwhile.
+        """
+        error = ""
+        try:
+            await self._ask_what_is_missing()
+        except UnavailableError as unavailable:  # asks again soon
+            error = str(unavailable)
+        self._looks += 1
+        if self._caught_up or self._looks == 1 or (self.lag != 0 and not error):
+            return
+        if (suppressed := self._incomplete.admit(None, time.monotonic())) is not None:
+            missing = self._missing or ()
+            log.warning(
+                "watch_incomplete",
+                bucket=self._bucket.name,
+                missing=len(missing),
+                keys=[line_of(key, NAME_CHARACTERS) for key in heapq.nsmallest(MAX_NAMED, missing)],
+                error=error or f"the server has these keys, and does not deliver them: {INCOMPLETE_MEND}",
+                suppressed=suppressed,
+            )
 
     async def _ask_what_is_missing(self) -> None:
         """Asks the leader which keys there are, those of tombstones included. Each of them comes, or is gone later.
@@ -339,8 +372,7 @@ class BucketFeed:
                     return
                 # Again only for keys that are gone, and seldom: the server then looks at each key of the bucket.
                 if feed.is_caught_up and not self._caught_up and (self._missing is None or beat == 0):
-                    with suppress(UnavailableError):  # asks again soon
-                        await self._ask_what_is_missing()
+                    await self._look_what_is_missing()
                 await feed.beat()
             applied = feed.applied
             try:

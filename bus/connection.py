@@ -361,9 +361,10 @@ class Bus:
             if not page or len(found) >= answer.get("total", 0):
                 return sorted(set(map(bucket.key, found)))
 
-    async def entries(self, bucket: Bucket) -> list[RawEntry]:
+    async def entries(self, bucket: Bucket, keys: Collection[str] = (">",)) -> list[RawEntry]:
         """All entries of a bucket without tombstones, complete at some time during the call, ordered by revision.
 
+        `keys` are patterns with wildcards, of which no two match the same key.
         Raises UnavailableError if no further entry comes within `ENTRIES_SECONDS`.
         """
         latest: dict[str, RawEntry] = {}
@@ -378,7 +379,7 @@ class Bus:
 
         try:
             async with asyncio.timeout(ENTRIES_SECONDS) as limit:
-                feed = await self.feed(bucket)
+                feed = await self.feed(bucket, keys=keys)
                 try:
                     await feed.release(take, wait_on)
                     await feed.caught_up()
@@ -388,7 +389,8 @@ class Bus:
             raise UnavailableError(f"{bucket.name}: no further entry within {ENTRIES_SECONDS:g} s") from error
         # A key that was written again before its delivery came behind the others, after the feed had caught up.
         # In a large bucket these can be thousands, and the answer to each takes as long as the way to the server.
-        missing = sorted(set(await self.keys(bucket, ">")).difference(latest))
+        stored = {key for pattern in keys for key in await self.keys(bucket, pattern)}
+        missing = sorted(stored.difference(latest))
         for start in range(0, len(missing), ASKED_AT_ONCE):
             subjects = map(bucket.subject, missing[start : start + ASKED_AT_ONCE])
             for message in await asyncio.gather(*(self._last_message(bucket, subject) for subject in subjects)):

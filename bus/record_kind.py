@@ -154,10 +154,15 @@ class RecordKind(Generic[K, V]):
         """The key's last entry, by the stream's leader. Raises UnavailableError, RefusedError."""
         return Entry(self, key, await bus.get(self.bucket, self.key(key)), bus.on_invalid)
 
-    async def entries(self, bus: Bus) -> list[Entry[K, V]]:
-        """All entries without tombstones, complete at some time during the call. Raises UnavailableError."""
+    async def entries(self, bus: Bus, keys: Collection[str] = (">",)) -> list[Entry[K, V]]:
+        """All entries without tombstones, complete at some time during the call. Raises UnavailableError.
+
+        `keys` are patterns with wildcards, of which no two match the same key.
+        """
         found: list[Entry[K, V]] = []
-        await read_entries(bus, self.bucket, self.to(found.append))
+        handlers = (self.to(found.append),)
+        for raw in await bus.entries(self.bucket, keys):
+            hand_on(self.bucket, handlers, bus.on_invalid, raw)
         return found
 
     async def listed(self, bus: Bus) -> list[K]:

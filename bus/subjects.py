@@ -184,8 +184,16 @@ class WindowKey(NamedTuple):
 
 def window_key(key: WindowKey) -> str:
     """The key of a series in WINDOWS: a metric's name may contain `:`, which becomes `=`."""
-    series = key.series
-    return f"{token(key.node)}.{series.metric.replace(':', '=')}.{series.seconds:.0f}.{series.family.value}"
+    return f"{token(key.node)}.{_series(key.series)}"
+
+
+def window_keys(series: SeriesKey) -> str:
+    """The pattern of the keys of a series in WINDOWS, of all nodes."""
+    return f"*.{_series(series)}"
+
+
+def _series(series: SeriesKey) -> str:
+    return f"{series.metric.replace(':', '=')}.{series.seconds:.0f}.{series.family.value}"
 
 
 def parse_window_key(key: str) -> WindowKey:

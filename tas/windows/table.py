@@ -1,7 +1,7 @@
 """The series of all nodes: which statistics are wanted, and what they are now."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from tas.samples.sample import FUTURE_TOLERANCE, MAX_SAMPLE_AGE, Scrape
@@ -35,6 +35,57 @@ class MissingStatistics(NamedTuple):
     warming: set[str]
 
 
+class _Coverage:
+    """How far the nodes cover the window of one series. Each call takes the same time for any number of nodes.
+
+    Attributes:
+        span: How many seconds the values of a node cover at most; if the series of this node ends, those of some other
+            node, until the next value of a node that covers more.
+        newest: The time of the newest value of any node, also of one that has gone, in seconds since 1970.
+    """
+
+    __slots__ = ("_enough", "_longest", "_needed", "_nodes", "newest", "span")
+
+    def __init__(self, key: SeriesKey) -> None:
+        self._needed = COVERED * key.seconds
+        self._nodes: dict[str, Series] = {}
+        self._enough: set[str] = set()
+        self._longest = ""
+        self.span = self.newest = 0.0
+
+    @property
+    def count(self) -> int:
+        """The number of nodes that have the series."""
+        return len(self._nodes)
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether the values of a node cover enough of the window."""
+        return bool(self._enough)
+
+    def note(self, node: str, series: Series) -> None:
+        """The series of a node has begun, or has one more value."""
+        self._nodes[node] = series
+        span = series.covered
+        if span >= self._needed:
+            self._enough.add(node)
+        else:  # after a gap it covers less than before
+            self._enough.discard(node)
+        if span > self.span or node == self._longest or not self._longest:
+            self._longest, self.span = node, span
+        self.newest = max(self.newest, series.newest)
+
+    def forget(self, node: str) -> None:
+        """The series of a node has ended."""
+        del self._nodes[node]
+        self._enough.discard(node)
+        if node == self._longest:
+            self._longest, self.span = "", 0.0
+            if self._nodes:
+                # Not the first one: to find it, a dict passes the places of all before it that have gone.
+                self.note(*self._nodes.popitem())
+
+
 class WindowTable:
     """The series of each node that the wanted statistics need.
 
@@ -48,7 +99,7 @@ class WindowTable:
         self._payers: Mapping[SeriesKey, str] = {}
         self._used: Counter[str] = Counter()
         self._used_elsewhere: Counter[str] = Counter()
-        self._counts: Counter[SeriesKey] = Counter()  # of how many nodes there is each
+        self._coverage: dict[SeriesKey, _Coverage] = {}  # of each series that a node has
         self.full: set[str] = set()
         self._wanted: Mapping[str, Mapping[SeriesKey, tuple[tuple[str, Window], ...]]] = {}
         self._nodes: dict[str, dict[SeriesKey, Series]] = {}
@@ -105,7 +156,8 @@ class WindowTable:
         self._payers = _payers(wanted, names)
         self._used = Counter()
         for key, payer in self._payers.items():
-            self._used[payer] += ROOM[key.family] * self._counts[key]
+            if (coverage := self._coverage.get(key)) is not None:
+                self._used[payer] += ROOM[key.family] * coverage.count
         self.refused = 0
         self.full = set()
         kept = self.keys
@@ -114,12 +166,17 @@ class WindowTable:
                 self._end(node, [key for key in of_node if key not in kept])
 
     def take(self, other: "WindowTable") -> None:
-        """Takes over the wanted series of another table, as far as there is room; the other table must not be used."""
+        """Takes over the wanted series of another table, as far as there is room; the other table must not be used.
+
+        What has changed there has changed here; a stored series without a new value has not: it may be hours old.
+        """
         for node, of_node in other._nodes.items():
+            changed = other._changed.get(node, ())
             for key, series in of_node.items():
                 if key in self._payers and self._has_room(key):
                     self._begin(node, key, series)
-                    self._changed.setdefault(node, set()).add(key)
+                    if key in changed:
+                        self._changed.setdefault(node, set()).add(key)
         self.refused += other.refused
         self.full |= other.full
 
@@ -132,6 +189,7 @@ class WindowTable:
                 series = self._series(node, key)
                 if series is not None and series.add(scrape.source, scrape.time, scrape.metrics[metric]):
                     self._changed.setdefault(node, set()).add(key)
+                    self._coverage[key].note(node, series)
         return count
 
     def _series(self, node: str, key: SeriesKey) -> Series | None:
@@ -168,32 +226,27 @@ class WindowTable:
                     yield Sample(node=node, metric=name, value=value, measured=series.newest)
 
     def missing(self, now: float) -> MissingStatistics:
-        """Why no node has a statistic; `now` is in seconds since 1970."""
+        """Why no node has a statistic; `now` is in seconds since 1970. Takes no longer for more nodes."""
         found, warming = dict[str, str](), set[str]()
         for metric, keys in self._wanted.items():
             for key, windows in keys.items():
-                longest: float | None = None
-                newest = 0.0
-                for of_node in self._nodes.values() if self._counts[key] else ():
-                    if (series := of_node.get(key)) is not None:
-                        longest, newest = max(longest or 0.0, series.covered), max(newest, series.newest)
-                        if longest >= COVERED * key.seconds:
-                            break
-                else:
-                    why = f"no value of {metric} yet"
-                    if self._payers[key] in self.full:
-                        why = "no room for more series: too many statistics or durations are wanted"
-                    if longest is not None:
-                        needed = COVERED * key.seconds
-                        why = (
-                            f"the window of {key.seconds:.0f} s is not covered yet: the values of {metric} span "
-                            f"{longest:.0f} s so far, {needed:.0f} s are needed"
-                        )
-                        if newest >= now - MAX_SAMPLE_AGE:
-                            warming.update(name for name, _ in windows)
-                        else:
-                            why += f"; the last value came more than {MAX_SAMPLE_AGE:.0f} s ago"
-                    found |= dict.fromkeys((name for name, _ in windows), why)
+                coverage = self._coverage.get(key)
+                if coverage is not None and coverage.is_enough:
+                    continue
+                why = f"no value of {metric} yet"
+                if self._payers[key] in self.full:
+                    why = "no room for more series: too many statistics or durations are wanted"
+                if coverage is not None:
+                    needed = COVERED * key.seconds
+                    why = (
+                        f"the window of {key.seconds:.0f} s is not covered yet: the values of {metric} span "
+                        f"{coverage.span:.0f} s so far, {needed:.0f} s are needed"
+                    )
+                    if coverage.newest >= now - MAX_SAMPLE_AGE:
+                        warming.update(name for name, _ in windows)
+                    else:
+                        why += f"; the last value came more than {MAX_SAMPLE_AGE:.0f} s ago"
+                found |= dict.fromkeys((name for name, _ in windows), why)
         return MissingStatistics(found, warming)
 
     @property
@@ -205,10 +258,11 @@ class WindowTable:
         """Drops the series of a node."""
         self._end(node, list(self._nodes.get(node, ())))
 
-    def drop_ended(self, now: float) -> None:
-        """Drops series that have had no value for longer than their window."""
-        for node, of_node in list(self._nodes.items()):
-            self._end(node, [key for key, series in of_node.items() if series.newest < now - key.seconds])
+    def drop_ended(self, nodes: Iterable[str], now: float) -> None:
+        """Drops the series of these nodes that have had no value for longer than their window."""
+        for node in nodes:
+            of_node = self._nodes.get(node, {})
+            self._end(node, [key for key, series in of_node.items() if _has_ended(series, now)])
 
     def _begin(self, node: str, key: SeriesKey, series: Series) -> None:
         """Adds or replaces a series of a node."""
@@ -216,6 +270,9 @@ class WindowTable:
         if key not in of_node:
             self._tally(key, 1)
         of_node[key] = series
+        if key not in self._coverage:
+            self._coverage[key] = _Coverage(key)
+        self._coverage[key].note(node, series)
 
     def _end(self, node: str, keys: Collection[SeriesKey]) -> None:
         """Drops series of a node."""
@@ -226,6 +283,9 @@ class WindowTable:
             del of_node[key]
             changed.discard(key)
             self._tally(key, -1)
+            self._coverage[key].forget(node)
+            if not self._coverage[key].count:
+                del self._coverage[key]
         if not of_node:
             del self._nodes[node]
             self._changed.pop(node, None)
@@ -233,9 +293,6 @@ class WindowTable:
     def _tally(self, key: SeriesKey, one: int) -> None:
         """Counts a series that begins (1) or ends (-1)."""
         self._count += one
-        self._counts[key] += one
-        if not self._counts[key]:
-            del self._counts[key]
         room = one * ROOM[key.family]
         self._room -= room
         if key in self._payers:
@@ -249,16 +306,22 @@ class WindowTable:
     def restore(self, node: str, key: SeriesKey, stored: StoredSeries, *, now: float) -> bool:
         """Takes in a stored series, unless it is not wanted, or there are too many; whether it was taken in.
 
-        One with values from after `now` is refused: until then no other value would count. Raises ValueError if it
+        One with values from after `now` is refused: until then no other value would count. One without a value in its
+        window is refused: it has ended, and with one new value it would count as covered. Raises ValueError if it
         cannot be a series.
         """
         if key not in self._payers:
             return False
         series = Series.restored(key, stored)
-        if series.is_ahead_of(now + FUTURE_TOLERANCE) or not self._has_room(key):
+        if series.is_ahead_of(now + FUTURE_TOLERANCE) or _has_ended(series, now) or not self._has_room(key):
             return False
         self._begin(node, key, series)
         return True
+
+
+def _has_ended(series: Series, now: float) -> bool:
+    """Whether it has had no value for longer than its window; `now` is in seconds since 1970."""
+    return series.newest < now - series.key.seconds
 
 
 def _payers(

@@ -25,7 +25,7 @@ from bus.records.nodes import NodeFacts
 from bus.records.synced import Synced
 from bus.scrapes import received
 from bus.stream_reader import Start, StreamReader
-from bus.subjects import WindowKey
+from bus.subjects import WindowKey, window_keys
 from bus.tables import is_table, received_table
 from tas.errors import InvalidInputError
 from tas.samples.sample import Scrape
@@ -35,7 +35,7 @@ from tas.sources.result import ResultBuilder, SourceResult
 from tas.sources.tables import Publish
 from tas.values.window import window_of
 from tas.windows.admission import MAX_NAMES, Admission, Names
-from tas.windows.key import SeriesKey, series_key
+from tas.windows.key import SeriesKey, StoredSeries, series_key
 from tas.windows.past import has_read_as_far, pause_after
 from tas.windows.table import WindowTable
 from workers.following.synced import SyncedWatch
@@ -234,6 +234,14 @@ class Windows:
         known = {name: each for name, (each, of) in wanted.items() if of and series_key(of) in stored_series}
         self._admission.admit(known, time.time())
         self._table.want(self._admit())
+        found = await self._take_stored(entries, self._table)
+        log.info("windows_restored", series=self._table.count, stored=len(self._revisions))
+        return found == self._table.keys
+
+    async def _take_stored(
+        self, entries: Sequence[Entry[WindowKey, StoredSeries]], table: WindowTable
+    ) -> set[SeriesKey]:
+        """Takes in stored series; returns those that a node has now."""
         found: set[SeriesKey] = set()
         for count, entry in enumerate(entries, 1):
             if count % AT_ONCE == 0:
@@ -243,10 +251,18 @@ class Windows:
             stored = entry.readable()
             if stored is None or not self._is_same(node, stored.node_uid):
                 continue
-            if self._table.restore(node, key, stored, now=time.time()):
+            if table.restore(node, key, stored, now=time.time()):
                 found.add(key)
-        log.info("windows_restored", series=self._table.count, stored=len(self._revisions))
-        return found == self._table.keys
+        return found
+
+    async def _restore_wanted_again(self, table: WindowTable) -> None:
+        """Takes in what is stored of the series of this table: a policy may be deleted only to be created again."""
+        try:
+            entries = await WINDOW_SERIES.entries(self._bus, [window_keys(key) for key in table.keys])
+        except BusError as error:  # the streams still have the values of the last minutes
+            self._throttled.warning("window_series_not_read", error=str(error))
+        else:
+            await self._take_stored(entries, table)
 
     @property
     def _caught_up(self) -> bool:
@@ -297,9 +313,10 @@ class Windows:
                 await asyncio.sleep(began + pause_after(0.0) - clock())
 
     async def _fill(self, readers: Mapping[Stream, StreamReader]) -> None:
-        """Takes in the series of new names with the values that the streams still have. Others go on meanwhile.
+        """Takes in the series of new names with the values that are stored, or still on the streams.
 
-        Second readers read them until they have read as far as the `readers` of the table, which then takes them over.
+        Others go on meanwhile. Second readers read the streams until they have read as far as the `readers` of the
+        table, which then takes the series over.
         """
         self._filling = filling = self._table.beside(self._new)
         start = Start(time=time.time() - SAMPLES.max_age_seconds)
@@ -326,6 +343,7 @@ class Windows:
                         return
 
         try:
+            await self._restore_wanted_again(filling)
             async with asyncio.TaskGroup() as tasks:
                 works = [tasks.create_task(read(stream)) for stream in READ]
                 await is_filled.wait()
@@ -402,7 +420,7 @@ class Windows:
         while True:
             if self._caught_up:
                 self._find_missing()
-            self._table.drop_ended(time.time())
+            await self._drop_ended()
             self._forget_revisions()
             for stream, why in self._unread().items():  # the others go on, but its values are in no statistic
                 self._throttled.warning("window_stream_not_read", stream=stream.name, reason=why)
@@ -417,10 +435,18 @@ class Windows:
                 self._table.refused = 0
             await asyncio.sleep(CHECK_SECONDS)
 
+    async def _drop_ended(self) -> None:
+        nodes = list(self._table.nodes)
+        for start in range(0, len(nodes), AT_ONCE):
+            self._table.drop_ended(nodes[start : start + AT_ONCE], time.time())
+            await asyncio.sleep(0)
+
     def _forget_revisions(self) -> None:
         """Drops those of series that nobody has or wants any more; a series that comes again is read first."""
-        if len(self._revisions) > self._table.count:
-            nodes, series = set(self._table.nodes), self._table.keys
+        tables = self._tables()
+        if len(self._revisions) > sum(table.count for table in tables):
+            nodes = {node for table in tables for node in table.nodes}
+            series = {key for table in tables for key in table.keys}
             self._revisions = {
                 key: revision for key, revision in self._revisions.items() if key.node in nodes and key.series in series
             }

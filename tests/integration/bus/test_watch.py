@@ -556,6 +556,16 @@ async def test_entries_returns_the_whole_bucket_without_deleted_keys(bus: Bus) -
     assert await consumers(bus, NODES) == 0
 
 
+@pytest.mark.parametrize("late", [(), ("n1.facts", "n1.metrics")])
+async def test_entries_of_some_keys_are_all_of_these_and_no_others(bus: Bus, late: tuple[str, ...]) -> None:
+    """Also those that do not come in time."""
+    for key in ("n1.facts", "n1.metrics", "n2.metrics", "n2.inventory", "n3.other"):
+        await bus.put(NODES, key, b"1", revision=0, read_at=now())
+    with partial_copy(*late):
+        entries = await bus.entries(NODES, ("*.metrics", "n2.inventory"))
+    assert [entry.key for entry in entries] == ["n1.metrics", "n2.metrics", "n2.inventory"]
+
+
 async def test_entries_of_an_empty_bucket_is_empty_without_waiting_for_the_time_limit(bus: Bus) -> None:
     began = now()
     assert await answered(lambda: bus.entries(NODES)) == []
@@ -863,6 +873,82 @@ async def test_a_list_does_not_wait_for_a_key_that_is_gone(bus: Bus, monkeypatch
     async with following(bus, NODES) as follower:
         await follower.caught_up()
         assert (asked, beats >= WATCHDOG_BEATS) == (2, True)
+
+
+@pytest.mark.parametrize("answers", [True, False])
+async def test_the_log_says_why_a_watch_does_not_catch_up(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch, *, answers: bool
+) -> None:
+    """The leader has keys that no consumer delivers, or does not say which it has. Once, until some time has passed."""
+    stored, asked, may_answer = Bus.keys, 0, asyncio.Semaphore(0)
+    never = ["\x1b[31mred\u202e.metrics", 300 * "a", *(f"never{number}.metrics" for number in range(100))]
+
+    async def keys(self: Bus, bucket: Bucket, pattern: str) -> list[str]:
+        nonlocal asked
+        asked += 1
+        await may_answer.acquire()
+        if not answers:
+            raise UnavailableError("for this test")
+        return [*await stored(self, bucket, pattern), *never]
+
+    async def beat(_pulse: Pulse, *_others: asyncio.Future[Any]) -> None:
+        await asyncio.sleep(0.001)
+
+    monkeypatch.setattr("bus.bucket_feed.REPEAT_SECONDS", float("inf"))
+    monkeypatch.setattr(Bus, "keys", keys)
+    monkeypatch.setattr(Pulse, "beat", beat)
+    await fill(bus, 1)
+    with capture_logs() as logs:
+        async with following(bus, NODES) as follower:
+            may_answer.release()
+            await eventually(lambda: asked == 2)
+            assert "watch_incomplete" not in {line["event"] for line in logs}, "an entry may be on its way"
+            for _ in range(10):
+                may_answer.release()
+            await eventually(lambda: asked == 12)
+            assert not follower.watch.status.caught_up
+    told = [line for line in logs if line["event"] == "watch_incomplete"]
+    assert [(line["log_level"], line["bucket"], line["suppressed"]) for line in told] == [("warning", "NODES", 0)]
+    missing, named, error = (told[0][field] for field in ("missing", "keys", "error"))
+    if answers:
+        assert missing == len(never)
+        escaped, cut = r"\x1b[31mred\u202e.metrics", f"{99 * 'a'}…"
+        assert named == [escaped, cut, "never0.metrics", "never1.metrics", "never10.metrics"]
+        assert "start this process again" in error
+    else:
+        assert (missing, named, error) == (0, [], "for this test")
+
+
+async def test_a_watch_that_is_behind_the_stream_says_nothing_of_the_keys_that_are_to_come(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that were written again while it read a large bucket come behind all others, and that may take a while."""
+    stored, epoch, asked, may_answer = Bus.keys, Bus.epoch, 0, asyncio.Semaphore(2)
+
+    async def keys(self: Bus, bucket: Bucket, pattern: str) -> list[str]:
+        nonlocal asked
+        asked += 1
+        await may_answer.acquire()
+        return [*await stored(self, bucket, pattern), "last.metrics"]
+
+    async def ahead(self: Bus, of: Stream | Bucket) -> Epoch:
+        found = await epoch(self, of)
+        return replace(found, last_sequence=found.last_sequence + 1)
+
+    async def beat(_pulse: Pulse, *_others: asyncio.Future[Any]) -> None:
+        await asyncio.sleep(0.001)
+
+    monkeypatch.setattr(Bus, "keys", keys)
+    monkeypatch.setattr(Bus, "epoch", ahead)
+    monkeypatch.setattr(Pulse, "beat", beat)
+    await fill(bus, 1)
+    with capture_logs() as logs:
+        async with following(bus, NODES):
+            await eventually(lambda: asked == 3)  # by the next feed, which is not behind: the one before was stuck
+            assert "watch_interrupted" in {line["event"] for line in logs}
+            assert "watch_incomplete" not in {line["event"] for line in logs}
+            may_answer.release()
+            await eventually(lambda: "watch_incomplete" in {line["event"] for line in logs})
 
 
 async def test_a_list_is_of_the_keys_with_which_it_began(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:

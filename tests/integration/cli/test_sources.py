@@ -1,7 +1,7 @@
 """`tas run all` on a cluster with an adapter for custom metrics, and `tas get sources`."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 from typing import Any
 
@@ -130,9 +130,9 @@ async def test_a_source_that_a_replica_takes_during_the_reading_is_attended(bus:
     taken = 0
 
     class Between(Bus):
-        async def entries(self, bucket: Bucket) -> list[RawEntry]:
+        async def entries(self, bucket: Bucket, keys: Collection[str] = (">",)) -> list[RawEntry]:
             nonlocal taken
-            entries = await super().entries(bucket)
+            entries = await super().entries(bucket, keys)
             taken += 1
             await put_state(bus, f"taken-{taken}", metrics={"m": SourceMetric(nodes=1)})
             return entries

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bus.kinds import NODE_FACTS, NODE_HOLDS, NODE_INVENTORY, NODE_SAMPLES, NODE_VERDICTS
+from bus.kinds import NODE_FACTS, NODE_HOLDS, NODE_INVENTORY, NODE_SAMPLES, NODE_VERDICTS, WINDOW_SERIES
 from bus.subjects import (
+    WindowKey,
     breaker_key,
     name,
     node_table_key,
@@ -27,6 +28,7 @@ from bus.subjects import (
     samples_subject,
     tables_subject,
     token,
+    window_keys,
 )
 from tas.enforcing.pod import PodKey
 from tas.errors import InvalidInputError
@@ -34,7 +36,8 @@ from tas.policy.policy import PolicyKey
 from tas.samples.parts import MAX_PARTS, Part
 from tas.samples.table import TableKey
 from tas.verdict.freeze import ALL
-from tests.unit.tas.generators import matching, policy_keys, source_names
+from tas.windows.key import Family, SeriesKey
+from tests.unit.tas.generators import matching, metric_names, policy_keys, source_names
 
 node_names = matching(r"[a-z0-9]([a-z0-9-]{0,9}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,9}[a-z0-9])?){0,4}")
 
@@ -54,6 +57,16 @@ def test_every_node_and_source_reads_back(node: str, source: str) -> None:
     assert parse_node_key(NODE_INVENTORY.key(node)) == (node, "inventory")
     assert NODE_HOLDS.parse_key(NODE_HOLDS.key(node)) == node
     assert NODE_VERDICTS.parse_key(NODE_VERDICTS.key(node)) == node
+
+
+@given(node_names, metric_names, st.integers(60, 86400), st.sampled_from(Family))
+def test_every_series_of_a_window_reads_back_and_the_pattern_of_its_keys_matches(
+    node: str, metric: str, seconds: int, family: Family
+) -> None:
+    key = WindowKey(node, SeriesKey(metric, seconds, family))
+    assert WINDOW_SERIES.parse_key(WINDOW_SERIES.key(key)) == key
+    assert WINDOW_SERIES.key(key).split(".")[1:] == window_keys(key.series).split(".")[1:]
+    assert window_keys(key.series).startswith("*.")
 
 
 parts = st.sampled_from([Part(of, number) for of in (1, 2, 16, MAX_PARTS) for number in range(of)])

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, cast
 
@@ -158,7 +159,7 @@ class PolicyBus:
     def on_invalid(self, *_: Any) -> None:
         raise AssertionError
 
-    async def entries(self, _bucket: Bucket) -> list[RawEntry]:
+    async def entries(self, _bucket: Bucket, _keys: Collection[str]) -> list[RawEntry]:
         names = self.left.pop(0) if len(self.left) > 1 else self.left[0]
         if isinstance(names, UnavailableError):
             raise names

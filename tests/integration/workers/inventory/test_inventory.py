@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from bus.buckets import HOLDS, SYNCED, Bucket
-from bus.connection import Bus
-from bus.errors import ForbiddenError
+from bus.connection import FULL_SECONDS, Bus
+from bus.errors import ForbiddenError, FullError
 from bus.kinds import NODE_HOLDS, NODE_INVENTORY, synced_of
 from bus.records.devices import NodeHold
 from lab.sandbox.resources import NODES, PODS, Object
@@ -31,6 +31,7 @@ from tests.integration.workers.running import put, running
 from tests.sandbox import Call
 from tests.unit.tas.gpu import notation
 from workers.inventory.card_holds import RETRY_SECONDS
+from workers.inventory.cards import CHECK_ALL_SECONDS
 from workers.inventory.worker import Inventory
 from workers.kubernetes.client import KubernetesClient
 
@@ -547,6 +548,32 @@ async def test_a_replica_that_may_not_write_the_cards_of_nodes_gives_its_lease_b
             forbidden.clear()
             await eventually(partial(has_inventory, world, "a"))
     assert not any(each["event"] == "cards_of_node_not_written" for each in logs)
+
+
+async def test_the_alert_about_refusals_fires_while_a_full_bucket_has_no_room_for_cards(
+    world: Gpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`TasBusRefuses` waits for two minutes, and one refusal counts for one: so each pass must be refused anew."""
+    assert CHECK_ALL_SECONDS < FULL_SECONDS
+    monkeypatch.setattr("workers.inventory.cards.CHECK_ALL_SECONDS", 0.0)
+    config = (await world.bus.api("STREAM.INFO.KV_NODES"))["config"]
+    await world.bus.api("STREAM.UPDATE.KV_NODES", config | {"max_bytes": 1})
+    original, refused = world.bus.put, 0
+
+    async def counted(bucket: Bucket, key: str, value: bytes, **options: Any) -> int:
+        nonlocal refused
+        try:
+            return await original(bucket, key, value, **options)
+        except FullError:
+            refused += key == NODE_INVENTORY.key("a")
+            raise
+
+    monkeypatch.setattr(world.bus, "put", counted)
+    add_node(world, "a", "N(0) i1")
+    async with inventory(world, tmp_path):
+        await eventually(lambda: refused > 2)
+        assert str(world.bus.problem).startswith("NODES has no room")
+        assert world.bus.refusing
 
 
 async def has_inventory(world: Gpus, node: str) -> bool:

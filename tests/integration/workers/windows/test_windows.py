@@ -5,7 +5,7 @@ import json
 import re
 import time
 from base64 import b64decode
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from datetime import UTC, datetime
 from functools import partial
@@ -19,9 +19,10 @@ from structlog.testing import capture_logs
 import tas.windows.past
 import workers.samples.source
 import workers.windows.worker
-from bus.buckets import NODES, SAMPLES, SYNCED, TABLES, WINDOWS, Stream
+from bus.buckets import NODES, SAMPLES, SYNCED, TABLES, WINDOWS, Bucket, Stream
 from bus.connection import Bus
-from bus.errors import RefusedError
+from bus.entry import RawEntry
+from bus.errors import RefusedError, UnavailableError
 from bus.kinds import NODE_FACTS, SOURCE_STATES, WINDOW_SERIES
 from bus.lease import Lease
 from bus.records.codec import encode
@@ -759,6 +760,71 @@ async def test_another_replica_goes_on_with_what_is_stored(bus: Bus, cluster: Cl
             await cluster.measure(node, 120, 8)
         await world.has("a", SOURCE, {"cpu:mean:1m": 4, "cpu:p90:1m": 7, "cpu:ewma:1m": 5.571428571})
         assert await world.scrape("b", SOURCE) is None
+
+
+async def test_a_policy_that_is_deleted_and_created_again_finds_its_statistics_as_they_were(
+    bus: Bus, cluster: Cluster
+) -> None:
+    """As by `kubectl replace --force`, also if SAMPLES has less than the window. Not of a new machine of the name."""
+    world = World(bus)
+    await cluster.has("a", "b")
+    await world.use("memory:mean:1m", policy="other")
+    await world.use("cpu:mean:2m", "cpu:p50:2m", policy="replaced")
+    await world.listed()
+    async with running(windows := worker(bus, store_seconds=0.2)):
+        for node in ("a", "b"):
+            for after, value in ((30, 1), (90, 3)):
+                await cluster.measure(node, after, value)
+            await world.has(node, SOURCE, {"cpu:mean:2m": 2, "cpu:p50:2m": 2})
+
+        async def are_stored() -> bool:
+            stored = [entry.readable() for entry in await WINDOW_SERIES.entries(bus)]
+            return [max(each.times.values()) for each in stored if each] == [pytest.approx(cluster.start + 90)] * 4
+
+        await polled(are_stored)
+        await world.use(policy="replaced")
+        await eventually(lambda: not windows._table.has_series_of("cpu:mean:2m"))
+        assert windows._table.count == 0, "nobody wants them, and they take no memory"
+        created = datetime.fromtimestamp(cluster.start + 100, UTC)
+        await put(bus, NODES, NODE_FACTS.key("b"), encode(NodeFacts(uid="new", labels={}, created=created)))
+        await eventually(lambda: windows._uids["b"] == "new")
+        for stream in READ:
+            await bus.api(f"STREAM.PURGE.{stream.name}", {})
+        world = World(bus)
+        for node in ("a", "b"):
+            await cluster.measure(node, 120, 8)
+        await world.use("cpu:mean:2m", "cpu:p50:2m", policy="replaced")
+        await world.has("a", SOURCE, {"cpu:mean:2m": 4, "cpu:p50:2m": 3})
+        assert await world.scrape("b", SOURCE) is None
+
+        async def is_stored_again() -> bool:
+            stored = [entry.readable() for entry in await WINDOW_SERIES.entries(bus) if entry.key.node == "a"]
+            return [max(each.times.values()) for each in stored if each] == [pytest.approx(cluster.start + 120)] * 2
+
+        await polled(is_stored_again)
+
+
+async def test_a_new_statistic_comes_from_the_streams_if_what_is_stored_cannot_be_read(
+    bus: Bus, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(bus)
+    await cluster.has("a")
+    await world.use("cpu:mean:1m")
+    await world.listed()
+    for after, value in ((60, 1), (90, 2), (120, 3)):
+        await cluster.measure("a", after, value)
+    with capture_logs() as logs:
+        async with running(worker(bus)):
+            await world.has("a", SOURCE, {"cpu:mean:1m": 2})
+
+            async def refused(_bus: Bus, bucket: Bucket, _keys: Collection[str] = ()) -> list[RawEntry]:
+                raise UnavailableError(f"{bucket.name}: for this test")
+
+            monkeypatch.setattr(Bus, "entries", refused)
+            await world.use("cpu:max:2m", policy="later")
+            await world.has("a", SOURCE, {"cpu:max:2m": 3})
+    told = [(line["log_level"], line["error"]) for line in logs if line["event"] == "window_series_not_read"]
+    assert told == [("warning", "WINDOWS: for this test")]
 
 
 async def test_a_series_ends_after_its_window_with_its_node_and_when_a_new_machine_has_the_name(

@@ -1,6 +1,7 @@
 """The series of all nodes."""
 
 import random
+import sys
 from collections import Counter
 from unittest.mock import patch
 
@@ -99,6 +100,98 @@ def test_a_window_of_which_no_value_comes_any_more_is_not_warming() -> None:
     assert table.missing(last + 1).warming == {"cpu:mean:1d"}, "of any node"
 
 
+def test_what_is_missing_takes_the_same_few_steps_for_any_number_of_nodes() -> None:
+    """While windows filled, each node was looked at: 20,000 series stopped the process for 0.1 s, each ten seconds."""
+
+    def steps(nodes: int) -> int:
+        """The calls of functions, also if the node whose values cover the most has gone."""
+        table = WindowTable()
+        table.want(of_operator("cpu:mean:1d", "cpu:p50:1d", "cpu:ewma:1d"))
+        for number in range(nodes):
+            add(table, f"n{number}", 0, cpu=1)
+        add(table, "n0", 60, cpu=1)
+        calls = 0
+
+        def count(_frame: object, event: str, _arg: object) -> None:
+            nonlocal calls
+            calls += event in ("call", "c_call")
+
+        sys.setprofile(count)
+        try:
+            table.drop_node("n0")
+            found = table.missing(START + 60)
+        finally:
+            sys.setprofile(None)
+        assert found.warming == found.why.keys() == {"cpu:mean:1d", "cpu:p50:1d", "cpu:ewma:1d"}
+        return calls
+
+    assert steps(1000) == steps(10)
+
+
+def test_how_far_a_window_is_covered_after_any_changes() -> None:
+    """Known as if each node were looked at."""
+    chance = random.Random(1)
+    table = WindowTable()
+    table.want(of_operator("cpu:mean:1m"))
+    (key,) = table.keys
+    seen: set[bool] = set()
+    after = 0
+    for step in range(2000):
+        if chance.random() < 0.1:
+            table.drop_node(f"n{chance.randrange(4)}")
+        else:
+            # After 70 s nothing that was before is in the window.
+            after += chance.choices((0, 1, 3, 70), weights=(30, 30, 30, 2))[0]
+            add(table, f"n{chance.randrange(4)}", after, cpu=step)
+        spans = {f"{of_node[key].covered:.0f}" for of_node in table._nodes.values()}
+        missing = table.missing(START + after).why
+        is_known = any(float(span) >= 30 for span in spans)
+        assert bool(missing) is not is_known
+        seen.add(is_known)
+        if missing and spans:
+            assert missing["cpu:mean:1m"] in {not_covered("cpu", 60, int(span)) for span in spans}
+    assert seen == {True, False}
+
+
+def test_how_far_a_window_is_covered_is_told_of_the_node_that_covers_the_most() -> None:
+    """If that one goes, of another one until values come."""
+    table = WindowTable()
+    table.want(of_operator("cpu:mean:10m"))
+    for node, start in (("a", 100), ("b", 0), ("c", 50)):
+        for after in (start, 200):
+            add(table, node, after, cpu=1)
+    assert list(table.missing(START + 200).why.values()) == [not_covered("cpu", 600, 200)]
+    table.drop_node("b")
+    for node in ("a", "c"):
+        add(table, node, 210, cpu=1)
+    assert list(table.missing(START + 210).why.values()) == [not_covered("cpu", 600, 160)]
+    for node in ("a", "c"):
+        table.drop_node(node)
+    assert list(table.missing(START + 210).why.values()) == ["no value of cpu yet"]
+
+
+def test_nodes_go_one_after_the_other_in_a_time_by_their_number() -> None:
+    """The first one covered the most, then the next one, and to find this one all were passed that had gone."""
+
+    def prepare(count: int) -> Work:
+        table = WindowTable()
+        table.want(of_operator("cpu:mean:1m"))
+        add(table, "first", 0, cpu=1)
+        (coverage,) = table._coverage.values()
+        (series,) = coverage._nodes.values()  # the same for all nodes: only the way to it counts
+        for number in range(count):
+            coverage.note(f"n{number}", series)
+        nodes = list(coverage._nodes)
+
+        def work() -> None:
+            for node in nodes:
+                coverage.forget(node)
+
+        return work
+
+    assert grows_linearly(prepare, 40_000)
+
+
 def test_there_is_a_limit_and_a_node_that_has_gone_gives_its_place_back() -> None:
     table = WindowTable(max_room=2)
     table.want(of_operator("cpu:mean:1m"))
@@ -115,9 +208,9 @@ def test_there_is_a_limit_and_a_node_that_has_gone_gives_its_place_back() -> Non
     table.drop_node("a")
     add(table, "c", 1, cpu=1)
     assert set(table.nodes) == {"b", "c"}
-    table.drop_ended(START + 60.0)
+    table.drop_ended([*table.nodes], START + 60.0)
     assert set(table.nodes) == {"b", "c"}, "a value as old as the window is in it"
-    table.drop_ended(START + 60.5)
+    table.drop_ended([*table.nodes], START + 60.5)
     assert set(table.nodes) == {"c"}
     assert table.count == 1
 
@@ -205,6 +298,23 @@ def test_what_is_taken_from_another_table_is_shown_at_once() -> None:
     assert samples(table) == {("a", "cpu:mean:1m"): (30, 60)}
 
 
+def test_a_stored_series_that_is_taken_from_another_table_is_shown_with_its_next_value() -> None:
+    """Its last value may be hours old, and no reader of samples takes it then."""
+    table, other, before = WindowTable(), WindowTable(), WindowTable()
+    for each in (table, other, before):
+        each.want(of_operator("cpu:mean:1m"))
+    for node in ("a", "b"):
+        for after in (0, 30):
+            add(before, node, after, cpu=1)
+        for key, stored in before.stored(node, ""):
+            assert other.restore(node, key, stored, now=START + 30)
+    add(other, "b", 45, cpu=4)
+    table.take(other)
+    assert samples(table) == {("b", "cpu:mean:1m"): (2, 45)}
+    add(table, "a", 60, cpu=7)
+    assert samples(table) == {("a", "cpu:mean:1m"): (3, 60)}
+
+
 def test_what_another_table_had_no_room_for_counts_as_refused() -> None:
     names = {"cpu:mean:1m": ["mine"], "load:mean:1m": ["theirs"]}
     table, other = WindowTable(max_room=2), WindowTable(max_room=2)
@@ -246,6 +356,23 @@ def test_a_stored_series_goes_on_in_another_table() -> None:
     assert samples(other) == {("a", "cpu:mean:1m"): (2, 30)}
     with pytest.raises(ValueError, match="given in a series of moments"):
         other.restore("a", key, StoredSeries(times={}, average=[1.0, 1.0, 1.0, 1.0]), now=START)
+
+
+@pytest.mark.parametrize("name", ["cpu:mean:1m", "cpu:p50:1m", "cpu:ewma:1m"])
+def test_a_stored_series_without_a_value_in_its_window_is_not_taken_in(name: str) -> None:
+    """It is stored for ten minutes more: with it, one new value would be a mean that covers the window."""
+    before, table = WindowTable(), WindowTable()
+    for each in (before, table):
+        each.want(of_operator(name))
+    for after in (0, 30):
+        add(before, "a", after, cpu=1)
+    ((key, stored),) = before.stored("a", "")
+    assert not table.restore("a", key, stored, now=START + 90.5)
+    assert (table.count, table.refused) == (0, 0)
+    add(table, "a", 91, cpu=5)
+    assert samples(table) == {}
+    table.drop_node("a")
+    assert table.restore("a", key, stored, now=START + 90), "a value as old as the window is in it"
 
 
 @pytest.mark.parametrize("name", ["cpu:mean:1m", "cpu:p50:1m", "cpu:ewma:1m"])
@@ -307,7 +434,7 @@ def test_the_room_is_what_the_series_take_after_any_changes() -> None:
             case 1:
                 table.drop_node(f"n{chance.randrange(6)}")
             case 2:
-                table.drop_ended(START + step - 30)
+                table.drop_ended([*table.nodes], START + step - 30)
             case 3:
                 other = WindowTable(max_room=table.room)
                 other.want({name: ["b"] for name in chance.sample(names, k=2)})
@@ -320,7 +447,7 @@ def test_the_room_is_what_the_series_take_after_any_changes() -> None:
         assert table.room == 20 - sum(ROOM[key.family] for key in series) >= 0
         assert sum(table._used.values()) == 20 - table.room
         # Without those of which there are none: they would grow with every duration that ever was wanted.
-        assert dict(table._counts) == dict(Counter(series))
+        assert {key: each.count for key, each in table._coverage.items()} == dict(Counter(series))
         refused |= table.full
     assert refused == {"a", "b"}
 
@@ -338,7 +465,7 @@ def test_series_of_a_node_take_time_by_their_number() -> None:
             add(table, "a", 0, cpu=1)
             other.take(table)
             assert other.count == count
-            other.drop_ended(START + 1e6)
+            other.drop_ended([*other.nodes], START + 1e6)
             assert other.count == 0
 
         return work
