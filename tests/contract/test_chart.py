@@ -204,11 +204,15 @@ def test_every_pod_has_a_network_policy_and_every_replicated_one_a_budget() -> N
 
 
 def test_a_replica_that_is_never_ready_does_not_stop_a_drain_for_ever() -> None:
-    """Kubernetes 1.27 or newer, as all of these files need 1.30."""
-    budgets = [each["spec"] for file in FILES for each in documents(file, "PodDisruptionBudget")]
+    """Kubernetes 1.27 or newer, as all of these files need 1.30. Servers that are not ready may be the majority."""
+    budgets = [each for file in FILES for each in documents(file, "PodDisruptionBudget")]
     assert len(budgets) > 10
-    assert {(each["maxUnavailable"], each.get("unhealthyPodEvictionPolicy")) for each in budgets} == {
-        (1, "AlwaysAllow")
+    assert {each["spec"]["maxUnavailable"] for each in budgets} == {1}
+    assert {
+        (each["metadata"]["name"] == "tas-nats", each["spec"].get("unhealthyPodEvictionPolicy")) for each in budgets
+    } == {
+        (False, "AlwaysAllow"),
+        (True, None),
     }
 
 
