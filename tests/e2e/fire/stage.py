@@ -7,6 +7,8 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bus.buckets import VERDICTS
+from bus.connection import Bus
 from cli.crd import crd_manifest
 from tests.e2e.adapter import AggregatedAdapter
 from tests.e2e.cluster import Cluster
@@ -20,6 +22,13 @@ from .size import Size
 
 RBAC = Path(__file__).parents[3] / "deploy" / "rbac"
 PRODUCT = "telemetry-aware-scheduling"
+HISTORY_BYTES = 64 << 20
+"""The limit of VERDICTS, which is full within minutes.
+
+Until then its history grows, by default up to 512 MiB. When a process starts that reads the verdicts, nats-server has
+the whole bucket in memory: so its live heap would grow for as long.
+"""
+
 NAMESPACE: dict[str, object] = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": PRODUCT}}
 
 
@@ -57,6 +66,7 @@ async def stage(plane: ControlPlane, folder: Path, size: Size) -> AsyncIterator[
         with _traced_collections():
             await server.start()
         stack.push_async_callback(server.stop)
+        await _limit_history(server.url)
         admin = await stack.enter_async_context(Admin.connect(plane.admin))
         watcher = await stack.enter_async_context(Admin.connect(_account(plane, "watch")))
         await eventually(lambda: _are_policies_served(admin))
@@ -79,6 +89,14 @@ async def stage(plane: ControlPlane, folder: Path, size: Size) -> AsyncIterator[
             port=port,
             replicas=replicas,
         )
+
+
+async def _limit_history(url: str) -> None:
+    """Creates all streams, VERDICTS with a lower limit, as an operator may."""
+    async with Bus.connect(url, name="fire") as bus:
+        await eventually(lambda: bus.connected and bus.problem is None)
+        config = (await bus.api(f"STREAM.INFO.{VERDICTS.stream}"))["config"]
+        await bus.api(f"STREAM.UPDATE.{VERDICTS.stream}", config | {"max_bytes": HISTORY_BYTES})
 
 
 @contextmanager
