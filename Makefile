@@ -38,7 +38,7 @@ ci: $(VENV)/.ready      ## what .ci/run runs without Go: also the tests with man
 removal: $(VENV)/.ready ## only the histories of the law of removal: TAS_REMOVAL_SEEDS=200 make removal
 	$(BIN)/pytest tests/integration/test_law_of_removal.py $(SPREAD)
 
-fuzz: $(VENV)/.ready    ## hostile bytes for every decoder, 14 minutes: TAS_FUZZ_SECONDS=60 make fuzz, for each decoder
+fuzz: $(VENV)/.ready    ## hostile bytes for every decoder, 9 minutes: TAS_FUZZ_SECONDS=60 make fuzz, for each decoder
 	$(BIN)/python -m tests.fuzz
 
 check: $(VENV)/.ready   ## format, lint, types, import contracts, generated docs, known weaknesses of packages

@@ -19,11 +19,6 @@ NOTICEABLE = 0.05
 busy machine it takes several times as long, most of it for new pages of memory, at each doubling.
 """
 
-SHARE = 10
-"""So many times shorter than what is allowed is the loop with which a call is compared: one of all steps takes half a
-second for a file in YAML.
-"""
-
 ROUNDS = 20
 """How often each size is measured again if the time seems to grow too much."""
 
@@ -57,8 +52,8 @@ def is_slow(decoder: Decoder, data: bytes, size: int) -> bool:
 
     It is compared with a loop, which is measured in turn with the call: on a busy machine both take longer.
     """
-    steps = size * decoder.steps_per_byte // SHARE
-    return not is_within(SHARE, lambda: partial(cost, decoder, data), lambda: partial(_loop, steps))
+    steps = size * decoder.steps_per_byte
+    return not is_within(1, lambda: partial(cost, decoder, data), lambda: partial(_loop, steps))
 
 
 def _loop(steps: int) -> None:

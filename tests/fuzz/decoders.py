@@ -1,6 +1,6 @@
 """The decoders of bytes that a stranger can send, each with the errors that it may raise and the bounds of its cost.
 
-Also those of the files that `tas configure` and `tas bus` edit: others have written or damaged these.
+Also those of the files of `tas bus`: others may have damaged these.
 
 Every decoder has the same two bounds, `SECONDS_PER_BYTE` and `BYTES_PER_BYTE`, unless its entry gives another one with
 the reason.
@@ -10,7 +10,7 @@ import asyncio
 import json
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -53,7 +53,6 @@ from bus.subjects import (
     parse_window_key,
 )
 from cli.configure.cluster_dns import MAX_ANSWER as MAX_DNS_ANSWER
-from cli.configure.errors import ConfigureError
 from cli.configure.files import FilesError
 from cli.policy_lint import lint
 from tas.agents.demand import demand_of
@@ -87,7 +86,7 @@ from tas.sources.write_request import WriteError, decode_write_request
 from tas.values.document import DocumentError
 from tas.values.duration import DurationError, parse_duration
 from tas.values.quantity import QuantityError, parse_quantity
-from tests.fuzz import configuring, rights
+from tests.fuzz import rights
 from workers.collect.sources import custom_metrics, metrics_server, prometheus, remote_write
 from workers.extender.instant_query import MAX_BODY_BYTES as MAX_QUERY_BYTES
 from workers.extender.instant_query import parse_parameters
@@ -400,19 +399,6 @@ def _manifest(name: str, decode: Callable[[bytes], object], *seeds: bytes, **all
     )
 
 
-def _configure(name: str, read: Callable[[Path], object], seeds: Sequence[bytes]) -> Decoder:
-    return Decoder(
-        name=f"configure-{name}",
-        decode=_of_file(read),
-        allowed=(ConfigureError, InvalidInputError),
-        largest=MAX_MANIFEST_BYTES,
-        seeds=tuple(seeds),
-        form="yaml",
-        bytes_per_byte=3000,  # as a manifest, and each value has its place in the text
-        steps_per_byte=12 * STEPS_PER_BYTE,  # a text is parsed up to ten times: it, and what is to be written
-    )
-
-
 def _rights(name: str, decode: Callable[[bytes], object], *seeds: bytes, form: str = "json") -> Decoder:
     return Decoder(
         name=f"rights-{name}",
@@ -618,10 +604,6 @@ DECODERS: tuple[Decoder, ...] = (
     ),
     _manifest("source-config", _decode_source_config, _SOURCE_CONFIG, a=ManifestError, b=DocumentError),
     _manifest("kubeconfig", _of_file(_decode_kubeconfig), _KUBECONFIG, a=ConfigurationError),
-    _configure("manifest", configuring.plan_of_manifest, configuring.MANIFESTS),
-    _configure("config", configuring.plan_of_configuration, configuring.CONFIGURATIONS),
-    _configure("template", configuring.plan_of_template, configuring.TEMPLATES),
-    _configure("cluster", configuring.files_for_kubeadm, configuring.CLUSTERS),
     _rights("auth", rights.read_auth, rights.AUTH.encode(), form="text"),
     _rights("account", rights.read_account, rights.claims(rights.ACCOUNT)),
     _rights("credentials", rights.read_credentials, *rights.CREDENTIALS, form="text"),

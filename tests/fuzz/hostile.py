@@ -138,9 +138,6 @@ def _name(path: Path) -> str:
 
 _POLICY_HEAD = b"apiVersion: telemetry.intel.com/v1alpha1\nkind: TASPolicy\nmetadata: {name: a}\nspec:\n  "
 
-_SCHEDULER_HEAD = b"kind: Pod\nspec: {containers: [{name: kube-scheduler, image: 'a:v1.28.3', "
-_CONFIGURATION_HEAD = b"kind: KubeSchedulerConfiguration\napiVersion: kubescheduler.config.k8s.io/v1\n"
-
 YAML_SHAPES: dict[str, Shape] = {
     **JSON_SHAPES,
     "plain": _repeated(b"", b"a"),
@@ -205,56 +202,6 @@ YAML_SHAPES: dict[str, Shape] = {
         + b"nodeSelector: {matchExpressions: [{key: a, operator: In, values: ["
         + b",".join(b"v%d" % number for number in range(size // 8))
         + b"]}]}"
-    ),
-    "scheduler-words": _repeated(_SCHEDULER_HEAD + b"command: [kube-scheduler", b",-a", b"]}]}"),
-    "scheduler-flags": _repeated(_SCHEDULER_HEAD + b"command: [-a", b",--policy-config-file=/a", b",-b]}]}"),
-    "scheduler-lines": _repeated(
-        b"kind: Pod\nspec:\n  containers:\n  - name: kube-scheduler\n    image: a:v1.28.3\n    command:\n"
-        b"    - --policy-config-file=/a\n",
-        b"    - a\n",
-    ),
-    "scheduler-volumes": lambda size: (
-        _SCHEDULER_HEAD
-        + b"command: [kube-scheduler], volumeMounts: ["
-        + b",".join(b"{name: v%d, mountPath: /v%d}" % (number, number) for number in range(size // 75))
-        + b"]}], volumes: ["
-        + b",".join(b"{name: v%d, hostPath: {path: /a}}" % number for number in range(size // 75))
-        + b"]}"
-    ),
-    "scheduler-containers": _repeated(_SCHEDULER_HEAD + b"command: [a]}", b",{name: a}", b"]}"),
-    "configuration-extenders": _repeated(_CONFIGURATION_HEAD + b"extenders: [{}", b",{}", b"]"),
-    "configuration-urls": lambda size: (
-        _CONFIGURATION_HEAD
-        + b"extenders: ["
-        + b",".join(b"{urlPrefix: 'http://a:%d', filterVerb: f}" % number for number in range(size // 44))
-        + b"]"
-    ),
-    "configuration-resources": lambda size: (
-        _CONFIGURATION_HEAD
-        + b"extenders: [{urlPrefix: 'http://a', managedResources: ["
-        + b",".join(b"{name: a.b/c%d}" % number for number in range(size // 18))
-        + b"]}]"
-    ),
-    "configuration-plugins": lambda size: (
-        _CONFIGURATION_HEAD
-        + b"profiles: [{plugins: {filter: {enabled: ["
-        + b",".join(b"{name: p%d}" % number for number in range(size // 14))
-        + b"]}}}]"
-    ),
-    "configuration-profiles": lambda size: (
-        _CONFIGURATION_HEAD
-        + b"profiles: ["
-        + b",".join(b"{schedulerName: s%d}" % number for number in range(size // 22))
-        + b"]"
-    ),
-    "configuration-fields": lambda size: (
-        _CONFIGURATION_HEAD + b"".join(b"k%d: 1\n" % number for number in range(size // 9))
-    ),
-    "policy-extenders": _repeated(b"{kind: Policy, extenders: [{urlPrefix: a}", b",{urlPrefix: a}", b"]}"),
-    "cluster-volumes": _repeated(
-        b"{kind: ClusterConfiguration, apiVersion: kubeadm.k8s.io/v1beta4, scheduler: {extraVolumes: [{name: a}",
-        b",{name: a}",
-        b"]}}",
     ),
 }
 
