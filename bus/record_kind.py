@@ -160,9 +160,7 @@ class RecordKind(Generic[K, V]):
         `keys` are patterns with wildcards, of which no two match the same key.
         """
         found: list[Entry[K, V]] = []
-        handlers = (self.to(found.append),)
-        for raw in await bus.entries(self.bucket, keys):
-            hand_on(self.bucket, handlers, bus.on_invalid, raw)
+        await read_entries(bus, self.bucket, self.to(found.append), keys=keys)
         return found
 
     async def listed(self, bus: Bus) -> list[K]:
@@ -215,12 +213,13 @@ class RecordKind(Generic[K, V]):
         return len(self.encode(record))
 
 
-async def read_entries(bus: Bus, bucket: Bucket, *handlers: Handler[Any, Any]) -> None:
+async def read_entries(bus: Bus, bucket: Bucket, *handlers: Handler[Any, Any], keys: Collection[str] = (">",)) -> None:
     """Gives all entries of a bucket, without tombstones, to the handlers of their kinds: one read for several kinds.
 
-    Complete at some time during the call. Raises UnavailableError.
+    `keys` are patterns with wildcards, of which no two match the same key. Complete at some time during the call.
+    Raises UnavailableError.
     """
-    for raw in await bus.entries(bucket):
+    for raw in await bus.entries(bucket, keys):
         hand_on(bucket, handlers, bus.on_invalid, raw)
 
 
