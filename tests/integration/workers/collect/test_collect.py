@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise
@@ -558,9 +558,9 @@ async def test_sources_whose_leases_are_new_read_once_together_what_they_gave_be
     reads: list[Bucket] = []
     read = Bus.entries
 
-    async def counted(bus: Bus, bucket: Bucket) -> list[RawEntry]:
+    async def counted(bus: Bus, bucket: Bucket, keys: Collection[str]) -> list[RawEntry]:
         reads.append(bucket)
-        return await read(bus, bucket)
+        return await read(bus, bucket, keys)
 
     monkeypatch.setattr(Bus, "entries", counted)
     async with collecting(bus, *(Fake(name) for name in names)):
