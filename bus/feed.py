@@ -7,6 +7,7 @@ more, the feed ends, and `bus.watch` opens the next one.
 
 import asyncio
 import secrets
+from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from math import inf
@@ -56,7 +57,7 @@ class Feed:
         self._consumer = ""
         self._pace = pace
         self._subscription: Subscription | None = None
-        self._held: list[Msg] | None = []
+        self._held: deque[Msg] | None = deque()
         self._consumer_sequence = 0
         self._pending = 0
         self._newest = 0
@@ -108,15 +109,14 @@ class Feed:
     async def release(self, on_entry: Callable[[RawEntry], None], on_batch: Callable[[], None] | None = None) -> None:
         """Starts the delivery of entries, in order; `on_batch` is called after each burst of entries."""
         assert self._held is not None, "released twice"
-        held, self._held = self._held, None
         self._on_entry = on_entry
         self._on_batch = on_batch or self._on_batch
-        reply_subjects = [subject for message in held if (subject := self._receive(message))]
+        while self._held:  # what arrives meanwhile comes after these
+            await self._take_in(self._held.popleft())
+        self._held = None
         if self.applied >= self.epoch.last_sequence:
             self._set_caught_up()
         self._report_batch()
-        for subject in reply_subjects:
-            await self._reply(subject)
         if self._requests is not None:
             self._requests.start()
 
@@ -215,13 +215,16 @@ class Feed:
             self.applied = max(self.applied, self.epoch.last_sequence)
 
     async def _on_message(self, message: Msg) -> None:
-        if self._held is not None:
+        if self._held is None:
+            await self._take_in(message)
+        else:
             self._held.append(message)
-            return
+
+    async def _take_in(self, message: Msg) -> None:
         reply = self._receive(message)
         if reply:
             await self._reply(reply)
-        # The client calls this for all received messages without a pause; other tasks, even its ping, have to run too.
+        # All received messages come here without a pause; other tasks, even the ping of the client, have to run, too.
         now = asyncio.get_running_loop().time()
         if now - self._yielded_at > YIELD_SECONDS:
             await asyncio.sleep(0)

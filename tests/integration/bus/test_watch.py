@@ -3,10 +3,11 @@
 import asyncio
 import gc
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from bus.buckets import LEASES, NODES, SAMPLES, SOURCES, Bucket, Stream
 from bus.client import Msg
 from bus.connection import Bus, Epoch, RawEntry
 from bus.errors import UnavailableError
-from bus.feed import Feed
+from bus.feed import YIELD_SECONDS, Feed
 from bus.link import Link
 from bus.pulse import Pulse
 from bus.watch import Watch
@@ -344,40 +345,69 @@ async def test_caught_up_is_true_at_the_last_call_of_on_batch(bus: Bus) -> None:
     await asyncio.wait([task])
 
 
-async def test_a_slow_reader_catches_up_and_does_not_block_other_tasks(bus: Bus) -> None:
-    await fill(bus, 3000, b"x" * 2000)
-    caught_up: list[bool] = []
-    turns = 0
+class Turns:
+    """Counts the turns of another task, and notes how many there were before each entry of a slow reader."""
 
-    def slowly(_: RawEntry) -> None:
-        until = time.perf_counter() + 0.0005
-        while time.perf_counter() < until:
+    def __init__(self) -> None:
+        self.before: list[int] = []
+        self._turns = 0
+
+    def slowly(self, _: RawEntry) -> None:
+        """Takes an entry, for longer than other tasks have to wait for their turn."""
+        self.before.append(self._turns)
+        until = time.perf_counter() + YIELD_SECONDS
+        while time.perf_counter() <= until:
             pass
 
-    async def take_turns() -> None:
-        nonlocal turns
-        while True:
-            await asyncio.sleep(0)
-            turns += 1
+    @asynccontextmanager
+    async def counted(self) -> AsyncIterator[None]:
+        async def take_turns() -> None:
+            while True:
+                self._turns += 1
+                await asyncio.sleep(0)
 
+        task = asyncio.create_task(take_turns())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+
+async def test_a_slow_reader_catches_up_and_does_not_block_other_tasks(bus: Bus) -> None:
+    await fill(bus, 1500, b"x" * 4000)
+    caught_up: list[bool] = []
+    turns = Turns()
     watch = raw_watch(
         bus,
         NODES,
-        on_entry=slowly,
+        on_entry=turns.slowly,
         on_epoch=lambda _: None,
         on_batch=lambda: caught_up.append(watch.status.caught_up),
     )
-    tasks = [asyncio.create_task(watch.run()), asyncio.create_task(take_turns())]
-    try:
-        await eventually(lambda: watch.status.applied > 0)
-        before = turns
-        await eventually(lambda: watch.status.caught_up)
-        assert turns - before > 100  # 1.5 s of work, a turn at least every few milliseconds
-        await eventually(lambda: bool(caught_up) and caught_up[-1])
-    finally:
-        for task in tasks:
+    async with turns.counted():
+        task = asyncio.create_task(watch.run())
+        try:
+            await eventually(lambda: watch.status.caught_up)
+            await eventually(lambda: bool(caught_up) and caught_up[-1])
+        finally:
             task.cancel()
-        await asyncio.wait(tasks)
+            await asyncio.wait([task])
+    assert len(turns.before) == 1500
+    assert all(turn < later for turn, later in pairwise(turns.before))
+
+
+async def test_entries_that_came_before_the_release_of_a_feed_leave_turns_to_other_tasks(bus: Bus) -> None:
+    await fill(bus, 100)
+    feed = await bus.feed(NODES)
+    await eventually(lambda: len(feed._held or ()) == 100)
+    turns = Turns()
+    async with turns.counted():
+        await feed.release(turns.slowly)
+    assert feed.is_caught_up
+    assert len(turns.before) == 100
+    assert all(turn < later for turn, later in pairwise(turns.before))
+    await feed.close()
 
 
 @pytest.mark.parametrize("pace", [0.0, 0.1])
