@@ -38,6 +38,9 @@ LIMITS = LONG_LIMITS | {
     "tas.processes.process.ABANDONED_SECONDS": 3600.0,  # tests store records once, which no process writes again
 }
 
+FREE_MEMORY = signal.SIGUSR1
+"""At this signal a fork returns to the system what its allocator keeps free. Only the allocator of glibc can do so."""
+
 _forking = multiprocessing.get_context("forkserver")
 _forking.set_forkserver_preload([__name__, *(f"cli.{each.module}" for each in COMMANDS.values()), *IMPORTED_LATE])
 
@@ -74,8 +77,11 @@ def _run(
 ) -> None:
     """Runs `-m MODULE ARGUMENT...` in the fork, in `folder`, with these descriptors as stdout and stderr."""
     os.setsid()  # Ctrl-C reaches only the test, which ends its children in order
+    libc = ctypes.CDLL(None)
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(death_signal), 0, 0, 0)  # the server ends with the test
+        libc.prctl(PR_SET_PDEATHSIG, int(death_signal), 0, 0, 0)  # the server ends with the test
+    if hasattr(libc, "malloc_trim"):
+        signal.signal(FREE_MEMORY, lambda *_: libc.malloc_trim(0))
     for number, descriptor in enumerate((os.open(os.devnull, os.O_RDONLY), *output)):
         os.dup2(descriptor, number)
         os.close(descriptor)

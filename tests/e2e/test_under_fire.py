@@ -105,6 +105,7 @@ async def test_after_faults_of_every_kind_each_label_is_right_and_no_process_has
     assert not observer.errors
     assert not {name for name in LAST_PODS if placed[name] in users.rejected(policy_of[name])}
     assert grown(report.growth) == {}
+    assert observer.freed, "no worker has returned memory"
     assert SERVER_HEAP in {life.name for life in observer.memory.sizes}, "nats-server has logged no collection"
     if lasted > 3 * LIVED_SECONDS:
         assert len(report.growth) > len(scene.replicas) / 2, "too few processes have lived long enough"

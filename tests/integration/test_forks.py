@@ -3,17 +3,19 @@
 import asyncio
 import json
 import os
+import platform
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.e2e.processes import clean_environment
-from tests.forks import Fork, ForkedCommand, ForkedProcess
+from tests.forks import FREE_MEMORY, Fork, ForkedCommand, ForkedProcess
+from tests.integration.bursts import BURST_BYTES
 from tests.integration.servers import eventually
 
 WAITING = ("-m", "cli", "run", "evaluate", "--bus", "nats://127.0.0.1:1", "--health-listen", "127.0.0.1:0")
@@ -21,13 +23,17 @@ WAITING = ("-m", "cli", "run", "evaluate", "--bus", "nats://127.0.0.1:1", "--hea
 
 
 @contextmanager
-def waiting(folder: Path, **environment: str) -> Iterator[ForkedProcess]:
+def fork(folder: Path, *words: str, **environment: str) -> Iterator[ForkedProcess]:
     log = folder / "log"
-    process = ForkedProcess("evaluate", WAITING, log=log, env=environment, cwd=folder, death_signal=signal.SIGKILL)
+    process = ForkedProcess("fork", words, log=log, env=environment, cwd=folder, death_signal=signal.SIGKILL)
     try:
         yield process
     finally:
         process.kill()
+
+
+def waiting(folder: Path, **environment: str) -> AbstractContextManager[ForkedProcess]:
+    return fork(folder, *WAITING, **environment)
 
 
 async def has_logged(process: ForkedProcess, event: str) -> None:
@@ -85,7 +91,7 @@ async def test_it_has_its_own_session_environment_files_and_log(tmp_path: Path) 
         await eventually(lambda: seen.status() == psutil.STATUS_STOPPED)
         assert process.is_running
         process.kill()
-        with pytest.raises(RuntimeError, match="evaluate ended with -9"):
+        with pytest.raises(RuntimeError, match="fork ended with -9"):
             process.must_run()
 
 
@@ -97,6 +103,16 @@ async def test_a_signal_ends_it_in_order_and_another_one_starts(tmp_path: Path) 
         process.restart()
         assert process.pid != first
         await eventually(lambda: process.log.read_text().count('"workers_started"') == 2)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can return memory on demand")
+async def test_it_returns_memory_that_a_burst_has_left_free(tmp_path: Path) -> None:
+    with fork(tmp_path, "-m", "tests.integration.bursts") as process:
+        await eventually(lambda: process.log.read_text() != "")
+        used = psutil.Process(process.pid).memory_info
+        before = used().rss
+        process.send(FREE_MEMORY)
+        await eventually(lambda: used().rss < before - BURST_BYTES / 2)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with the one that started it")

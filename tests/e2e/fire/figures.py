@@ -54,7 +54,8 @@ class Report:
         faults: When each fault began, and which fault it was.
         waits: When each pod was created, and how many seconds it waited for its node.
         wrong_labels: How many nodes had labels other than those of the policies, at each time.
-        memory: The resident bytes of each process, and the live heap of nats-server, at each time.
+        memory: The resident bytes of each process, a worker's without what its allocator keeps free, and the live heap
+            of nats-server, at each time.
         growth: See `Memory.growth`.
         statuses: How often the extenders answered with each status; 0: no answer.
         requests: How often each request was sent to the API server.
