@@ -29,6 +29,7 @@ class NextCall(Generic[T]):
     async def _begin(self, before: "asyncio.Task[T] | None") -> T:
         if before is not None:
             await asyncio.wait([before])
+            del before  # else the traceback of an error would keep the call before, its error, the call before that, …
         self._running, self._next = self._next, None
         return await self._call()
 

@@ -1,6 +1,9 @@
 """One call for all who wait: nobody gets the result of a call that had begun before the question."""
 
 import asyncio
+import gc
+from contextlib import suppress
+from weakref import ref
 
 import pytest
 
@@ -21,6 +24,10 @@ class Calls:
         if number == 2:
             raise ValueError("the second call")
         return number
+
+
+class NotConnectedError(Exception):
+    """As the bus raises it."""
 
 
 async def turns(count: int = 10) -> None:
@@ -57,3 +64,20 @@ async def test_who_does_not_wait_any_more_ends_no_call_of_the_others() -> None:
         await one
     calls.ends.release()
     assert await other == 1
+
+
+async def test_calls_that_fail_keep_nothing_of_the_calls_before_them() -> None:
+    """While there is no connection, each call fails, and an error has the frames of all who waited for the call."""
+    errors: list[ref[NotConnectedError]] = []
+
+    async def fail() -> None:
+        error = NotConnectedError()
+        errors.append(ref(error))
+        raise error
+
+    call = NextCall(fail)
+    for _ in range(10):
+        with suppress(NotConnectedError):
+            await call()
+    gc.collect()
+    assert [error() is not None for error in errors] == [False] * 9 + [True]
