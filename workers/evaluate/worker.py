@@ -33,7 +33,7 @@ from workers.following.followed_view import FollowedView
 from workers.following.records import Records
 from workers.process.logs import ThrottledLog
 from workers.process.tasks import together
-from workers.reconcile.work_queue import RequeueError, WorkQueue
+from workers.reconcile.work_queue import LOST_SECONDS, RequeueError, WorkQueue
 
 MAX_QUEUED = 100
 """How many nodes may be queued before a pass waits."""
@@ -311,7 +311,8 @@ class Evaluate:
                 await self._purge_history(error)
             elif not isinstance(error, ExpiredError):
                 self._throttled.warning("verdict_not_written", node=node, error=str(error))
-            raise RequeueError(str(error), too_slow=isinstance(error, ExpiredError)) from error
+            pause = 0.0 if self._bus.connected else LOST_SECONDS
+            raise RequeueError(str(error), pause=pause, too_slow=isinstance(error, ExpiredError)) from error
         finally:
             self._pending.end(node)
             self._announcing.note_handled()

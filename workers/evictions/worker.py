@@ -98,7 +98,7 @@ class Evictions:
                 self._reports.attempted("gone")
                 return None
             self._reports.node_failed(name, error)
-            raise requeued(error) from error
+            raise requeued(error, self._bus) from error
         return await self._reconcile(name, cards, node, read_at=read_at)
 
     async def _is_current(self) -> bool:

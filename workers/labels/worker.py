@@ -153,7 +153,7 @@ class Labels:
             return await self._reconcile(name)
         except (KubernetesError, BusError, InvalidInputError) as error:
             self._reports.failed(name, error)
-            raise requeued(error) from error
+            raise requeued(error, self._bus) from error
         finally:
             if self._verdicts.get(name) is verdict:
                 self._brake.note_handled(name)

@@ -178,7 +178,7 @@ class Marks:
             return await self._reconcile(name)
         except (KubernetesError, BusError, InvalidInputError) as error:
             self._reports.failed(name, error)
-            raise requeued(error) from error
+            raise requeued(error, self._bus) from error
 
     async def _reconcile(self, name: str) -> float | None:
         """Reconciles one node; returns the seconds until it must be reconciled again, or None."""

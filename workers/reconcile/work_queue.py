@@ -17,6 +17,10 @@ RETRY = Backoff(first=0.1, longest=5.0)
 """The waits after failures of a key."""
 
 
+LOST_SECONDS = 1.0
+"""The pause after a key could not be handled without a connection to the bus: until then the others cannot either."""
+
+
 class RequeueError(Exception):
     """Raised by a handler to have the key handled again. The handler logs the cause, if necessary.
 

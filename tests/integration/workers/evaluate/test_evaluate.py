@@ -56,10 +56,11 @@ from tests.integration.servers import Server, all_answered, answered, eventually
 from tests.integration.tables import put_tables
 from tests.integration.workers.running import put, running
 from workers.evaluate.node_evaluation import NodeEvaluation
-from workers.evaluate.worker import EPOCH_CHECK_SECONDS, Evaluate
+from workers.evaluate.worker import EPOCH_CHECK_SECONDS, MAX_CONCURRENT, Evaluate
 from workers.following import followed_view
 from workers.following.followed_view import FollowedView
 from workers.following.synced import SyncedWatch
+from workers.reconcile.work_queue import LOST_SECONDS
 
 NODE = "node-1.example"
 SET = DesiredLabel(DesiredKind.SET, VIOLATING)
@@ -754,6 +755,33 @@ async def test_a_label_that_is_still_set_waits_for_clear_for_again_after_the_bus
         await world.bus.wait_connected()
         await eventually(lambda: again(world))
         await eventually(has_waited_again)
+
+
+async def test_without_the_bus_nodes_are_evaluated_only_a_few_at_a_time(
+    server: Server, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An evaluation finds out only at its end that nothing can be written; an extender may share the process."""
+    evaluated = 0
+
+    async def update(self: NodeEvaluation, *_: Any) -> float:
+        nonlocal evaluated
+        evaluated += 1
+        await self._bus.epoch(NODES)
+        return inf
+
+    monkeypatch.setattr(NodeEvaluation, "update", update)
+    await world.synced()
+    async with evaluating(server) as [evaluate]:
+        await eventually(lambda: evaluate.unready() is None)
+        await server.stop()
+        await eventually(lambda: not evaluate._bus.connected)
+        began, evaluated = time.monotonic(), 0
+        for number in range(4 * MAX_CONCURRENT):
+            evaluate._add_by_all(f"{number}.example")
+        await eventually(lambda: evaluated > 2 * MAX_CONCURRENT)
+        assert evaluated <= MAX_CONCURRENT * (1 + (time.monotonic() - began) / LOST_SECONDS)
+        await server.start()
+        await eventually(lambda: not len(evaluate._queue))
 
 
 async def again(world: World) -> bool:
