@@ -303,17 +303,17 @@ class BucketFeed:
             await feed.close()
 
     async def _look_what_is_missing(self) -> None:
-        """Asks what is missing. From the second time on the log says so, unless entries may be on their way.
+        """Asks what is missing. From the second answer on the log says so, unless entries may be on their way.
 
         After a long list there are many: those of keys that were written again meanwhile.
         """
-        error = ""
+        error, is_known = "", self._missing is not None
         try:
             await self._ask_what_is_missing()
         except UnavailableError as unavailable:  # asks again soon
             error = str(unavailable)
         self._looks += 1
-        if self._caught_up or self._looks == 1 or (self.lag != 0 and not error):
+        if self._caught_up or self._looks == 1 or not (error or (is_known and self.lag == 0)):
             return
         if (suppressed := self._incomplete.admit(None, time.monotonic())) is not None:
             missing = self._missing or ()

@@ -111,11 +111,11 @@ class Feed:
         assert self._held is not None, "released twice"
         self._on_entry = on_entry
         self._on_batch = on_batch or self._on_batch
+        if self.applied >= self.epoch.last_sequence:
+            self._set_caught_up()  # before the heartbeats that are held: nothing is missing then
         while self._held:  # what arrives meanwhile comes after these
             await self._take_in(self._held.popleft())
         self._held = None
-        if self.applied >= self.epoch.last_sequence:
-            self._set_caught_up()
         self._report_batch()
         if self._requests is not None:
             self._requests.start()

@@ -671,6 +671,15 @@ async def test_a_heartbeat_before_the_last_entry_does_not_end_the_list(bus: Bus)
     await feed.close()
 
 
+async def test_a_heartbeat_before_the_release_does_not_end_a_feed_that_lacks_nothing(bus: Bus) -> None:
+    feed = await bus.feed(NODES)
+    await eventually(lambda: bool(feed._held))
+    await feed.release(lambda _: None)
+    await feed.beat()
+    assert feed.is_caught_up
+    await feed.close()
+
+
 async def test_a_server_that_waits_for_a_reply_to_a_heartbeat_gets_it(bus: Bus) -> None:
     feed = await bus.feed(NODES)
     assert feed._receive_status(heartbeat(bus, Nats_Last_Consumer="0", Nats_Consumer_Stalled="_FC.1")) == "_FC.1"
@@ -947,6 +956,33 @@ async def test_the_log_says_why_a_watch_does_not_catch_up(
         assert "start this process again" in error
     else:
         assert (missing, named, error) == (0, [], "for this test")
+
+
+async def test_the_first_answer_about_missing_keys_is_not_logged_also_if_the_first_question_has_failed(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored, asked, may_answer = Bus.keys, 0, asyncio.Semaphore(2)
+
+    async def keys(self: Bus, bucket: Bucket, pattern: str) -> list[str]:
+        nonlocal asked
+        asked += 1
+        await may_answer.acquire()
+        if asked == 1:
+            raise UnavailableError("for this test")
+        return [*await stored(self, bucket, pattern), "last.metrics"]
+
+    async def beat(_pulse: Pulse, *_others: asyncio.Future[Any]) -> None:
+        await asyncio.sleep(0.001)
+
+    monkeypatch.setattr(Bus, "keys", keys)
+    monkeypatch.setattr(Pulse, "beat", beat)
+    await fill(bus, 1)
+    with capture_logs() as logs:
+        async with following(bus, NODES):
+            await eventually(lambda: asked == 3)
+            assert "watch_incomplete" not in {line["event"] for line in logs}, "an entry may be on its way"
+            may_answer.release()
+            await eventually(lambda: "watch_incomplete" in {line["event"] for line in logs})
 
 
 async def test_a_watch_that_is_behind_the_stream_says_nothing_of_the_keys_that_are_to_come(
