@@ -224,7 +224,7 @@ class Connection(web.RequestHandler):
         elif now - self._header_since > limits.header_seconds:
             self._acceptor.record_closing(self, "header_time", f"no complete header within {limits.header_seconds:g} s")
             self.drop()
-        elif self.is_ending():
+        elif self.is_ending() and self._header_since == inf:  # else a request is on its way, and is answered
             self._acceptor.record_closing(self, "certificate", ENDING)
             self._open.close()
 

@@ -473,6 +473,22 @@ async def test_a_connection_whose_certificate_expires_is_closed(folder: Folder) 
         assert served.metric("tas_extender_connections_closed_total", reason="certificate") == 1
 
 
+async def test_after_its_authority_was_removed_a_request_of_which_a_part_has_arrived_is_answered(
+    folder: Folder,
+) -> None:
+    async with serving(folder) as served, served.connect() as idle, served.connect() as asking:
+        for connection in (idle, asking):
+            await connection.send(request())
+            assert "connection" not in (await connection.receive()).headers
+        await asking.send(request()[:20])
+        served.certificates.epoch += 1
+        assert await asyncio.wait_for(idle.reader.read(), PATIENCE) == b"", "all connections were looked at"
+        await asking.send(request()[20:])
+        reply = await asking.receive()
+        assert (reply.status, reply.headers.get("connection")) == (200, "close")
+        assert await asyncio.wait_for(asking.reader.read(), PATIENCE) == b""
+
+
 async def test_after_its_authority_was_removed_a_connection_answers_one_request_and_ends(folder: Folder) -> None:
     """kube-scheduler repeats no request: an error may place a pod without its policy. No sweep ends the connection."""
     renewed = STRANGER.client("system:kube-scheduler")
