@@ -226,7 +226,7 @@ class Windows:
                 task.cancel()
 
     async def _restore(self) -> bool:
-        """Takes in what is stored; whether each wanted series is stored of some node. Raises BusError."""
+        """Takes in what is stored; whether each wanted series was stored lately of some node. Raises BusError."""
         entries = await WINDOW_SERIES.entries(self._bus)
         stored_series = {entry.key.series for entry in entries}
         # What the replica before has computed stays admitted.
@@ -241,8 +241,9 @@ class Windows:
     async def _take_stored(
         self, entries: Sequence[Entry[WindowKey, StoredSeries]], table: WindowTable
     ) -> set[SeriesKey]:
-        """Takes in stored series; returns those that a node has now."""
+        """Takes in stored series; returns those of nodes that exist, if they were stored lately."""
         found: set[SeriesKey] = set()
+        lately = time.time() - 2 * self._store_seconds
         for count, entry in enumerate(entries, 1):
             if count % AT_ONCE == 0:
                 await asyncio.sleep(0)
@@ -251,7 +252,7 @@ class Windows:
             stored = entry.readable()
             if stored is None or not self._is_same(node, stored.node_uid):
                 continue
-            if table.restore(node, key, stored, now=time.time()):
+            if table.restore(node, key, stored, now=time.time()) and entry.created >= lately:
                 found.add(key)
         return found
 

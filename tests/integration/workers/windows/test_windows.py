@@ -405,6 +405,32 @@ async def test_a_reader_begins_where_all_values_are_that_may_be_missing(
     assert readers.back == pytest.approx([of_stream, of_stream, 2 * 45.0, of_stream], abs=10)
 
 
+async def test_a_reader_begins_with_all_that_is_left_if_nothing_was_stored_for_some_time(
+    bus: Bus, cluster: Cluster, readers: Readers
+) -> None:
+    """What has come since the last store would be missing; all replicas, or all policies, may have been away."""
+    world = World(bus)
+    readers.begin.set()
+    readers.end.set()
+    await cluster.has("a")
+    await world.use("cpu:max:3m")
+    await world.listed()
+    for after in (0, 90, 120):
+        await cluster.measure("a", after, 4)
+
+    async def is_stored() -> bool:
+        return bool(await WINDOW_SERIES.entries(bus))
+
+    async with running(worker(bus, store_seconds=0.2)):
+        await polled(is_stored)
+    for later, back in ((0.0, 2 * 5.0), (100.0, SAMPLES.max_age_seconds)):
+        count = readers.count
+        cluster.now += later
+        async with running(worker(bus, store_seconds=5.0)):
+            await eventually(lambda count=count: readers.count > count)  # type: ignore[misc]
+        assert readers.back[-1] == pytest.approx(back - later)
+
+
 async def test_the_past_is_read_again_only_after_three_times_as_long_as_it_took(
     bus: Bus, cluster: Cluster, readers: Readers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
