@@ -151,7 +151,7 @@ class Bus:
         self._streams = streams
         self._replicas = replicas
         self._link: Link | None = None
-        self._expires = inf
+        self._expires: Mapping[str, float] = {}
         self._next: Link | None = None  # with new credentials, to follow the current one
         self._connected = asyncio.Event()
         self._recheck = asyncio.Event()
@@ -220,15 +220,20 @@ class Bus:
         return self._connected.is_set()
 
     @property
-    def credentials_expire(self) -> float:
-        """When the credentials of the connection expire, in seconds since 1970; infinite if never.
+    def expires(self) -> Mapping[str, float]:
+        """When the credentials (`bus`) and the certificate (`bus-cert`) of the connection expire (seconds since 1970).
 
-        Without a connection, those of the last one: the server ends it when they expire.
+        Without what never does. Without a connection, those of the last one.
         """
         return self._expires
 
     @property
     def problem(self) -> BusError | None:
+    @property
+    def credentials_expire(self) -> float:
+        """When the first of them expires; infinite if none does."""
+        return min(self._expires.values(), default=inf)
+
         """What is wrong with a stream, a consumer, a lease or new credentials, or which bucket is full, or None.
 
         All else continues to work.
@@ -653,7 +658,7 @@ class Bus:
             self._checked_again.set()
             self._checked_again = asyncio.Event()
             if state.usable and not self._connected.is_set():
-                self._link, self._expires = link, link.loaded.expires or inf
+                self._link, self._expires = link, link.loaded.dates
                 self.max_value_bytes = link.max_payload
                 self._connected.set()
                 log.info("bus_connected", connection=self.name, bus=self.address)

@@ -48,7 +48,7 @@ class BusMetrics:
         )
         self._credentials = gauge(
             "tas_bus_credentials_remaining_seconds",
-            "Seconds until the credentials of a connection to the bus expire; +Inf: never.",
+            "Seconds until the credentials or the certificate of a connection to the bus expire; +Inf: never.",
         )
         self._refusing = gauge(
             "tas_bus_refusing",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
 from structlog.testing import capture_logs
 
 from bus.buckets import NODES, SAMPLES
@@ -66,6 +67,9 @@ async def test_a_server_with_accounts_and_certificates_lets_in_only_who_has_both
             await bus.wait_connected()
             assert bus.link.inbox.startswith("_INBOX.tas-extender."), "replies come to the inbox of the user"
             await bus.put(NODES, "a.facts", b"1", revision=0, read_at=now())
+            end = x509.load_pem_x509_certificate(cert.read_bytes()).not_valid_after_utc.timestamp()
+            assert bus.expires == {"bus-cert": end}, "the credentials never expire"
+            assert bus.credentials_expire == end
         refusals = {
             "demands credentials, and none are given": Access(cacert=ca, cert=cert, key=key),
             f"does not accept the user tas-stranger of {theirs}": Access(
