@@ -52,8 +52,8 @@ class BusMetrics:
         )
         self._refusing = gauge(
             "tas_bus_refusing",
-            "1 while a connection is open and the bus refuses a stream, consumer, lease, room in a bucket or new "
-            "credentials, else 0.",
+            "1 while a connection is open and the bus refuses a stream, consumer, lease, room in a bucket, a write or "
+            "new credentials, else 0.",
         )
 
     def add(self, bus: BusConnection) -> None:
