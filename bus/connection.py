@@ -550,8 +550,7 @@ class Bus:
             return
         what = _writes(of)
         self._until[what] = time.monotonic() + FULL_SECONDS
-        if what not in self._problems:  # one subject for all that are refused: one line of the log
-            self.report(what, error)
+        self._problems.setdefault(what, error)  # not by `report`, since the link has logged it
 
     def _note_written(self, of: Stream | Bucket, subjects: Iterable[str]) -> None:
         problem = self._problems.get(_writes(of))
