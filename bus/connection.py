@@ -9,7 +9,7 @@ import itertools
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import datetime
 from math import inf
@@ -30,6 +30,7 @@ from bus.errors import (
     BusError,
     CrowdedError,
     ExpiredError,
+    ForbiddenError,
     FullError,
     MisconfiguredError,
     NoMajorityError,
@@ -82,6 +83,7 @@ FULL_SECONDS = 60.0
 """How long a bucket counts as full after it has refused a write: others may succeed, and a retry may take long.
 
 And a stream as one without a place after it has refused a consumer: who still needs one tries again within seconds.
+And so long a stream or bucket counts as one to which this user may not write.
 """
 
 RECHECK_SECONDS = 5.0
@@ -151,7 +153,7 @@ class Bus:
         self._streams = streams
         self._replicas = replicas
         self._link: Link | None = None
-        self._expires = inf
+        self._expires: Mapping[str, float] = {}
         self._next: Link | None = None  # with new credentials, to follow the current one
         self._connected = asyncio.Event()
         self._recheck = asyncio.Event()
@@ -220,16 +222,21 @@ class Bus:
         return self._connected.is_set()
 
     @property
-    def credentials_expire(self) -> float:
-        """When the credentials of the connection expire, in seconds since 1970; infinite if never.
+    def expires(self) -> Mapping[str, float]:
+        """When the credentials (`bus`) and the certificate (`bus-cert`) of the connection expire (seconds since 1970).
 
-        Without a connection, those of the last one: the server ends it when they expire.
+        Without what never does. Without a connection, those of the last one.
         """
         return self._expires
 
     @property
+    def credentials_expire(self) -> float:
+        """When the first of them expires; infinite if none does."""
+        return min(self._expires.values(), default=inf)
+
+    @property
     def problem(self) -> BusError | None:
-        """What is wrong with a stream, a consumer, a lease or new credentials, or which bucket is full, or None.
+        """What is wrong with a stream, a consumer, a lease or new credentials, or which writes are refused, or None.
 
         All else continues to work.
         """
@@ -247,7 +254,7 @@ class Bus:
 
     @property
     def refusing(self) -> bool:
-        """Whether the bus refuses a stream, a consumer, a lease, room in a bucket or new credentials.
+        """Whether the bus refuses a stream, a consumer, a lease, a write or new credentials.
 
         Also, whether a stream has other settings.
         """
@@ -284,7 +291,8 @@ class Bus:
         """Publishes and returns the stream sequence. Raises UnavailableError, RefusedError."""
         _check_message(stream, subject, payload)
         link, seconds = await self._writable()
-        return await self._checked(link.publish(subject, payload, seconds=seconds))
+        with self._writes_to(stream, (subject,)):
+            return await self._checked(link.publish(subject, payload, seconds=seconds))
 
     async def publish_all(self, stream: Stream, messages: Sequence[tuple[str, bytes]]) -> None:
         """Publishes up to a few hundred messages (subject, payload), without waiting for each answer.
@@ -294,7 +302,8 @@ class Bus:
         for subject, payload in messages:
             _check_message(stream, subject, payload)
         link, seconds = await self._writable()
-        await self._checked(link.publish_all(messages, seconds=seconds))
+        with self._writes_to(stream, (subject for subject, _ in messages)):
+            await self._checked(link.publish_all(messages, seconds=seconds))
 
     async def publish_each(
         self, stream: Stream, messages: Sequence[tuple[str, bytes, Mapping[str, str]]]
@@ -307,7 +316,13 @@ class Bus:
         for subject, payload, _ in messages:
             _check_message(stream, subject, payload)
         link, seconds = await self._writable()
-        return await self._checked(link.publish_each(messages, seconds=seconds))
+        outcomes = await self._checked(link.publish_each(messages, seconds=seconds))
+        for outcome in outcomes:
+            if isinstance(outcome, ForbiddenError):
+                self._note_forbidden(stream, outcome)
+        pairs = zip(messages, outcomes, strict=True)
+        self._note_written(stream, (subject for (subject, _, _), outcome in pairs if isinstance(outcome, int)))
+        return outcomes
 
     async def put(
         self, bucket: Bucket, key: str, value: bytes, *, revision: int, read_at: float, ttl_seconds: int = 0
@@ -507,8 +522,10 @@ class Bus:
         age = time.monotonic() - read_at
         if age > WRITE_SECONDS:
             raise ExpiredError(f"{bucket.name}/{key}: read {age:.1f} s ago")
+        subject = bucket.subject(key)
         try:
-            return await self._checked(link.publish(bucket.subject(key), value, headers=headers, seconds=seconds))
+            with self._writes_to(bucket, (subject,)):
+                return await self._checked(link.publish(subject, value, headers=headers, seconds=seconds))
         except FullError as error:
             if bucket.history == 1:  # who fills another one makes room itself
                 what = f"room of {bucket.stream}"
@@ -517,6 +534,28 @@ class Bus:
                 mend = FULL_MEND if error.code == STREAM_FULL else STORE_FULL_MEND
                 self.report(what, FullError(f"{whose}: {mend}", code=error.code))  # one text, one line of the log
             raise
+
+    @contextmanager
+    def _writes_to(self, of: Stream | Bucket, subjects: Iterable[str]) -> Iterator[None]:
+        """Reports that this user may not write, until it may write to the same subject, or nobody tries any more."""
+        try:
+            yield
+        except ForbiddenError as error:
+            self._note_forbidden(of, error)
+            raise
+        self._note_written(of, subjects)
+
+    def _note_forbidden(self, of: Stream | Bucket, error: ForbiddenError) -> None:
+        if isinstance(of, Bucket) and of.optional:
+            return
+        what = _writes(of)
+        self._until[what] = time.monotonic() + FULL_SECONDS
+        self._problems.setdefault(what, error)  # not by `report`, since the link has logged it
+
+    def _note_written(self, of: Stream | Bucket, subjects: Iterable[str]) -> None:
+        problem = self._problems.get(_writes(of))
+        if isinstance(problem, ForbiddenError) and problem.subject in subjects:
+            self.report(_writes(of), None)
 
     def _standing(self) -> Collection[BusError]:
         """The problems, without those of a bucket or a stream that has refused nothing for a while."""
@@ -653,7 +692,7 @@ class Bus:
             self._checked_again.set()
             self._checked_again = asyncio.Event()
             if state.usable and not self._connected.is_set():
-                self._link, self._expires = link, link.loaded.expires or inf
+                self._link, self._expires = link, link.loaded.dates
                 self.max_value_bytes = link.max_payload
                 self._connected.set()
                 log.info("bus_connected", connection=self.name, bus=self.address)
@@ -685,6 +724,11 @@ class Bus:
 
 def _ttl(seconds: int) -> dict[str, str]:
     return {"Nats-TTL": str(seconds)} if seconds else {}
+
+
+def _writes(of: Stream | Bucket) -> str:
+    """The key of the problem that this user may not write."""
+    return f"writes to {of.stream}"
 
 
 def _token(name: str) -> str:

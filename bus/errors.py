@@ -56,6 +56,10 @@ class RefusedError(BusError):
 class ForbiddenError(RefusedError):
     """The user has no permission for the subject; nothing was stored."""
 
+    def __init__(self, message: str, *, subject: str = "") -> None:
+        super().__init__(message)
+        self.subject = subject
+
 
 class FullError(RefusedError):
     """The store, or the stream's own limit, is full."""

@@ -441,7 +441,8 @@ class Link:
             return
         for wanted, reply in self._replies.values():
             if wanted.lower() == subject and not reply.done():
-                reply.set_result(ForbiddenError(f"{wanted}: {self.who} may not publish to this subject: {self._mend}"))
+                text = f"{wanted}: {self.who} may not publish to this subject: {self._mend}"
+                reply.set_result(ForbiddenError(text, subject=wanted))
 
     def _expect(self, subject: str) -> tuple[str, "asyncio.Future[Msg | BusError]"]:
         """Registers a request to `subject`; returns its token and the future of the answer."""

@@ -219,7 +219,7 @@ class Context:
         served = self.tls.served if "tls" in vars(self) else ()  # most processes serve no certificate
         dates = [
             *(date for each in served for date in each.current.expires.items()),
-            *(("bus", bus.credentials_expire) for bus in self._buses),
+            *(date for bus in self._buses for date in bus.expires.items()),
         ]
         return {file: min(at for name, at in dates if name == file) for file, at in dates if isfinite(at)}
 

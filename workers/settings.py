@@ -398,7 +398,8 @@ class Settings:
         _Value(f"FILE|{IN_CLUSTER}", lambda text: text if text == IN_CLUSTER else Path(text), default_text="none"),
         "The cluster: the current context of a kubeconfig file, or with "
         f"`{IN_CLUSTER}` the service account of this pod. Policies, nodes and pods are read from its API server. "
-        "Cannot be combined with --policies. `demo` uses a cluster where `run all` is already running.",
+        "Cannot be combined with --policies. A process reads the file once, but `tokenFile` and the tokens of `exec` "
+        "again. `demo` uses a cluster where `run all` is already running.",
         commands=("demo", "doctor", "support"),
     )
     overwrite_labels: tuple[str, ...] | None = _cluster(

@@ -28,6 +28,8 @@ class Loaded:
     Attributes:
         user: Who this process is, for messages.
         name: The name of the user in its credentials; empty without.
+        expires: When the credentials expire, in seconds since 1970; 0: never, or there are none.
+        certificate_expires: When the first certificate of `cert` expires; 0: there is none, or its date is not known.
         needs_tls: Whether a server without TLS is refused.
     """
 
@@ -35,9 +37,15 @@ class Loaded:
     user: str = ""
     name: str = ""
     expires: float = 0.0
+    certificate_expires: float = 0.0
     needs_tls: bool = False
     has_certificate: bool = False
     options: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def dates(self) -> dict[str, float]:
+        """When the credentials (`bus`) and the certificate (`bus-cert`) expire; without what never does."""
+        return {what: at for what, at in (("bus", self.expires), ("bus-cert", self.certificate_expires)) if at}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +113,7 @@ class Access:
             user=user,
             name=name,
             expires=expires,
+            certificate_expires=_first_expiry(contents.cert) if contents.cert else 0.0,
             needs_tls=needs_tls,
             has_certificate=self.cert is not None,
             options=options,
@@ -125,6 +134,18 @@ class Access:
                     f"{what}: must be a certificate and its unencrypted key in PEM: {_reason(error)}"
                 ) from error
         return context
+
+
+def _first_expiry(chain: bytes) -> float:
+    """When the first certificate in PEM expires; 0 if that cannot be read, since OpenSSL reads more of them."""
+    from cryptography import x509  # noqa: PLC0415 - here: most processes show no certificate
+
+    from tas.certificates.findings import first_expiry  # noqa: PLC0415
+
+    try:
+        return first_expiry(x509.load_pem_x509_certificates(chain))
+    except ValueError:
+        return 0.0
 
 
 def _token(data: bytes, file: Path) -> str:

@@ -23,6 +23,7 @@ from tas.diagnosis.finding import Missing, some
 from tas.diagnosis.metrics import MetricFacts
 from tas.diagnosis.policies import PolicyFacts, StoredPolicy
 from tas.diagnosis.processes import ProcessFacts
+from tas.policy.directory import FileProblems
 from tas.policy.policy import PolicyKey
 from tas.processes.process import NotReady, late_metrics, not_ready, refused_samples
 from tas.samples.sample import NodeSamples
@@ -58,6 +59,7 @@ class Stored(NamedTuple):
         breakers: By name of policies, or `ALL`.
         leases: By name, who holds it.
         refused: The labels and marks that the API server refuses, by name of policies.
+        file_problems: Those of the files of policies.
     """
 
     policies: list[StoredPolicy]
@@ -71,6 +73,7 @@ class Stored(NamedTuple):
     pause: Pause | None = None
     leases: Mapping[str, str] = {}
     refused: Mapping[str, Sequence[RefusedLabel]] = {}
+    file_problems: FileProblems = FileProblems()
 
 
 class BusRead(NamedTuple):
@@ -153,6 +156,7 @@ def policy_facts(
         breakers=stored.breakers,
         pause=stored.pause,
         refused=stored.refused,
+        file_problems=stored.file_problems,
         not_ready=_not_ready(read.processes, stored),
     )
 
@@ -222,6 +226,7 @@ async def _stored(bus: Bus) -> Stored:
     at = time.time()
     nodes = await stored_nodes(bus)
     synced = (await synced_of(NODES).get(bus, SYNCED)).readable()
+    synced_policies = (await synced_of(POLICIES).get(bus, SYNCED)).readable()
     sources = await stored_sources(bus)
     refused: dict[str, list[RefusedLabel]] = {}
     for kind in (REFUSED_LABELS, REFUSED_MARKS):
@@ -239,6 +244,7 @@ async def _stored(bus: Bus) -> Stored:
         pause=(await PAUSE_RECORDS.get(bus, PAUSED)).read_or(UNREADABLE_PAUSE),
         leases=sources.leases,
         refused=refused,
+        file_problems=FileProblems() if synced_policies is None else synced_policies.file_problems,
     )
 
 

@@ -37,6 +37,11 @@ def expires_soon(certificate: x509.Certificate, now: datetime, within: timedelta
     return f"expires on {certificate.not_valid_after_utc:%Y-%m-%d}, in {counted(left.days, 'day')}"
 
 
+def first_expiry(certificates: Iterable[x509.Certificate]) -> float:
+    """When the first of these certificates expires, in seconds since 1970."""
+    return min(certificate.not_valid_after_utc.timestamp() for certificate in certificates)
+
+
 def is_authority(certificate: x509.Certificate) -> bool:
     """Whether a certificate may sign others."""
     try:

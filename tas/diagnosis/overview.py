@@ -244,6 +244,8 @@ def _why_not(each: StoredPolicy, facts: PolicyFacts, waiting: Mapping[str, int])
     policy = each.policy
     if refused := [problem for problem in each.problems if problem.refused]:
         yield f"refused: {refused[0]}"
+    if facts.file_problems.leave_last_good(policy.key, each.origin):
+        yield f"the file {each.origin} cannot be used: its last good version is in force"
     if policy.suspend:
         yield "suspend is true"
     if policy.dry_run:

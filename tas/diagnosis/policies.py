@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Mapping
 import msgspec
 
 from tas.diagnosis.finding import Finding, Missing, Severity, command, finding, none_checked, ok, some, unknown
+from tas.policy.directory import FileProblem, FileProblems
 from tas.policy.manifest import STRATEGY_FIELDS
 from tas.policy.policy import Policy, PolicyKey, Problem
 from tas.processes.process import NotReady
@@ -45,6 +46,7 @@ class PolicyFacts(msgspec.Struct, frozen=True, kw_only=True):
         changing: Those that were created or deleted while all was read: their absence means nothing.
         breakers: By name of policies, or `ALL`.
         refused: The labels and marks that the API server refuses, by name of policies.
+        file_problems: Those of the files of policies, by their last reader.
         not_ready: Those whose condition `Ready` is False, by its reason, as the process says that writes it; Missing:
             the processes are not known, or none of them has the lease of `status`.
     """
@@ -57,6 +59,7 @@ class PolicyFacts(msgspec.Struct, frozen=True, kw_only=True):
     breakers: Mapping[str, Breaker] = {}
     pause: Pause | None = None
     refused: Mapping[str, Collection[RefusedLabel]] = {}
+    file_problems: FileProblems = FileProblems()
     not_ready: Mapping[str, NotReady] | Missing = {}
 
 
@@ -76,7 +79,7 @@ def check_policies(facts: PolicyFacts) -> Iterator[Finding]:
         where = "with kubectl apply" if facts.has_api else "as a file in the directory of --policies"
         mend = f"create a policy {where}: docs/start/policies.md"
         yield finding("policies.any", Severity.WARNING, "the bus has no policy", mend)
-    yield from _valid(facts.stored)
+    yield from _valid(facts.stored, facts.file_problems)
     yield from _labels(facts.stored)
     yield from _frozen(facts.stored, facts)
     yield from _written(facts.stored, facts)
@@ -159,7 +162,7 @@ def _mirrored(facts: PolicyFacts) -> Finding:
     return ok("policies.mirrored", "the bus has the policies of the API server")
 
 
-def _valid(stored: Collection[StoredPolicy]) -> Iterator[Finding]:
+def _valid(stored: Collection[StoredPolicy], files: FileProblems) -> Iterator[Finding]:
     wrong = [each for each in stored if each.problems]
     for each in sorted(wrong, key=lambda one: one.policy.key):
         key = each.policy.key
@@ -171,8 +174,23 @@ def _valid(stored: Collection[StoredPolicy]) -> Iterator[Finding]:
             get = command("kubectl", "get", "taspolicy", "--namespace", key.namespace, key.name, "-o", "yaml")
             run = f"{get} | tas policy lint -"
         yield finding("policies.valid", Severity.WARNING, what, mend, run=run)
-    if not wrong:
+    yield from _files(files)
+    if not wrong and files == FileProblems():
         yield ok("policies.valid", "no policy has a problem")
+
+
+def _files(problems: FileProblems) -> Iterator[Finding]:
+    of_file: dict[str, list[FileProblem]] = {}
+    for each in problems.listed:
+        of_file.setdefault(each.origin, []).append(each)
+    for origin, (first, *others) in sorted(of_file.items()):
+        what = f"{first}; in force: {first.in_force}" + (f"; and {len(others)} more" if others else "")
+        mend, run = "correct what this names, or delete the file", command("tas", "policy", "lint", origin)
+        yield finding("policies.valid", Severity.WARNING, what, mend, run=run)
+    if problems.others:
+        what = f"{counted(problems.others, 'more problem')} of policy files"
+        mend = "GET /problems of tas run policies, or /problems/files of tas up, has them"
+        yield finding("policies.valid", Severity.WARNING, what, mend)
 
 
 def _frozen(stored: Collection[StoredPolicy], facts: PolicyFacts) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from math import inf
 
 import msgspec
 
-from tas.diagnosis.extender import RECENT_SECONDS, STATUS, valid
+from tas.diagnosis.extender import RECENT_SECONDS, RENEW, STATUS, valid
 from tas.diagnosis.finding import Finding, Missing, Severity, command, finding, none_checked, ok, or_ok, some, unknown
 from tas.policy.policy import Policy, StrategyType
 from tas.processes.expected import TOGETHER_SECONDS, Expected, Lack, lacks
@@ -221,7 +221,8 @@ def _expires(facts: ProcessFacts) -> Iterator[Finding]:
             )
         else:
             mend = "renew the certificate, and replace the file, which is read again"
-            found = valid("workers.expires", f"the certificate in --{file} of {name}", at - facts.now, mend)
+            run = "" if file == "bus-cert" else RENEW  # the authority of a bus is that of its servers
+            found = valid("workers.expires", f"the certificate in --{file} of {name}", at - facts.now, mend, run)
         if found.severity is not Severity.OK:
             yield found
 

@@ -21,6 +21,7 @@ from tas.diagnosis.finding import Finding, Missing, Severity
 from tas.diagnosis.policies import StoredPolicy
 from tas.diagnosis.rights import ORIGINAL, SELF, Reviewed
 from tas.diagnosis.workloads import DaemonSetTemplate, Expression
+from tas.policy.directory import FileProblem, FileProblems
 from tas.policy.policy import Problem
 from tas.processes.expected import Expected
 from tas.processes.process import NotReady, Running
@@ -77,6 +78,8 @@ BAD_PROCESS = msgspec.structs.replace(
     newest_pods={"waiting": NOW + 99},
 )
 
+BAD_FILE = FileProblem(origin=HOSTILE, subject=HOSTILE, field=HOSTILE, value=HOSTILE, reason=HOSTILE, in_force=HOSTILE)
+
 
 def changed(group: str, **fields: Any) -> list[Finding]:
     """The findings about an installation in which one group of facts differs from a good one."""
@@ -122,6 +125,7 @@ BROKEN: list[list[Finding]] = [
     changed("policies", strategy_fields={"rules"}),
     changed("policies", stored=[StoredPolicy(policy=DEMO, problems=[PROBLEM]), OTHER]),
     changed("policies", stored=[StoredPolicy(policy=DEMO, problems=[PROBLEM], origin=HOSTILE)]),
+    changed("policies", file_problems=FileProblems(listed=(BAD_FILE,), others=2)),
     changed("metrics", policies=[policy_of("node_health_metric")]),
     changed("metrics", policies=[policy_of("health_metric", source="other")]),
     changed("metrics", policies=[policy_of("node_health_metric")], in_files=True),

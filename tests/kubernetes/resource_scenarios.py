@@ -29,6 +29,15 @@ RESOURCE = "telemetry/scheduling"
 @asynccontextmanager
 async def resources_running(kubeconfig: Path, url: str, *, count: int = 1000) -> AsyncIterator[CollectorRegistry]:
     registry = CollectorRegistry()
+    async with resources_worker(kubeconfig, url, count=count, registry=registry):
+        yield registry
+
+
+@asynccontextmanager
+async def resources_worker(
+    kubeconfig: Path, url: str, *, count: int = 1000, registry: CollectorRegistry | None = None
+) -> AsyncIterator[Resources]:
+    registry = registry or CollectorRegistry()
     async with (
         Bus.connect(url, name="resources") as bus,
         KubernetesClient.connect(kubeconfig, worker="resources") as client,
@@ -36,7 +45,7 @@ async def resources_running(kubeconfig: Path, url: str, *, count: int = 1000) ->
         worker = Resources(bus, client, Reflectors(client), registry=registry, count=count, event_source="/prod")
         async with running(worker):
             await eventually(lambda: worker.unready() is None)
-            yield registry
+            yield worker
 
 
 @pytest.fixture

@@ -7,6 +7,8 @@ line: what it has published is announced, and what it has not is still a differe
 
 import asyncio
 import time
+from collections.abc import Iterator
+from math import inf
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -42,6 +44,8 @@ class EventPublisher:
         self._source = source
         self._metrics = Metrics(registry)
         self._session: Session | None = None
+        self._began = inf
+        self._failure = ""
         self._was_connected = False
         self._lease = Lease(bus, LEASE)
         self._interruptions = Interruptions(log, "events_interrupted")
@@ -52,6 +56,21 @@ class EventPublisher:
         if not self._was_connected:
             return "not connected to the bus yet"
         return None if self._session is None else self._session.unready()
+
+    def concerns(self) -> Iterator[str]:
+        """Why the last session failed, until one works: a replica without one looks as if it were on standby.
+
+        Or until another replica has the lease.
+        """
+        if self._failure and self._lease.was_last and not self._works:
+            yield f"it publishes no events, since its last session failed: {self._failure}"
+
+    @property
+    def _works(self) -> bool:
+        """Whether there is a session that publishes, and does not fail at once."""
+        if self._session is None or self._session.unready() is not None:
+            return False
+        return time.monotonic() - self._began > STABLE_SECONDS
 
     async def run(self) -> None:
         """Publishes while this replica has the lease, until cancelled."""
@@ -64,11 +83,14 @@ class EventPublisher:
                 async with self._lease.hold():
                     await self._publish()
             except* BusError as group:
-                self._interruptions.note(_first(group))
+                error = _first(group)
+                self._failure = str(error)
+                self._interruptions.note(error)
             failures = 0 if time.monotonic() - started > STABLE_SECONDS else failures + 1
             await asyncio.sleep(RETRY.after(failures) if failures else 0)
 
     async def _publish(self) -> None:
+        self._began = time.monotonic()
         try:
             self._session = await Session.begin(self._bus, self._metrics, source=self._source)
             await self._session.run()

@@ -66,7 +66,8 @@ def load_tls(files: TlsFiles) -> LoadedTls:
     Raises TlsError if the files cannot be read, do not belong together, or changed while being read.
     """
     # Imported here, with cryptography: 40 ms and 10 MB, and most processes serve without TLS.
-    from workers.http.x509 import certificates_of, der_of, first_expiry, last_expiry, starts_of  # noqa: PLC0415
+    from tas.certificates.findings import first_expiry  # noqa: PLC0415
+    from workers.http.x509 import certificates_of, der_of, last_expiry, starts_of  # noqa: PLC0415
 
     contents = files.read()
     chain, authorities = certificates_of(contents, files)

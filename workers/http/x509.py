@@ -67,11 +67,6 @@ def der_of(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(Encoding.DER)
 
 
-def first_expiry(certificates: Iterable[x509.Certificate]) -> float:
-    """When the first of these certificates expires, in seconds since 1970."""
-    return min(certificate.not_valid_after_utc.timestamp() for certificate in certificates)
-
-
 def last_expiry(certificates: Iterable[x509.Certificate]) -> float:
     """When the last of these certificates expires, in seconds since 1970; infinite without any."""
     return max((certificate.not_valid_after_utc.timestamp() for certificate in certificates), default=inf)

@@ -7,7 +7,7 @@ changes. Every write is conditional, so several replicas may do the same.
 
 import asyncio
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -87,6 +87,11 @@ class PolicyDirectory:
         if not self._records.caught_up:
             return f"{POLICIES.name}: not caught up with the bus"
         return self._waiting_for
+
+    def concerns(self) -> Iterator[str]:
+        """A directory that cannot be read any more."""
+        if self._reported_directory is not None and self.unready() is None:
+            yield f"the directory cannot be read, so no change of it counts: {self._reported_directory}"
 
     def health_routes(self) -> Iterable[web.RouteDef]:
         """`/problems`: what is not in force, and why."""

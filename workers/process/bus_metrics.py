@@ -48,12 +48,12 @@ class BusMetrics:
         )
         self._credentials = gauge(
             "tas_bus_credentials_remaining_seconds",
-            "Seconds until the credentials of a connection to the bus expire; +Inf: never.",
+            "Seconds until the credentials or the certificate of a connection to the bus expire; +Inf: never.",
         )
         self._refusing = gauge(
             "tas_bus_refusing",
-            "1 while a connection is open and the bus refuses a stream, consumer, lease, room in a bucket or new "
-            "credentials, else 0.",
+            "1 while a connection is open and the bus refuses a stream, consumer, lease, room in a bucket, a write or "
+            "new credentials, else 0.",
         )
 
     def add(self, bus: BusConnection) -> None:

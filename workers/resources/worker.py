@@ -145,8 +145,9 @@ class Resources:
         return None if self._followed.listed else f"nodes: {self._followed.problem}"
 
     def concerns(self) -> Iterator[str]:
-        """An API server that is silent."""
+        """An API server that is silent, and nodes whose status cannot be written."""
         yield from self._followed.concerns()
+        yield from self._queue.concerns("node")
 
     async def run(self) -> None:
         """Follows until cancelled."""

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
 from structlog.testing import capture_logs
 
-from bus.buckets import NODES, SAMPLES
-from bus.connection import Bus
+from bus.buckets import NODES, SAMPLES, WORKERS, Bucket
+from bus.connection import FULL_SECONDS, Bus
 from bus.errors import ForbiddenError, UnavailableError
 from bus.link import Link
 from bus.rights.access import Access, Loaded
@@ -66,6 +67,9 @@ async def test_a_server_with_accounts_and_certificates_lets_in_only_who_has_both
             await bus.wait_connected()
             assert bus.link.inbox.startswith("_INBOX.tas-extender."), "replies come to the inbox of the user"
             await bus.put(NODES, "a.facts", b"1", revision=0, read_at=now())
+            end = x509.load_pem_x509_certificate(cert.read_bytes()).not_valid_after_utc.timestamp()
+            assert bus.expires == {"bus-cert": end}, "the credentials never expire"
+            assert bus.credentials_expire == end
         refusals = {
             "demands credentials, and none are given": Access(cacert=ca, cert=cert, key=key),
             f"does not accept the user tas-stranger of {theirs}": Access(
@@ -203,6 +207,66 @@ async def test_a_missing_permission_is_an_error_with_user_and_subject(tmp_path: 
                 assert "tas bus check" in str(error.value)
         expected = f"the user tas-b of {deaf} may not subscribe to _INBOX.tas-b.>"
         await refused(server.url, Access(credentials=deaf), expected)
+
+
+async def test_a_write_for_which_the_user_has_no_right_is_a_problem_of_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for a process on servers with the rights of an earlier version, which tries again without end."""
+    monkeypatch.setattr("bus.connection.FOLLOW_SECONDS", 0.05)
+    operator = Operator()
+    some = ("$JS.API.>", "$KV.NODES.a.facts", "tas.samples.a.*")
+    mine = written(tmp_path / "a.creds", operator.credentials("tas-a", rights(*some)))
+    everything = written(tmp_path / "b.creds", operator.credentials("tas-b"))
+
+    async def put(bus: Bus, bucket: Bucket, key: str) -> None:
+        await bus.put(bucket, key, b"{}", revision=0, read_at=now())
+
+    def end_a_minute_later(bus: Bus) -> None:
+        later = now() + FULL_SECONDS
+        with monkeypatch.context() as patch:
+            patch.setattr("bus.connection.time.monotonic", lambda: later)
+            assert bus.problem is None
+
+    async with operated(tmp_path, operator.configuration()) as server:
+        async with Bus.connect(server.url, name="test", access=Access(credentials=everything)) as bus:
+            await bus.wait_connected()
+        async with Bus.connect(server.url, name="test", access=Access(credentials=mine)) as bus:
+            await bus.wait_connected()
+            with pytest.raises(ForbiddenError):
+                await put(bus, WORKERS, "evaluate.x")
+            assert bus.problem is None, "all work goes on without it"
+            with capture_logs() as logs:
+                for key in ("b.facts", "c.facts"):
+                    with pytest.raises(ForbiddenError):
+                        await put(bus, NODES, key)
+                    assert str(bus.problem).startswith(f"$KV.NODES.b.facts: the user tas-a of {mine} may not publish")
+                    assert (bus.refusing, bus.unavailable) == (True, False)
+            assert "bus_problem" not in {each["event"] for each in logs}, "bus_permission_missing says it"
+            await put(bus, NODES, "a.facts")
+            assert bus.refusing, "this is another right"
+            end_a_minute_later(bus)
+            messages = [("tas.samples.a.x", b"{}"), ("tas.samples.b.x", b"{}")]
+            with pytest.raises(ForbiddenError):
+                await bus.publish_all(SAMPLES, messages)
+            assert str(bus.problem).startswith("tas.samples.b.x: ")
+            end_a_minute_later(bus)
+            outcomes = await bus.publish_each(SAMPLES, [(*each, {}) for each in messages])
+            assert [type(each) for each in outcomes] == [int, ForbiddenError]
+            with pytest.raises(ForbiddenError):
+                await put(bus, NODES, "b.facts")
+            assert len(bus._standing()) == 2
+            before = bus.link
+            written(mine, operator.credentials("tas-a", rights(*some, "$KV.NODES.b.facts", "tas.samples.b.*")))
+            await eventually(lambda: bus.connected and bus.link is not before)
+            await put(bus, NODES, "b.facts")
+            assert [str(each).partition(":")[0] for each in bus._standing()] == ["tas.samples.b.x"]
+            await bus.publish(SAMPLES, "tas.samples.b.x", b"{}")
+            assert bus.problem is None, "it has the rights now"
+
+
+def rights(*publish: str) -> Permissions:
+    return Permissions(publish=publish, subscribe=("_INBOX.tas-a.>",))
 
 
 async def test_a_user_of_an_address_has_no_role_and_is_to_be_given_the_permission(tmp_path: Path) -> None:

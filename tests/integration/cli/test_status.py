@@ -22,6 +22,7 @@ from bus.records.refusals import encode_refused_labels
 from bus.subjects import ProcessKey, policy_key
 from tas.diagnosis.checks import CHECKS
 from tas.diagnosis.finding import group_of
+from tas.policy.directory import FileProblem, FileProblems
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey
 from tas.processes.expected import Expected
@@ -32,6 +33,7 @@ from tests.integration.cli.tas import Done, Tas
 from tests.integration.servers import Server, answered
 from tests.integration.tables import put_tables
 from tests.integration.workers.running import put
+from workers.following.synced import write_synced
 
 HOSTILE = "\x1b[2J\x1b]0;x\x07\u202e\n"
 OTHERS = tuple(of for of in ALL if of is not WORKERS)
@@ -165,6 +167,18 @@ async def test_a_policy_whose_labels_are_not_written_is_not_in_force(tas: Tas, b
     assert "  and 1 more: kubectl get taspolicies --all-namespaces\n  1 of 4 in force as written\n" in text
     doctor = await tas("doctor", "--json")
     assert "policies.written" in doctor.out
+
+
+async def test_a_file_of_policies_that_cannot_be_used_is_not_well(tas: Tas, bus: Bus) -> None:
+    """Nothing of it is on the bus, or its last good version, which has no problem."""
+    problem = FileProblem(origin="p.yaml", subject="file", field="content", value="9 bytes", reason="no YAML")
+    epoch = await answered(partial(bus.epoch, POLICIES))
+    problems = FileProblems(listed=(problem,))
+    await write_synced(bus, POLICIES, epoch, count=0, writer="directory", cluster=False, file_problems=problems)
+    done = await tas("status", "--json")
+    valid = [(each["what"], each["run"]) for each in done.json["findings"] if each["check"] == "policies.valid"]
+    assert valid == [("file p.yaml: file: content = 9 bytes: no YAML; in force: nothing", "tas policy lint p.yaml")]
+    assert done.code == 1
 
 
 async def test_while_nobody_writes_the_status_of_policies_it_is_not_known_whether_labels_are_written(

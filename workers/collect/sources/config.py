@@ -39,11 +39,15 @@ def read_source_config(path: Path, sources: Collection[str]) -> SourceConfig:
             documents = read_yaml(file.read(MAX_BYTES + 1))
         return parse_source_config(origin, documents[0] if len(documents) == 1 else documents or None, sources=sources)
     except OSError as error:
-        raise ConfigFileError(f"{origin}: {error.strerror or error}") from error
+        raise _UnreadError(f"{origin}: {error.strerror or error}") from error
     except ManifestError as error:
         raise ConfigFileError(f"{origin}: {error}") from error
     except DocumentError as error:
         raise ConfigFileError(str(error)) from error
+
+
+class _UnreadError(ConfigFileError):
+    """The file was not read: the next attempt may succeed, although nothing has changed its contents."""
 
 
 class ConfigFile:
@@ -61,6 +65,8 @@ class ConfigFile:
         self.folder = Path() if path is None else path.parent
         self._config = SourceConfig()
         self._stamp: _Stamp | None = None
+        self._problem = ""
+        self._is_unread = False
         self._checked_at = -CHECK_SECONDS
         self._lock = asyncio.Lock()
         self._readable = Gauge(
@@ -98,22 +104,29 @@ class ConfigFile:
 
     async def _check(self, path: Path) -> None:
         stamp = await asyncio.to_thread(_stamp, path)
-        if stamp == self._stamp:
+        if stamp == self._stamp and not self._is_unread:
             return
         await asyncio.sleep(SETTLE_SECONDS)
         if await asyncio.to_thread(_stamp, path) != stamp:
             return  # it is being written, and is looked at again by the next check
+        found: SourceConfig | ConfigFileError
         try:
-            config, problem = await asyncio.to_thread(read_source_config, path, self._sources), ""
+            found = await asyncio.to_thread(read_source_config, path, self._sources)
         except ConfigFileError as error:
-            config, problem = self._config, str(error)
+            found = error
         if await asyncio.to_thread(_stamp, path) != stamp:
             return  # perhaps half of it was read
-        self._stamp = stamp
-        if problem:
+        was, self._stamp = self._stamp, stamp
+        self._is_unread = isinstance(found, _UnreadError)
+        if isinstance(found, SourceConfig):
+            self._accept(path, found)
+        elif stamp != was or str(found) != self._problem:
+            self._problem = str(found)
             self._readable.set(0)
-            log.error("source_config_unreadable", file=str(path), error=problem)
-            return
+            log.error("source_config_unreadable", file=str(path), error=self._problem)
+
+    def _accept(self, path: Path, config: SourceConfig) -> None:
+        self._problem = ""
         self._readable.set(1)
         if config != self._config:
             self._config = config

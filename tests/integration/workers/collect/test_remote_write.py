@@ -3,10 +3,11 @@
 import asyncio
 import io
 import os
+import resource
 import ssl
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -584,6 +585,38 @@ async def test_half_of_a_file_that_is_being_written_is_not_in_force(
     assert None not in found
     assert found[-1] == "second"
     assert [each["event"] for each in logs] == ["source_config_read"]  # and nobody is told that it cannot be read
+
+
+@contextmanager
+def no_file_can_be_opened() -> Iterator[None]:
+    """As in a process that has as many files open as it may: this holds for root, too, unlike the mode of a file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_a_change_that_could_not_be_read_is_read_once_that_is_possible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a file that only root could read, before its mode changed: nothing else says that it is another one."""
+    monkeypatch.setattr(config, "CHECK_SECONDS", 0.0)
+    path = tmp_path / "sources.yaml"
+    path.write_text("metrics: {load: {query: first}}")
+    registry = CollectorRegistry()
+    loaded = ConfigFile.load(path, registry=registry)
+    assert (await loaded.current()).mappings.of("load").query == "first"
+    path.write_text("metrics: {load: {query: second}}")
+    with capture_logs() as logs:
+        with no_file_can_be_opened():
+            for _ in range(3):
+                assert (await loaded.current()).mappings.of("load").query == "first"
+        assert registry.get_sample_value("tas_source_config_readable") == 0
+        assert (await loaded.current()).mappings.of("load").query == "second"
+    assert registry.get_sample_value("tas_source_config_readable") == 1
+    assert [each["event"] for each in logs] == ["source_config_unreadable", "source_config_read"]
 
 
 async def test_half_of_the_tokens_of_a_file_that_is_being_written_do_not_count(

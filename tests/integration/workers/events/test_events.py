@@ -644,3 +644,21 @@ async def test_a_position_that_is_noted_while_another_one_is_stored_is_stored_ne
 
 def holds(replica: Replica) -> bool:
     return any(event["event"] == "lease_acquired" for event in replica.events())
+
+
+async def test_replicas_whose_sessions_fail_say_so_until_one_works(
+    bus: Bus, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a session a replica looks as if it were on standby: and then the other one is."""
+    monkeypatch.setattr("workers.events.worker.STABLE_SECONDS", 0.2)
+    await prepared(world)
+    settings = (await bus.api(f"STREAM.INFO.{EVENTS.stream}"))["config"]
+    await bus.api(f"STREAM.UPDATE.{EVENTS.stream}", settings | {"max_msg_size": 1})
+    one, other = (EventPublisher(bus, registry=CollectorRegistry()) for _ in range(2))
+    async with running(one):
+        await eventually(lambda: "message size exceeds" in "".join(one.concerns()))
+        async with running(other):
+            await eventually(lambda: "message size exceeds" in "".join(other.concerns()))
+            await bus.api(f"STREAM.UPDATE.{EVENTS.stream}", settings)
+            await eventually(lambda: not [*one.concerns(), *other.concerns()])
+            assert await world.types("bus") == ["bus.epochchanged bus"]

@@ -478,6 +478,12 @@ async def test_a_file_in_the_place_of_the_directory_removes_no_policy(directory:
     directory.path.write_text("no directory")
     await eventually(lambda: directory.metric("tas_policy_directory_readable") == 0)
     assert await policy_names(directory.bus) == {"one"}
+    await directory.ready()
+    (concern,) = directory.worker.concerns()
+    assert concern.startswith("the directory cannot be read, so no change of it counts: ")
+    directory.path.unlink()
+    directory.path.with_name("away").rename(directory.path)
+    await eventually(lambda: list(directory.worker.concerns()) == [])
 
 
 async def test_a_new_version_of_a_mounted_config_map_is_one_edit(path: Path, bus: Bus) -> None:

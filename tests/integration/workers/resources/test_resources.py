@@ -1,10 +1,13 @@
 """The worker `resources` over the sandbox and a real nats-server, also while things go wrong."""
 
+from pathlib import Path
+
 import pytest
 from prometheus_client import CollectorRegistry
 
+from tests.integration.servers import Server, eventually
 from tests.kubernetes.label_fixtures import world
-from tests.kubernetes.resource_scenarios import ResourceScenarios, resources, wait_for_resource
+from tests.kubernetes.resource_scenarios import ResourceScenarios, resources, resources_worker, wait_for_resource
 from tests.kubernetes.world import World
 from tests.sandbox import Call, Sandbox
 
@@ -42,3 +45,19 @@ async def test_a_patch_whose_reads_are_too_old_is_not_sent(
     node = await world.node()
     await wait_for_resource(world, node, "1k")
     assert expired[0] >= 1  # before the first patch was sent, what was read before the delay had expired
+
+
+async def test_a_node_whose_status_the_api_server_refuses_is_a_concern(
+    sandbox: Sandbox, kubeconfig: Path, server: Server, world: World
+) -> None:
+    """The worker is ready, and the resource is nowhere."""
+    refused = sandbox.faults.answer(403, times=1000, which=lambda call: call.verb == "patch")
+    node = await world.node()
+    async with resources_worker(kubeconfig, server.url) as worker:
+        await eventually(lambda: list(worker.concerns()) != [])
+        (concern,) = worker.concerns()
+        assert concern.startswith(f"1 node cannot be written, as {node}: ")
+        assert worker.unready() is None
+        refused.times = 1
+        await wait_for_resource(world, node, "1k")
+        await eventually(lambda: list(worker.concerns()) == [])

@@ -1,11 +1,14 @@
 """The files of a process on the bus, and what it says when it is refused."""
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from bus.errors import AccessError
 from bus.rights.access import Access, Loaded, refusal
+from tests.certificates import Authority
 
 
 def test_without_files_nothing_is_shown() -> None:
@@ -70,3 +73,21 @@ def test_a_refusal_says_who_was_refused_and_what_to_do(
     text = refusal(Exception(error), loaded, access, address_has_user=False, now=10.0)
     assert text.startswith(error)
     assert expected in text
+
+
+def test_it_is_known_when_a_certificate_that_is_shown_expires(tmp_path: Path) -> None:
+    """Of several in the file, when the first of them does."""
+    authority = Authority("of the bus")
+    pair = authority.client("tas", lives=timedelta(days=9))
+    cert, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+    cert.write_bytes(pair.certificate)
+    key.write_bytes(pair.key)
+    access = Access(cert=cert, key=key)
+    assert access.load().dates == {"bus-cert": end_of(pair.certificate)}
+    cert.write_bytes(pair.certificate + authority.certificate)
+    assert access.load().dates == {"bus-cert": end_of(authority.certificate)}
+    assert Loaded(expires=5.0, certificate_expires=9.0).dates == {"bus": 5.0, "bus-cert": 9.0}
+
+
+def end_of(certificate: bytes) -> float:
+    return x509.load_pem_x509_certificate(certificate).not_valid_after_utc.timestamp()

@@ -5,7 +5,9 @@ import json
 import msgspec
 
 from tas.diagnosis.finding import Missing, Severity
+from tas.diagnosis.overview import overview
 from tas.diagnosis.policies import PolicyFacts, StoredPolicy, check_policies, strategy_fields
+from tas.policy.directory import LAST_GOOD, FileProblem, FileProblems
 from tas.policy.manifest import STRATEGY_FIELDS
 from tas.policy.policy import PolicyKey, Problem
 from tas.processes.process import NotReady
@@ -177,3 +179,23 @@ def test_while_the_processes_are_not_known_it_is_not_known_whether_labels_are_wr
     assert bad(check_policies(facts)) == {"policies.written": Severity.UNKNOWN}
     known = msgspec.structs.replace(facts, refused={"demo": [refused("a")]})
     assert bad(check_policies(known)) == {"policies.written": Severity.WARNING}
+
+
+def test_a_file_of_policies_that_cannot_be_used_is_found_with_what_is_in_force_instead() -> None:
+    """Its policies on the bus have no problem: they are those of the last good version."""
+    stored = msgspec.structs.replace(DEMO, origin="a b.yaml")
+    problems = [
+        FileProblem(origin="a b.yaml", subject="file", field="content", value="9 bytes", reason=reason, in_force=force)
+        for reason, force in (("no YAML", LAST_GOOD), ("and more", LAST_GOOD))
+    ]
+    facts = msgspec.structs.replace(in_files(stored), file_problems=FileProblems(listed=tuple(problems), others=3))
+    first, rest = (each for each in check_policies(facts) if each.check == "policies.valid")
+    text = "file a b.yaml: file: content = 9 bytes: no YAML; in force: last good version; and 1 more"
+    assert (first.severity, first.what) == (Severity.WARNING, text)
+    assert first.run == "tas policy lint 'a b.yaml'"
+    assert (rest.severity, rest.what) == (Severity.WARNING, "3 more problems of policy files")
+    missing = Missing("the bus does not say it")
+    found = overview(bus=missing, policies=facts, metrics=missing, processes=missing, leases={}, address="")
+    assert [(each.policy, each.why) for each in found.not_in_force] == [
+        ("default/demo", "the file a b.yaml cannot be used: its last good version is in force")
+    ]

@@ -104,6 +104,16 @@ def test_labels_are_needed_only_on_a_cluster(cluster: bool, severity: dict[str, 
     assert bad(check_processes(facts(*processes, expected=others, cluster=cluster))) == severity
 
 
+def test_the_certificate_that_a_process_shows_to_the_bus_is_found_before_it_expires() -> None:
+    (first, second) = running("labels", 2)
+    soon = {"bus": NOW + 90 * 86400, "bus-cert": NOW + 5 * 86400}
+    ending = second._replace(process=msgspec.structs.replace(second.process, expires=soon))
+    found = one(check_processes(facts(first, ending)), "workers.expires")
+    assert (found.severity, found.run) == (Severity.WARNING, "")
+    assert found.what == f"the certificate in --bus-cert of {second.process.name} expires in 5 days"
+    assert found.mend == "renew the certificate, and replace the file, which is read again"
+
+
 def test_a_dismissed_worker_is_not_missed() -> None:
     found = facts(expected={"marks": Expected(count=0, dismissed="anna"), **facts().expected})
     assert bad(check_processes(found)) == {}
