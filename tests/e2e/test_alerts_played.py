@@ -369,6 +369,7 @@ async def answers_are_late(cluster: Cluster) -> None:
 
 
 async def code_blocks_the_process(cluster: Cluster) -> None:
+    """Comes last: what stops all values for a while is taken for the pace of their metrics for some minutes."""
     stage, stalls = cluster.stage, "tas_event_loop_stalls_total"
     async with stage.story("TasEventLoopStalls", minutes=4) as during:
         before = await stage.value(stalls)
@@ -376,10 +377,12 @@ async def code_blocks_the_process(cluster: Cluster) -> None:
         for number in range(3):
             assert await cluster.user.filter(extension="blocks") == 200
             await stage.is_at(stalls, partial(operator.lt, before + number))
+        for ages in ("tas_source_silent_seconds", "tas_metric_late_seconds"):  # each look is 5 s after the one before
+            await stage.is_gone(ages)
         during.append(await stage.scrape())
         await cluster.product.has_logged("event_loop_stalled", "task", "extension blocks: filter")
-    await stage.is_at("tas_worker_ready", lambda ready: ready == 1)
-    await eventually(cluster.all_are_known)
+        await stage.is_at("tas_worker_ready", lambda ready: ready == 1)
+        await eventually(cluster.all_are_known)
 
 
 async def verdicts_are_late(cluster: Cluster) -> None:
@@ -670,8 +673,12 @@ async def program_ends(cluster: Cluster) -> None:
     async with stage.story("TasSourceSilent", minutes=2) as during:
         await stage.is_at(silent, lambda age: age > 6)
         during.extend(await stage.scrapes())
-        said = await cluster.said("get", "sources", "--json")
-        assert "the newest value of agent_metric by agent is" in said
+
+        async def says_so() -> bool:
+            said = await cluster.said("get", "sources", "--json")
+            return "the newest value of agent_metric by agent is" in said
+
+        await eventually(says_so)  # the record of the process is written each 5 s
         async with publishing(cluster, "agent", "agent_metric"):
             await stage.is_gone(silent)
             cluster.sandbox.cluster.delete(TASPOLICIES, "default", "of-agent")
@@ -879,7 +886,6 @@ STORIES = (
     marks_are_not_written,
     labels_are_late,
     samples_are_late,
-    code_blocks_the_process,
     verdicts_are_late,
     settings_are_unreadable,
     source_is_dry,
@@ -895,6 +901,7 @@ STORIES = (
     sink_refuses_an_event,
     api_server_is_silent,
     bus_is_lost,
+    code_blocks_the_process,
 )
 
 
