@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from itertools import chain
 from math import inf
 
 from tas.policy.policy import PolicyKey
@@ -29,6 +30,11 @@ class PendingNodes:
     def __len__(self) -> int:
         """The number of nodes with a pending evaluation."""
         return len(self._touched)
+
+    def seconds(self, *, at: float) -> float:
+        """For how long the oldest evaluation has been pending, until it has ended; `at` is monotonic."""
+        pending = chain(self._touched.values(), self._taken.values())
+        return max(0.0, at - min((touched.since for touched in pending), default=at))
 
     def add(self, node: str, policies: Collection[PolicyKey], *, at: float) -> None:
         """Adds an evaluation of some policies; `at` is monotonic."""

@@ -26,16 +26,21 @@ BEFORE = AFTER = 25 * 60
 
 AGES = {"tas_notify_lag_seconds": 0, "tas_source_overdue_seconds": 5, "tas_kubernetes_silent_seconds": 12}
 AGES |= dict.fromkeys(("tas_source_value_age_seconds", "tas_view_value_age_seconds", "tas_metric_late_seconds"), 5)
-AGES |= {"tas_source_silent_seconds": 5}
+AGES |= {"tas_source_silent_seconds": 5, "tas_verdict_pending_seconds": 5}
 """Gauges that grow with the time, as long as the fault lasts, if they are larger than this when it has begun."""
 
 LATENESS = {
     *("TasLabelsLate", "TasSamplesLate", "TasNotStored"),
     *("TasSourceBehind", "TasSourceValuesOld", "TasValuesLate"),
-    "TasLabelsFlapping",
+    *("TasExtenderSlow", "TasEventLoopStalls", "TasVerdictsLate"),
+    *("TasApiServerRefuses", "TasLabelsFlapping"),
 }
-"""These may also fire in other stories: this machine is busy, and a poll is late or lost when a bus is lost; and the
-stories label the same nodes again and again within minutes."""
+"""These may also fire in other stories: this machine is busy, and a poll is late or lost when a bus is lost; what the
+API server refuses is tried again, perhaps between two scrapes; and the stories label the same nodes again and again
+within minutes."""
+
+NOT_PLAYED = {"TasWindowsIncomplete"}
+"""These have only made series: 100,000 series, or ten minutes without `windows`, are too much for a story."""
 
 USED = {
     re.sub(r"_(bucket|sum|count)$", "", name) for rule in rules() for name in re.findall(r"\btas_\w+", rule["expr"])

@@ -423,6 +423,9 @@ class Metrics:
         )
         self.left_out = gauge("tas_verdict_policies_left_out", "Policies for which verdicts have no room.")
         self.pending = gauge("tas_verdict_nodes_pending", "Nodes that wait for their evaluation.")
+        self.pending_seconds = gauge(
+            "tas_verdict_pending_seconds", "For how long the node waits that has waited the longest for its evaluation."
+        )
         self.seconds = Histogram(
             "tas_verdict_write_seconds",
             "Time from the receipt of a change until the verdict is stored.",

@@ -124,6 +124,7 @@ class Evaluate:
             lambda: float(sum(stored.content is not None for stored in self._verdicts.stored.values()))
         )
         self._metrics.pending.set_function(lambda: float(len(self._pending) + self._unqueued))
+        self._metrics.pending_seconds.set_function(self._pending_seconds)
         followed.call(self._wake_up)
 
     def late_metrics(self) -> Sequence[LateMetric]:
@@ -283,6 +284,10 @@ class Evaluate:
         found = self._are_others("", is_due=self._announced_by_time)
         self._announced_by_time &= found
         return found
+
+    def _pending_seconds(self) -> float:
+        """Without all lists, nothing can be evaluated, and `unready` says so."""
+        return self._pending.seconds(at=time.monotonic()) if self._ready else 0.0
 
     def _check_stored(self, node: str) -> None:
         """Queues a node whose verdict another replica has stored, if this one knows more."""

@@ -59,9 +59,9 @@ class SinkMetrics:
         self._lags: dict[str, Callable[[], float]] = {}
         self.events = counter(
             "tas_notify_events",
-            "Events by what became of them: delivered, retried, dead (given up), invalid (unreadable on the bus), "
-            "unknown (of a type or version that is not known here, and not handed on), grouped (of a node, and only in "
-            "the Event of its policy).",
+            "Events by what became of them: delivered, retried, dead (given up), gone (with their namespace), invalid "
+            "(unreadable on the bus), unknown (of a type or version that is not known here, and not handed on), "
+            "grouped (of a node, and only in the Event of its policy).",
             "outcome",
         )
         self.requests = counter("tas_notify_requests", "Requests to a sink by HTTP status; none: no response.", "code")
@@ -96,7 +96,7 @@ class SinkMetrics:
 
     def start(self, sink: str) -> None:
         """The series of a sink with their zeros, so that a rate is never without them."""
-        for outcome in ("delivered", "retried", "dead", "invalid", "unknown", "grouped"):
+        for outcome in ("delivered", "retried", "dead", "gone", "invalid", "unknown", "grouped"):
             self.events.labels(sink, outcome)
         self.missed.labels(sink)
         for gauge in (self.held, self.behind, self.lag):

@@ -192,7 +192,7 @@ class KubernetesEventsSink:
                 work.write = self._series.record(work.what, time.time()) or work.write
                 self._outbox.again(delivery)
                 return
-            outcome = "dead"
+            outcome = "gone" if isinstance(error, NotFoundError) else "dead"
             self._log.warning("event_refused", error=str(error))
         except KubernetesError as error:
             retry_after = error.retry_after if isinstance(error, ThrottledError) else 0.0

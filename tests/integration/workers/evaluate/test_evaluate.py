@@ -772,7 +772,7 @@ async def test_without_the_bus_nodes_are_evaluated_only_a_few_at_a_time(
     monkeypatch.setattr(NodeEvaluation, "update", update)
     await world.synced()
     async with evaluating(server) as [evaluate]:
-        await eventually(lambda: evaluate.unready() is None)
+        await eventually(lambda: evaluate._ready)
         await server.stop()
         await eventually(lambda: not evaluate._bus.connected)
         began, evaluated = time.monotonic(), 0
@@ -1595,6 +1595,35 @@ async def test_a_bucket_that_is_too_small_is_logged_and_keeps_the_stored_verdict
                     await world.eventually(VIOLATED, SET, node=node)
         after = {entry.key: entry.revision for entry in await answered(partial(world.bus.entries, VERDICTS))}
         assert {key: entry.revision for key, entry in before.items()}.items() <= after.items()
+
+
+async def test_a_verdict_that_the_bus_does_not_take_is_pending_for_ever_longer_until_it_is_stored(
+    server: Server, world: World
+) -> None:
+    for node in (NODE, "calm.example"):
+        await world.facts(node)
+        await world.sample(node, m=1)
+    await world.policy(**deschedule())
+    await world.synced()
+    registry = CollectorRegistry()
+
+    def pending() -> float:
+        return registry.get_sample_value("tas_verdict_pending_seconds") or 0.0
+
+    async with Bus.connect(server.url, name="evaluate") as bus, running(worker(bus, registry=registry)):
+        for node in (NODE, "calm.example"):
+            await world.eventually(MET, ABSENT, node=node)
+        await eventually(lambda: pending() == 0)
+        config = (await answered(partial(world.bus.api, f"STREAM.INFO.{VERDICTS.stream}")))["config"]
+        await answered(partial(world.bus.api, f"STREAM.UPDATE.{VERDICTS.stream}", config | {"max_msg_size": 1}))
+        await world.sample(m=2)
+        await eventually(lambda: pending() > 1.0)
+        await world.sample("calm.example", m=0)  # its verdict does not change, so there is nothing to write
+        before = pending()
+        await eventually(lambda: pending() > before + 0.5)
+        await answered(partial(world.bus.api, f"STREAM.UPDATE.{VERDICTS.stream}", config))
+        await world.eventually(VIOLATED, SET)
+        await eventually(lambda: pending() == 0)
 
 
 async def test_every_verdict_is_copied_to_the_verdict_log(server: Server, world: World) -> None:

@@ -549,6 +549,17 @@ async def test_an_event_that_is_gone_when_its_series_begins_is_created_again(wor
     assert not patched
 
 
+async def test_an_event_about_a_policy_whose_namespace_is_gone_is_not_given_up(world: World, tmp_path: Path) -> None:
+    """Who deletes a namespace with a policy loses nothing: no alert is due."""
+    async with cluster_sink(world, tmp_path, KubernetesEventsConfig(wait="0s", interval="0s")) as (sink, created, _):
+        await world.publish(msgspec.structs.replace(started("node-1"), namespace="deleted"))
+        async with world.running(sink):
+            await world.acknowledged("cluster")
+    assert [each["regarding"]["kind"] for each in created] == ["Node"]
+    assert world.value("tas_notify_events_total", sink="cluster", outcome="gone") == 1
+    assert world.value("tas_notify_events_total", sink="cluster", outcome="dead") == 0
+
+
 async def test_150_nodes_that_change_make_a_bounded_number_of_events(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,6 +71,25 @@ def test_clear_forgets_evaluations_but_not_due_times() -> None:
     assert (len(pending), pending.due("a")) == (0, 10.0)
 
 
+def test_the_longest_pending_evaluation_counts_until_it_has_ended_also_while_others_come_and_go() -> None:
+    pending = PendingNodes()
+    assert pending.seconds(at=9.0) == 0.0
+    pending.add("a", {P}, at=1.0)
+    pending.add("b", {P}, at=3.0)
+    pending.add("a", {Q}, at=8.0)  # a change of a node that waits already
+    assert pending.seconds(at=9.0) == 8.0
+    taken = pending.take("a", at=9.0, now=0.0)
+    assert pending.seconds(at=9.0) == 8.0, "it is being evaluated"
+    pending.put_back("a", taken)
+    pending.end("a")
+    assert pending.seconds(at=10.0) == 9.0, "it has failed"
+    pending.take("a", at=10.0, now=0.0)
+    pending.end("a")
+    assert pending.seconds(at=10.0) == 7.0
+    pending.clear()
+    assert pending.seconds(at=10.0) == 0.0
+
+
 def test_whether_others_are_pending_is_what_a_look_at_all_of_them_says() -> None:
     chance = random.Random(1)
     pending, at = PendingNodes(), 0.0
