@@ -16,7 +16,6 @@ from tas.view.deadlines import Deadlines
 RETRY = Backoff(first=0.1, longest=5.0)
 """The waits after failures of a key."""
 
-
 LOST_SECONDS = 1.0
 """The pause after a key could not be handled without a connection to the bus: until then the others cannot either."""
 

@@ -375,18 +375,24 @@ async def test_nothing_is_lost_of_what_comes_and_goes_while_the_past_is_read(
         assert series() == 3
 
 
-async def test_a_reader_begins_where_all_values_are_that_may_be_missing(
-    bus: Bus, cluster: Cluster, readers: Readers
-) -> None:
-    """With all that SAMPLES has, or where each series is stored with what has come since."""
+async def with_values(bus: Bus, cluster: Cluster, readers: Readers, metric: str) -> World:
+    """A node with three values for this statistic; each reader begins and ends at once."""
     world = World(bus)
     readers.begin.set()
     readers.end.set()
     await cluster.has("a")
-    await world.use("cpu:mean:1m")
+    await world.use(metric)
     await world.listed()
     for after in (0, 90, 120):
         await cluster.measure("a", after, 4)
+    return world
+
+
+async def test_a_reader_begins_where_all_values_are_that_may_be_missing(
+    bus: Bus, cluster: Cluster, readers: Readers
+) -> None:
+    """With all that SAMPLES has, or where each series is stored with what has come since."""
+    world = await with_values(bus, cluster, readers, "cpu:mean:1m")
 
     async def are_stored() -> bool:
         return len(await WINDOW_SERIES.entries(bus)) == 2
@@ -409,14 +415,7 @@ async def test_a_reader_begins_with_all_that_is_left_if_nothing_was_stored_for_s
     bus: Bus, cluster: Cluster, readers: Readers
 ) -> None:
     """What has come since the last store would be missing; all replicas, or all policies, may have been away."""
-    world = World(bus)
-    readers.begin.set()
-    readers.end.set()
-    await cluster.has("a")
-    await world.use("cpu:max:3m")
-    await world.listed()
-    for after in (0, 90, 120):
-        await cluster.measure("a", after, 4)
+    await with_values(bus, cluster, readers, "cpu:max:3m")
 
     async def is_stored() -> bool:
         return bool(await WINDOW_SERIES.entries(bus))
