@@ -157,7 +157,7 @@ class Evictions:
                     self._reports.attempted("conflict")
                 else:
                     self._reports.failed(pod, name, error)
-                raise requeued(error) from error
+                raise requeued(error, self._bus) from error
 
     async def _change(self, pod: PodKey, uid: str, reasons: Reasons, *, node: str, read_at: float) -> None:
         """Sets the label of a pod, or removes it if there are no reasons. Raises KubernetesError."""

@@ -123,6 +123,7 @@ class Resources:
         count: int,
         event_source: str = SOURCE,
     ) -> None:
+        self._bus = bus
         self._client = client
         self._count = count
         self._patched: dict[str, float] = {}
@@ -162,7 +163,7 @@ class Resources:
             else:
                 self._patches.labels("failed").inc()
                 self._throttled.warning("node_resource_failed", name, node=name, error=str(error))
-            raise requeued(error) from error
+            raise requeued(error, self._bus) from error
 
     async def _offer(self, name: str) -> float | None:
         wait = self._patched.get(name, float("-inf")) + PATCH_SECONDS - time.monotonic()

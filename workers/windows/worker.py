@@ -243,7 +243,7 @@ class Windows:
     ) -> set[SeriesKey]:
         """Takes in stored series; returns those of nodes that exist, if they were stored lately."""
         found: set[SeriesKey] = set()
-        lately = time.time() - 2 * self._store_seconds
+        lately = time.time() - self._store_seconds  # a pass takes as long: so none is older than two of them
         for count, entry in enumerate(entries, 1):
             if count % AT_ONCE == 0:
                 await asyncio.sleep(0)
