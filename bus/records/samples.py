@@ -1,6 +1,6 @@
 """A message on SAMPLES: one scrape of one node, written by programs in any language."""
 
-from collections.abc import Collection, Container, Iterable, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import NamedTuple, NoReturn, Protocol, TypeVar
 
@@ -35,7 +35,8 @@ MAX_SAMPLES_METRICS = 1000
 T = TypeVar("T")
 
 
-# Raw leaves a value as text: a number keeps all its digits, and an invalid value affects only its own metric.
+# Raw leaves a value as text: a number keeps all its digits, and an invalid value affects only its own metric. A message
+# whose values are all texts needs none for each value.
 
 
 class _Samples(msgspec.Struct, kw_only=True):
@@ -55,7 +56,12 @@ class _WrittenSamples(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 _samples_decoder = msgspec.json.Decoder(_Samples)
+_texts_decoder = msgspec.json.Decoder(dict[str, str])
 _metrics_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+_MAX_NAMES = 10_000
+_metric_names: set[str] = set()
+"""Names of metrics that are valid, as found lately: a source sends the same ones in each message."""
 
 
 class SamplesMessage(Protocol):
@@ -229,13 +235,18 @@ def _ends(sample: str, body: _Samples) -> float | None:
         _refuse(sample, "ends", body.ends, error.reason)
 
 
-def _metrics(sample: str, body: _Samples) -> dict[str, msgspec.Raw]:
+def _metrics(sample: str, body: _Samples) -> Mapping[str, str | msgspec.Raw]:
+    """The values by metric: all as texts, or all as raw JSON."""
     if body.metrics is msgspec.UNSET:
         raise InvalidInputError(sample, "metrics", "absent", "must be an object of values by metric name")
+    metrics: Mapping[str, str | msgspec.Raw]
     try:
-        metrics = _metrics_decoder.decode(body.metrics)
+        metrics = _texts_decoder.decode(body.metrics)
     except UNREADABLE:
-        _refuse(sample, "metrics", body.metrics, "must be an object of values by metric name")
+        try:
+            metrics = _metrics_decoder.decode(body.metrics)
+        except UNREADABLE:
+            _refuse(sample, "metrics", body.metrics, "must be an object of values by metric name")
     if len(metrics) > MAX_SAMPLES_METRICS:
         raise InvalidInputError(
             sample, "metrics", f"{len(metrics)} metrics", f"must be at most {MAX_SAMPLES_METRICS} in a message"
@@ -243,18 +254,14 @@ def _metrics(sample: str, body: _Samples) -> dict[str, msgspec.Raw]:
     return metrics
 
 
-def _metric_value(sample: str, metric: str, written: msgspec.Raw) -> Quantity:
-    if not is_metric_name(metric):
-        raise InvalidInputError(sample, "metrics", metric, "must be a metric's name of letters, digits, _, - and :")
-    text = bytes(written).decode(errors="replace")
-    plain = plain_quantity(text[1:-1] if text[0] == '"' else text)
-    if plain is not None and is_plain(plain, ANY):
-        return plain  # as nearly every value: a text of digits and a point has nothing to decode
+def _metric_value(sample: str, metric: str, written: str | msgspec.Raw) -> Quantity:
+    if isinstance(written, str) and metric in _metric_names:
+        plain = plain_quantity(written)
+        if plain is not None and is_plain(plain, ANY):
+            return plain  # as nearly every value
+    _check_metric_name(sample, metric)
     field = f"metrics.{metric}"
-    if text[0] == '"':
-        text = _field(sample, field, written, text_decoder)
-    elif text[0] not in "-0123456789":
-        raise InvalidInputError(sample, field, text, "must be a quantity, as a number or as text")
+    text = written if isinstance(written, str) else _text_of(sample, field, written)
     try:
         value = parse_quantity(text)
     except QuantityError as error:
@@ -262,6 +269,27 @@ def _metric_value(sample: str, metric: str, written: msgspec.Raw) -> Quantity:
     if is_plain(value, ANY) or (why := refusal_of(value, ANY, small=has_small_blanks(metric))) is None:
         return value
     raise InvalidInputError(sample, field, text, why)
+
+
+def _check_metric_name(sample: str, metric: str) -> None:
+    if metric in _metric_names:
+        return
+    if not is_metric_name(metric):
+        raise InvalidInputError(sample, "metrics", metric, "must be a metric's name of letters, digits, _, - and :")
+    if len(_metric_names) >= _MAX_NAMES:
+        _metric_names.clear()
+    _metric_names.add(metric)
+
+
+def _text_of(sample: str, field: str, written: msgspec.Raw) -> str:
+    """The text of a quantity, which is written as a number or as text."""
+    text = bytes(written).decode(errors="replace")
+    if text[0] == '"':
+        plain = text[1:-1]
+        return plain if plain_quantity(plain) is not None else _field(sample, field, written, text_decoder)
+    if text[0] not in "-0123456789":
+        raise InvalidInputError(sample, field, text, "must be a quantity, as a number or as text")
+    return text
 
 
 def _field(sample: str, field: str, written: msgspec.Raw, decoder: msgspec.json.Decoder[T]) -> T:

@@ -50,13 +50,9 @@ class QuantityError(TasError, ValueError):
 
 def plain_quantity(text: str) -> Quantity | None:
     """The value of a number without a sign, an exponent or a suffix, as nearly every sample; None for other text."""
-    if len(text) > _MAX_PLAIN or not text.isascii():
-        return None
-    if text.isdigit():
-        return Quantity(int(text) * NANO)
     whole, _, fraction = text.partition(".")
     digits = whole + fraction
-    if not digits.isdigit():
+    if len(text) > _MAX_PLAIN or not digits.isdigit() or not digits.isascii():
         return None
     places = len(fraction)
     if places < 10:
