@@ -7,6 +7,7 @@ when it was forked: imported modules, and the seed of hashes. It has no thread, 
 
 import asyncio
 import ctypes
+import gc
 import importlib
 import multiprocessing
 import os
@@ -39,7 +40,9 @@ LIMITS = LONG_LIMITS | {
 }
 
 FREE_MEMORY = signal.SIGUSR1
-"""At this signal a fork returns to the system what its allocator keeps free. Only the allocator of glibc can do so."""
+"""At this signal a fork collects its garbage, and returns to the system what its allocator keeps free.
+
+Only the allocator of glibc can return it. A worker collects all its garbage only when it has grown by a quarter."""
 
 _forking = multiprocessing.get_context("forkserver")
 _forking.set_forkserver_preload([__name__, *(f"cli.{each.module}" for each in COMMANDS.values()), *IMPORTED_LATE])
@@ -81,7 +84,7 @@ def _run(
     if sys.platform == "linux":
         libc.prctl(PR_SET_PDEATHSIG, int(death_signal), 0, 0, 0)  # the server ends with the test
     if hasattr(libc, "malloc_trim"):
-        signal.signal(FREE_MEMORY, lambda *_: libc.malloc_trim(0))
+        signal.signal(FREE_MEMORY, lambda *_: (gc.collect(), libc.malloc_trim(0)))
     for number, descriptor in enumerate((os.open(os.devnull, os.O_RDONLY), *output)):
         os.dup2(descriptor, number)
         os.close(descriptor)

@@ -27,6 +27,7 @@ from tas.samples.pace import LateMetric
 from workers.http.address import Address
 from workers.http.listening import listening
 from workers.process.errors import EXIT_FAILED, EXIT_OK, WorkerError
+from workers.process.garbage import collected_in_steps
 from workers.process.stalls import stalls_logged
 from workers.process.version import product_version
 
@@ -226,7 +227,7 @@ class Supervisor:
 
         Raises StartError if the health address cannot be used.
         """
-        async with stalls_logged(self._stalls.inc):
+        async with stalls_logged(self._stalls.inc), collected_in_steps():
             return await self._run_with_health(stop)
 
     async def _run_with_health(self, stop: asyncio.Event) -> int:
