@@ -401,6 +401,45 @@ async def test_certificates_that_are_not_valid_yet_replace_valid_ones_once_they_
     assert [line["event"] for line in after] == ["certificates_loaded", "certificates_recovered"]
 
 
+@pytest.mark.parametrize(
+    ("name", "old"),
+    [
+        ("cert", {"server": AUTHORITY.server("old", lives=-HOUR), "authorities": AUTHORITY.certificate}),
+        ("cacert", {"authorities": Authority("old", lives=-HOUR).certificate}),
+    ],
+    ids=["server", "authorities"],
+)
+async def test_certificates_that_have_expired_replace_no_valid_ones(
+    served: Served, folder: Folder, name: str, old: dict[str, Any]
+) -> None:
+    """As an old Secret that was restored."""
+    with capture_logs() as logs:
+        folder.swap(**old)
+        await eventually(lambda: served.metric("tas_tls_reloads_total", result="failed") >= 1)
+        assert (await served.ask()).status == 200
+        folder.swap(authorities=AUTHORITY.certificate + STRANGER.certificate)
+        await eventually(lambda: served.metric("tas_tls_reloads_total", result="loaded") == 1)
+
+    failed, *after = [line for line in logs if line["event"] != "certificate_expiring"]
+    # The files may have changed while they were read again: that is one more reason.
+    assert (failed["event"], failed["log_level"]) == ("certificates_not_loaded", "error")
+    assert failed["error"].startswith(f"--{name} {folder.path / name}: is not valid after 20")
+    assert [line["event"] for line in after[-2:]] == ["certificates_loaded", "certificates_recovered"]
+
+
+async def test_expired_certificates_replace_other_expired_ones(served: Served, folder: Folder) -> None:
+    """None of the two is of use; what is in force is what the files have."""
+    served.certificates._clock = lambda: time.time() + 36 * HOUR.total_seconds()
+    folder.swap(server=AUTHORITY.server("old", lives=HOUR), authorities=AUTHORITY.certificate)
+    await eventually(lambda: served.metric("tas_tls_reloads_total", result="loaded") == 1)
+
+
+async def test_an_expired_authority_beside_a_valid_one_keeps_no_files_out(served: Served, folder: Folder) -> None:
+    folder.swap(authorities=Authority("old", lives=-HOUR).certificate + AUTHORITY.certificate)
+    await eventually(lambda: served.metric("tas_tls_reloads_total", result="loaded") == 1)
+    assert served.metric("tas_tls_reloads_total", result="failed") == 0
+
+
 async def test_certificates_that_are_not_valid_yet_replace_expired_ones_and_are_logged(
     served: Served, folder: Folder
 ) -> None:
