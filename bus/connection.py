@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import datetime
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import urlsplit
@@ -19,6 +20,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from bus import consumers
+from bus.asking import ask_each
 from bus.buckets import ALL, HEADER_BYTES, Bucket, Stream
 from bus.entry import EXPECTED_REVISION, Epoch, RawEntry, StreamMessage, is_tombstone, replaced_revision
 from bus.errors import (
@@ -61,8 +63,8 @@ ENTRIES_SECONDS = 10.0
 KEYS_SECONDS = 10.0
 """How long the answer with the keys of a bucket may take: a busy server may need seconds for 90,000 keys."""
 
-ASKED_AT_ONCE = 20
-"""So many keys are asked for together: the server ends a connection at which 64 MiB of answers wait (facts.md n165)."""
+KEYS_AT_ONCE = 8
+"""So many patterns of keys are asked for together: the answer to one may have 100,000 keys."""
 
 WRITE_SECONDS = 2.0
 """How old the reads of a conditional write may be when it is sent (monotonic seconds)."""
@@ -404,13 +406,11 @@ class Bus:
             raise UnavailableError(f"{bucket.name}: no further entry within {ENTRIES_SECONDS:g} s") from error
         # A key that was written again before its delivery came behind the others, after the feed had caught up.
         # In a large bucket these can be thousands, and the answer to each takes as long as the way to the server.
-        stored = {key for pattern in keys for key in await self.keys(bucket, pattern)}
-        missing = sorted(stored.difference(latest))
-        for start in range(0, len(missing), ASKED_AT_ONCE):
-            subjects = map(bucket.subject, missing[start : start + ASKED_AT_ONCE])
-            for message in await asyncio.gather(*(self._last_message(bucket, subject) for subject in subjects)):
-                if message is not None:
-                    take(_entry(bucket, message))
+        stored = await ask_each(partial(self.keys, bucket), tuple(keys), at_once=KEYS_AT_ONCE)
+        missing = sorted(set().union(*stored).difference(latest))
+        for message in await ask_each(partial(self._last_message, bucket), [*map(bucket.subject, missing)]):
+            if message is not None:
+                take(_entry(bucket, message))
         return sorted((entry for entry in latest.values() if entry.value is not None), key=lambda each: each.revision)
 
     async def epoch(self, of: Stream | Bucket) -> Epoch:

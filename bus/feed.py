@@ -13,6 +13,7 @@ from contextlib import suppress
 from math import inf
 
 from bus import consumers
+from bus.asking import ask_each
 from bus.buckets import NANOSECONDS, Bucket
 from bus.client import Msg, Subscription
 from bus.entry import Epoch, RawEntry, is_tombstone, replaced_revision
@@ -187,7 +188,7 @@ class Feed:
         now = await self._stream_epoch()
         if now.created != epoch.created or now.last_sequence < epoch.last_sequence:
             raise UnavailableError(f"{stream} was replaced while a consumer was created")
-        self._newest = max([await self._newest_of(subject) for subject in self._filters])
+        self._newest = max(await ask_each(self._newest_of, self._filters))
         if self._pace:
             self._requests = Requests(
                 self._link,

@@ -1,9 +1,10 @@
 """What the workers of one process have in common: settings, metrics, and connections to the bus and the API server."""
 
+import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import cached_property
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,6 +61,7 @@ class Context:
         self._view: FollowedView | None = None
         self._roster: Roster | None = None
         self._buses: list[Bus] = []
+        self._kubeconfig_expires = inf
         self._reflectors: Reflectors | None = None
         self._invalid = invalid_entries(registry)
         self._bus_metrics = BusMetrics(registry)
@@ -137,11 +139,15 @@ class Context:
             raise StartError("--kubeconfig must be given")
         file = kubeconfig if isinstance(kubeconfig, Path) else None
         try:
-            return await self.stack.enter_async_context(
+            client = await self.stack.enter_async_context(
                 KubernetesClient.connect(file, worker=name, metrics=self._requests)
             )
         except ConfigurationError as error:
             raise StartError(kubeconfig_problem(kubeconfig, error)) from error
+        if isfinite(client.expires):
+            self._kubeconfig_expires = min(self._kubeconfig_expires, client.expires)
+            self.tls.remaining.labels("kubeconfig").set_function(lambda: self._kubeconfig_expires - time.time())
+        return client
 
     def reflectors(self, client: "KubernetesClient") -> "Reflectors":
         """The lists and watches of the API server that all workers share, over the client of the first one."""
@@ -220,6 +226,7 @@ class Context:
         dates = [
             *(date for each in served for date in each.current.expires.items()),
             *(date for bus in self._buses for date in bus.expires.items()),
+            ("kubeconfig", self._kubeconfig_expires),
         ]
         return {file: min(at for name, at in dates if name == file) for file, at in dates if isfinite(at)}
 

@@ -638,7 +638,9 @@ class Settings:
         default="on",
     )
     allocations: bool = _agent(
-        _SWITCH, "Whether the requests and limits of the pods on each node are stored on the bus, for agents."
+        _SWITCH,
+        "Whether the requests and limits of the pods on each node are stored on the bus, for agents. `off`: those of "
+        "before are deleted.",
     )
     outcomes: bool = _agent(
         _SWITCH,

@@ -108,12 +108,17 @@ class Access:
             options["tls"] = self._tls()
         if self.read() != contents:
             raise AccessError("the files changed while they were read")
+        certificate_expires = 0.0
+        if contents.cert:
+            from tas.certificates.findings import first_expiry_in  # noqa: PLC0415 - most processes show no certificate
+
+            certificate_expires = first_expiry_in(contents.cert)
         return Loaded(
             contents=contents,
             user=user,
             name=name,
             expires=expires,
-            certificate_expires=_first_expiry(contents.cert) if contents.cert else 0.0,
+            certificate_expires=certificate_expires,
             needs_tls=needs_tls,
             has_certificate=self.cert is not None,
             options=options,
@@ -134,18 +139,6 @@ class Access:
                     f"{what}: must be a certificate and its unencrypted key in PEM: {_reason(error)}"
                 ) from error
         return context
-
-
-def _first_expiry(chain: bytes) -> float:
-    """When the first certificate in PEM expires; 0 if that cannot be read, since OpenSSL reads more of them."""
-    from cryptography import x509  # noqa: PLC0415 - here: most processes show no certificate
-
-    from tas.certificates.findings import first_expiry  # noqa: PLC0415
-
-    try:
-        return first_expiry(x509.load_pem_x509_certificates(chain))
-    except ValueError:
-        return 0.0
 
 
 def _token(data: bytes, file: Path) -> str:

@@ -42,6 +42,14 @@ def first_expiry(certificates: Iterable[x509.Certificate]) -> float:
     return min(certificate.not_valid_after_utc.timestamp() for certificate in certificates)
 
 
+def first_expiry_in(pem: bytes) -> float:
+    """When the first certificate in PEM expires; 0 if that cannot be read, since OpenSSL reads more of them."""
+    try:
+        return first_expiry(x509.load_pem_x509_certificates(pem))
+    except ValueError:
+        return 0.0
+
+
 def is_authority(certificate: x509.Certificate) -> bool:
     """Whether a certificate may sign others."""
     try:

@@ -47,6 +47,9 @@ PLACED_SECONDS = 900.0
 LAG_MESSAGES = 5000
 """A reader that is so many messages behind cannot follow: in ordinary use it is a few behind."""
 
+OF_OTHERS = frozenset({"bus-cert", "kubeconfig"})
+"""The certificates that `tas certs` does not sign: the authorities are those of the bus and of the cluster."""
+
 COUNTED_SECONDS = 60.0
 """From the time for which processes must run together until their number is on the bus."""
 
@@ -220,8 +223,9 @@ def _expires(facts: ProcessFacts) -> Iterator[Finding]:
                 "",
             )
         else:
-            mend = "renew the certificate, and replace the file, which is read again"
-            run = "" if file == "bus-cert" else RENEW  # the authority of a bus is that of its servers
+            again = "restart the process" if file == "kubeconfig" else "replace the file, which is read again"
+            mend = f"renew the certificate, and {again}"
+            run = "" if file in OF_OTHERS else RENEW
             found = valid("workers.expires", f"the certificate in --{file} of {name}", at - facts.now, mend, run)
         if found.severity is not Severity.OK:
             yield found

@@ -77,7 +77,8 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
         waiting_labels: By name of policies, how many nodes wait for their turn to get their first label.
         refused_samples: What it has refused lately of samples of other programs, the newest first.
         expires: When the first certificate of each file expires, and its credentials for the bus (`bus`), in seconds
-            since 1970. The certificate that it shows to the bus is `bus-cert`.
+            since 1970. The certificate that it shows to the bus is `bus-cert`, that which it shows to the API
+            server `kubeconfig`.
         late_metrics: Of `evaluate`, the metrics of policies that come late to it, the oldest first.
         concerns: By worker, what does not go as it should although the worker is ready, each as a sentence.
         newest_pods: Of `watch`, by state (`placed`, `waiting`), when the newest pod was created about which the

@@ -44,9 +44,10 @@ class _Coverage:
         newest: The time of the newest value of any node, also of one that has gone, in seconds since 1970.
     """
 
-    __slots__ = ("_enough", "_longest", "_needed", "_nodes", "newest", "span")
+    __slots__ = ("_enough", "_longest", "_needed", "_nodes", "_seconds", "newest", "span")
 
     def __init__(self, key: SeriesKey) -> None:
+        self._seconds = key.seconds
         self._needed = COVERED * key.seconds
         self._nodes: dict[str, Series] = {}
         self._enough: set[str] = set()
@@ -62,6 +63,13 @@ class _Coverage:
     def is_enough(self) -> bool:
         """Whether the values of a node cover enough of the window."""
         return bool(self._enough)
+
+    def lack(self, metric: str) -> str:
+        """Why it is not enough."""
+        return (
+            f"the window of {self._seconds:.0f} s is not covered yet: the values of {metric} span "
+            f"{self.span:.0f} s so far, {self._needed:.0f} s are needed"
+        )
 
     def note(self, node: str, series: Series) -> None:
         """The series of a node has begun, or has one more value."""
@@ -231,21 +239,21 @@ class WindowTable:
         for metric, keys in self._wanted.items():
             for key, windows in keys.items():
                 coverage = self._coverage.get(key)
-                if coverage is not None and coverage.is_enough:
-                    continue
-                why = f"no value of {metric} yet"
-                if self._payers[key] in self.full:
-                    why = "no room for more series: too many statistics or durations are wanted"
-                if coverage is not None:
-                    needed = COVERED * key.seconds
-                    why = (
-                        f"the window of {key.seconds:.0f} s is not covered yet: the values of {metric} span "
-                        f"{coverage.span:.0f} s so far, {needed:.0f} s are needed"
-                    )
-                    if coverage.newest >= now - MAX_SAMPLE_AGE:
+                has_ended = coverage is not None and coverage.newest < now - MAX_SAMPLE_AGE
+                if coverage is None:
+                    why = f"no value of {metric} yet"
+                    if self._payers[key] in self.full:
+                        why = "no room for more series: too many statistics or durations are wanted"
+                elif not coverage.is_enough:
+                    why = coverage.lack(metric)
+                    if not has_ended:
                         warming.update(name for name, _ in windows)
-                    else:
-                        why += f"; the last value came more than {MAX_SAMPLE_AGE:.0f} s ago"
+                elif has_ended:  # the newest statistic is as old as its last value: no policy can use it
+                    why = f"no fresh value of {metric}"
+                else:
+                    continue
+                if has_ended:
+                    why += f"; the last value came more than {MAX_SAMPLE_AGE:.0f} s ago"
                 found |= dict.fromkeys((name for name, _ in windows), why)
         return MissingStatistics(found, warming)
 

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from http.client import HTTPException
 from pathlib import Path
 
@@ -31,6 +32,7 @@ CONTROLLERS = (
     "disruption-controller",
     "validatingadmissionpolicy-status-controller",  # checks the types of expressions
 )
+YEAR = timedelta(days=365)
 FRONT_PROXY_USER = "front-proxy-client"
 ADMIN_GROUP = "system:masters"
 
@@ -100,7 +102,7 @@ class ControlPlane:
 
     def kubeconfig(self, user: str, *groups: str) -> Path:
         """A kubeconfig of this user, who is in these groups and has the rights that RBAC grants."""
-        pair = self.authority.client(user, groups=groups)
+        pair = self.authority.client(user, groups=groups, lives=YEAR)  # else it expires soon, by alerts and tas doctor
         credentials = {
             "client-certificate-data": _base64(pair.certificate),
             "client-key-data": _base64(pair.key),
@@ -232,7 +234,7 @@ def _client(folder: Path, port: int) -> Api:
 def _write_certificates(folder: Path) -> Authority:
     authority, front_proxy = Authority("e2e"), Authority("e2e-front-proxy")
     server = authority.server("e2e", dns=("localhost", "kubernetes.default.svc"))
-    admin = authority.client("admin", groups=(ADMIN_GROUP,))
+    admin = authority.client("admin", groups=(ADMIN_GROUP,), lives=YEAR)
     proxy = front_proxy.client(FRONT_PROXY_USER)
     accounts = private_key()
     files = {

@@ -5,7 +5,7 @@
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 
 import structlog
@@ -131,6 +131,7 @@ class AgentsWorker:
         self._hooks_of = hooks_of
         self._server = server
         self._throttled = ThrottledLog(log)
+        self._without_opinion: dict[tuple[str, str], str] = {}  # by agent and verb whose last answer had none
         self._followed = followed
         self._nodes = NodeView(self._followed.view)
         self._nodes.allocations()  # a later file may have the first agent that reads them
@@ -151,6 +152,12 @@ class AgentsWorker:
         reason = self._followed.unready() or self._allocations.unready() or self._learning.unready()
         self._was_ready = reason is None
         return reason
+
+    def concerns(self) -> Iterator[str]:
+        """Agents that knew too little of every node when they were asked last."""
+        for (name, verb), example in sorted(self._without_opinion.items()):
+            if name in self._mounted:
+                yield f"{name} knew too little of every node when it was asked last ({verb}), as of {example}"
 
     async def run(self) -> None:
         """Serves until cancelled, then finishes current requests."""
@@ -223,16 +230,21 @@ class AgentsWorker:
         return MountedExtension(extension, self._nodes, limit=config.timeout)
 
     def _answered(self, answer: Answer) -> None:
+        name = answer.path.strip("/")
+        if answer.candidates:
+            self._without_opinion.pop((name, answer.verb), None)
         if 0 < answer.candidates == answer.unknown + answer.unknown_rejected:
             missing = next((each for each in answer.values if each.rule == NO_OPINION and each.value), None)
             if missing is not None:  # else it has not learned anything of such a pod, or its formula does not apply
+                example = f"node {missing.node}: {missing.value}"
+                self._without_opinion[name, answer.verb] = example
                 self._throttled.warning(
                     "agent_without_opinion",
                     answer.path,
-                    agent=answer.path.strip("/"),
+                    agent=name,
                     verb=answer.verb,
                     nodes=answer.candidates,
-                    example=f"node {missing.node}: {missing.value}",
+                    example=example,
                 )
 
     def last_answers(self) -> Mapping[str, LastAnswer]:

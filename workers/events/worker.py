@@ -78,7 +78,7 @@ class EventPublisher:
         while True:
             await self._bus.wait_connected()
             self._was_connected = True
-            started = time.monotonic()
+            self._began = inf  # the wait for the lease is no time of a session
             try:
                 async with self._lease.hold():
                     await self._publish()
@@ -86,7 +86,7 @@ class EventPublisher:
                 error = _first(group)
                 self._failure = str(error)
                 self._interruptions.note(error)
-            failures = 0 if time.monotonic() - started > STABLE_SECONDS else failures + 1
+            failures = 0 if time.monotonic() - self._began > STABLE_SECONDS else failures + 1
             await asyncio.sleep(RETRY.after(failures) if failures else 0)
 
     async def _publish(self) -> None:

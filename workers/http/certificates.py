@@ -111,7 +111,7 @@ class Certificates:
     async def run(self) -> None:
         """Follows the files until cancelled. While they are invalid, the last valid credentials stay in use.
 
-        This is also so while new certificates are not valid yet, as long as those in use are.
+        This is also so while new certificates are not valid yet, or any more, as long as those in use are.
         """
         while True:
             await asyncio.sleep(self._check_seconds)
@@ -132,9 +132,8 @@ class Certificates:
 
     def _replace(self, loaded: LoadedTls) -> None:
         now = self._clock()
-        early = loaded.early(now)
-        if early is not None and self.current.is_valid(now):
-            raise TlsError(f"{early}: is not valid before {_date(loaded.begins[early])}")
+        if self.current.is_valid(now):
+            self._check_dates(loaded, now)
         removed = len(self.current.authorities - loaded.authorities)
         self.current = loaded
         if removed:
@@ -143,6 +142,13 @@ class Certificates:
         expires = {file: _date(seconds) for file, seconds in loaded.expires.items()}
         log.info("certificates_loaded", expires=expires, authorities_removed=removed)
         self._clear_problem()
+
+    def _check_dates(self, loaded: LoadedTls, now: float) -> None:
+        if (early := loaded.early(now)) is not None:
+            raise TlsError(f"{early}: is not valid before {_date(loaded.begins[early])}")
+        if (expired := loaded.expired(now)) is not None:
+            shown = self._files.shown(expired.removeprefix(self._files.prefix))
+            raise TlsError(f"{shown}: is not valid after {_date(loaded.expiry(expired, now))}")
 
     def _log_failure(self, problem: str) -> None:
         self._metrics.loads.labels("failed").inc()

@@ -125,11 +125,11 @@ class Connection(web.RequestHandler):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of a header, until a request begins; before them the rest of a body that nobody read.
+        """Bytes of a header, until a request begins; before them the rest of a body, also of one that nobody read.
 
-        aiohttp itself gives no bytes, to have its parser go on.
+        They may come behind a request that is not answered yet. aiohttp itself gives none, to have its parser go on.
         """
-        if data and self._request is None and self._header_since == inf and self._body.is_eof():
+        if data and self._header_since == inf and self._body.is_eof():
             self._header_since = time.monotonic()
         super().data_received(data)
 
@@ -164,6 +164,8 @@ class Connection(web.RequestHandler):
         if self.is_complete:
             self.has_requested = True
             self.since = time.monotonic()
+        if self._header_since < inf:
+            self._header_since = time.monotonic()  # no request is read before the one before it is answered
         self._request = None
 
     def handle_error(

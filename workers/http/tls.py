@@ -44,9 +44,13 @@ class LoadedTls:
         """The first file that cannot be used before a later time than `now`, as messages name it; None: all can."""
         return next((file for file, begins in self.begins.items() if begins > now), None)
 
+    def expired(self, now: float) -> str | None:
+        """The first file that cannot be used any more at `now`, by its flag without dashes; None: all can."""
+        return next((file for file in self.expires if self.expiry(file, now) <= now), None)
+
     def is_valid(self, now: float) -> bool:
         """Whether the certificates of every file can be used at `now`."""
-        return self.early(now) is None and all(self.expiry(file, now) > now for file in self.expires)
+        return self.early(now) is None and self.expired(now) is None
 
     def may_have_signed(self, presented: bytes, now: float) -> bool:
         """Whether an authority has signed a certificate (DER) that OpenSSL found to be expired.

@@ -21,6 +21,7 @@ from tas.gpu.hold import RESERVED_SECONDS
 from workers.inventory.allocations import Allocations
 from workers.inventory.cards import Cards
 from workers.inventory.outcomes import Outcomes
+from workers.inventory.unkept_allocations import UnkeptAllocations
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.followers import Follower, Shared
 from workers.kubernetes.reflector import Reflector
@@ -88,8 +89,8 @@ class Inventory:
         `forget_seconds`. Of more than `card_metrics` nodes there are no metrics for each card.
 
         `cards`: whether it writes the GPU cards of nodes and who has them; `allocations`: what the pods of each node
-        request; `outcomes`: what becomes of pods; `more`: makes further parts, which read only nodes, from whether this
-        replica has the lease. `nodes` has what the parts read of a node.
+        request, else what is stored of it is deleted; `outcomes`: what becomes of pods; `more`: makes further parts,
+        which read only nodes, from whether this replica has the lease. `nodes` has what the parts read of a node.
         """
         self._bus = bus
         self._lease = Lease(bus, LEASE_KEY)
@@ -123,10 +124,15 @@ class Inventory:
         allocation = (lambda _: None) if self._allocations is None else self._allocations.get
         further = [make(lambda: self._lease.held, allocation) for make in more]
         of_both = [part for part in (self._cards, self._allocations) if part is not None]
-        writers = [part for part in (self._allocations, self._outcomes) if part is not None]
+        unkept = (
+            UnkeptAllocations(bus, is_active=lambda: self._lease.held, forget_seconds=forget_seconds)
+            if self._allocations is None
+            else None
+        )
+        writers = [part for part in (self._allocations, unkept, self._outcomes) if part is not None]
         pod_parts = [part for part in (self._cards, self._allocations, self._outcomes) if part is not None]
         self._writers: Sequence[Part] = [*writers, *further]
-        self._parts = [*pod_parts, *further]
+        self._parts = [*pod_parts, *further, *([] if unkept is None else [unkept])]
         of_nodes.followers += [part.nodes for part in (*of_both, *further)]
         of_pods.followers += [part.pods for part in pod_parts]
         self._lists = {"nodes": self._node_list} | ({"pods": self._pod_list} if pod_parts else {})

@@ -169,6 +169,7 @@ class KubernetesClient:
         server: The API server's URL.
         worker: The worker's name; the user agent is `tas-on-nats/<worker>`.
         silence: When the API server was last heard.
+        expires: When the certificate that it shows to the API server expires, in seconds since 1970; infinite without.
     """
 
     def __init__(
@@ -178,6 +179,7 @@ class KubernetesClient:
         self.worker = worker
         self.metrics = metrics
         self.silence = Silence()
+        self.expires = credentials.expires
         self._session = session
         self._credentials = credentials
 

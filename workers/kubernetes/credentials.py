@@ -5,6 +5,7 @@ import os
 import ssl
 import time
 from collections.abc import Mapping
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -43,6 +44,8 @@ class Credentials:
         tls: The TLS context; None for plain HTTP, as on loopback.
         server_name: The name that the server's certificate must have, if not that of the URL.
         proxy: The URL of the proxy in the kubeconfig file.
+        expires: When the first certificate that is shown to the server expires, in seconds since 1970; infinite without
+            one.
     """
 
     def __init__(self, configuration: "Configuration", loader: Any) -> None:
@@ -51,6 +54,7 @@ class Credentials:
         self._refreshed_at = time.monotonic()
         self.server: str = (configuration.host or "").rstrip("/")
         self.tls = _tls(configuration) if self.server.startswith("https:") else None
+        self.expires = inf if self.tls is None else _expires(configuration)
         self.server_name: str | None = configuration.tls_server_name
         self.proxy: str | None = configuration.proxy
 
@@ -140,6 +144,14 @@ def _forget_certificates(document: object) -> None:
             if isinstance(fields, dict):
                 for name in _CERTIFICATES & fields.keys():
                     del fields[name]
+
+
+def _expires(configuration: "Configuration") -> float:
+    if not configuration.cert_file:
+        return inf
+    from tas.certificates.findings import first_expiry_in  # noqa: PLC0415 - with cryptography: pods show a token
+
+    return first_expiry_in(Path(configuration.cert_file).read_bytes()) or inf
 
 
 def _tls(configuration: "Configuration") -> ssl.SSLContext:

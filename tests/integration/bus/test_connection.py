@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from bus import connection
-from bus.buckets import ALL, NODES, SAMPLES, SOURCES, Bucket, Stream
+from bus.asking import ASKED_AT_ONCE
+from bus.buckets import ALL, NODES, SAMPLES, SOURCES, WINDOWS, Bucket, Stream
 from bus.connection import WRITE_SECONDS, Bus
 from bus.errors import ConflictError, ExpiredError, MisconfiguredError, RefusedError, UnavailableError
 from bus.link import Link
@@ -174,6 +175,30 @@ async def test_connections_that_create_the_streams_at_the_same_time_use_the_same
 
     first, *others = await asyncio.gather(*(epochs(f"test-{number}") for number in range(8)))
     assert all(other == first for other in others)
+
+
+async def test_entries_of_many_patterns_are_asked_for_together(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else 250 statistics that are wanted at once wait for 500 answers, each of which takes the way to the server."""
+    patterns = [f"*.m{number}.60.moments" for number in range(250)]
+    for number in (0, 249):
+        await bus.put(WINDOWS, f"a.m{number}.60.moments", b"1", revision=0, read_at=now())
+    open_now, most, turns = 0, 0, 0
+    api = Link.api
+
+    async def noted(link: Link, verb: str, *arguments: Any, **options: Any) -> dict[str, Any]:
+        nonlocal open_now, most, turns
+        turns += open_now == 0
+        open_now += 1
+        most = max(most, open_now)
+        try:
+            return await api(link, verb, *arguments, **options)
+        finally:
+            open_now -= 1
+
+    monkeypatch.setattr(Link, "api", noted)
+    found = await bus.entries(WINDOWS, patterns)
+    assert [entry.key for entry in found] == ["a.m0.60.moments", "a.m249.60.moments"]
+    assert (most, turns < 60) == (ASKED_AT_ONCE, True)
 
 
 async def test_an_idle_connection_to_a_single_server_asks_nothing(

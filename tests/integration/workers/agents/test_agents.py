@@ -20,12 +20,14 @@ from structlog.testing import capture_logs
 
 from bus.buckets import NODES, POLICIES, SAMPLES, TABLES
 from bus.connection import Bus
+from bus.kinds import NODE_ALLOCATION
 from tas.agents.agent import Agent, Candidates, Needs, Passes, PodDemand, Scores
+from tas.allocation.node import NodeAllocation
 from tas.errors import InvalidInputError
 from tests.e2e.processes import free_ports
 from tests.integration.servers import answered, eventually
 from tests.integration.workers.materialize.test_materialize import materializing
-from tests.integration.workers.running import running
+from tests.integration.workers.running import put, running
 from workers.agents.agents_file import GROUP, AgentsFile
 from workers.agents.configured import hooks_of
 from workers.agents.interrupting import Interrupter
@@ -94,6 +96,18 @@ class Loaded(Agent):
         return Scores(values=np.nan_to_num(load), known=~np.isnan(load))
 
 
+class Sized(Agent):
+    """Scores by what nodes have."""
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(allocations=True)
+
+    def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
+        cpu = nodes.allocatable("cpu")
+        return Scores(values=np.nan_to_num(cpu) / 8000, known=~np.isnan(cpu))
+
+
 class Raises(Agent):
     def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
         return constant(1 // 0, nodes)
@@ -140,6 +154,7 @@ class Unmakeable(Fixed):
 FAULTY = (Raises, Spins, Sleeps, Exits, Eleven, NotANumber, Broken)
 INSTALLED = [
     EntryPoint("loaded", f"{PROGRAM}:Loaded", GROUP),
+    EntryPoint("sized", f"{PROGRAM}:Sized", GROUP),
     *[EntryPoint(kind.__name__.lower(), f"{PROGRAM}:{kind.__name__}", GROUP) for kind in FAULTY],
     EntryPoint("gone", "a_package_that_is_not_there:Agent", GROUP),
     EntryPoint("twice", f"{PROGRAM}:Raises", GROUP),
@@ -278,6 +293,39 @@ async def test_what_an_agent_reads_may_come_by_node_or_in_tables(bus: Bus, tmp_p
 
 async def put_table(bus: Bus, body: dict[str, Any]) -> None:
     await answered(partial(bus.publish, TABLES, "tas.tables.own.1-0", json.dumps(body).encode()))
+
+
+async def test_an_agent_that_knows_too_little_of_every_node_is_a_concern_until_it_knows_more(
+    bus: Bus, tmp_path: Path
+) -> None:
+    """As after the end of `--allocations on` of inventory: people look at the status, and nothing else fails."""
+    async with serving(bus, tmp_path, "agents: {sized: , loaded: }", cluster=False) as served:
+
+        def concerns() -> list[str]:
+            return list(served.worker.concerns())
+
+        async def scores(*expected: int) -> None:
+            async def are_so() -> bool:
+                return [each["Score"] for each in (await served.ask("/sized/prioritize"))[1]] == list(expected)
+
+            await eventually(are_so)
+
+        assert concerns() == []
+        await served.score("loaded")
+        served.write("agents: {sized: }")
+        await eventually(lambda: served.metric("tas_agents") == 1)
+        assert concerns() == []  # the agent is not served any more
+        lacking = "sized knew too little of every node when it was asked last (prioritize), as of node a: "
+        lacking += "unknown: allocation"
+        await scores(0, 0)
+        assert concerns() == [lacking]
+        allocation = NodeAllocation(uid="u", allocatable={"cpu": 4000})
+        await answered(partial(NODE_ALLOCATION.put, bus, "a", allocation, revision=0, read_at=time.monotonic()))
+        await scores(5, 5)  # the other gets the mean
+        assert concerns() == []
+        await put(bus, NODES, "a.allocation", None)
+        await scores(0, 0)
+        assert concerns() == [lacking]
 
 
 async def test_it_is_unready_until_the_view_is_complete(bus: Bus, tmp_path: Path) -> None:

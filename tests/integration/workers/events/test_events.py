@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,8 @@ from bus.buckets import ANNOUNCED, BREAKERS, EVENTS, NODES, POLICIES, SOURCES, V
 from bus.connection import Bus
 from bus.errors import UnavailableError
 from bus.events import AnnouncedUpTo, Expected, publish_events, read_position, write_position
-from bus.kinds import NODE_FACTS, NODE_VERDICTS
+from bus.kinds import LEASE_RECORDS, NODE_FACTS, NODE_VERDICTS
+from bus.records.leases import LeaseRecord
 from bus.subjects import policy_key
 from bus.verdict_log import LoggedVerdict, verdicts_at
 from tas.events import cloudevents
@@ -26,6 +27,7 @@ from tas.events.event import Cause, Event, event_of, source_of
 from tas.events.transitions import Epoch
 from tas.policy.policy import PolicyKey
 from tas.policy.rules import State
+from tas.values.backoff import Backoff
 from tas.verdict.freeze import ALL
 from tests.integration.bus.copies import copy_without
 from tests.integration.proxy import Proxy
@@ -36,7 +38,8 @@ from tests.integration.workers.event_world import KEY, World
 from tests.integration.workers.running import put, running
 from workers.events import announcer, session
 from workers.events.metrics import Metrics
-from workers.events.worker import EventPublisher
+from workers.events.session import Session
+from workers.events.worker import LEASE, EventPublisher
 
 pytestmark = pytest.mark.usefixtures("long_limits")
 
@@ -644,6 +647,37 @@ async def test_a_position_that_is_noted_while_another_one_is_stored_is_stored_ne
 
 def holds(replica: Replica) -> bool:
     return any(event["event"] == "lease_acquired" for event in replica.events())
+
+
+class NotedBackoff(Backoff):
+    """Waits shortly, and notes after how many sessions."""
+
+    sessions: ClassVar[list[int]] = []
+    waits: ClassVar[list[int]] = []
+
+    def after(self, failures: int, chance: Callable[[], float] = lambda: 0.0) -> float:
+        self.waits.append(len(self.sessions))
+        return super().after(failures, chance)
+
+
+async def test_a_session_that_fails_after_a_long_wait_for_the_lease_is_followed_by_a_wait(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other replica was killed. Its lease expires after a longer time than that after which a session is stable."""
+    noted = NotedBackoff(first=0.01, longest=0.01)
+
+    async def begin(*_: object, **__: object) -> Session:
+        noted.sessions.append(1)
+        raise UnavailableError("no answer")
+
+    monkeypatch.setattr("workers.events.worker.RETRY", noted)
+    monkeypatch.setattr("workers.events.worker.STABLE_SECONDS", 1.0)
+    monkeypatch.setattr(Session, "begin", begin)
+    killed = LeaseRecord(holder="killed", token="1")
+    await answered(partial(LEASE_RECORDS.put, bus, LEASE, killed, revision=0, read_at=time.monotonic(), ttl_seconds=2))
+    async with running(EventPublisher(bus, registry=CollectorRegistry())):
+        await eventually(lambda: len(noted.sessions) >= 2)
+    assert noted.waits[0] == 1
 
 
 async def test_replicas_whose_sessions_fail_say_so_until_one_works(

@@ -31,6 +31,7 @@ from tests.integration.workers.extender.key_updates import (
     KEY_UPDATE_WITH_ANSWER,
 )
 from tests.integration.workers.extender.test_http import Connection, Reply, request
+from workers.http import connections
 from workers.http.address import Address
 from workers.http.certificates import Certificates, TlsMetrics
 from workers.http.connections import ConnectionMetrics
@@ -401,6 +402,45 @@ async def test_certificates_that_are_not_valid_yet_replace_valid_ones_once_they_
     assert [line["event"] for line in after] == ["certificates_loaded", "certificates_recovered"]
 
 
+@pytest.mark.parametrize(
+    ("name", "old"),
+    [
+        ("cert", {"server": AUTHORITY.server("old", lives=-HOUR), "authorities": AUTHORITY.certificate}),
+        ("cacert", {"authorities": Authority("old", lives=-HOUR).certificate}),
+    ],
+    ids=["server", "authorities"],
+)
+async def test_certificates_that_have_expired_replace_no_valid_ones(
+    served: Served, folder: Folder, name: str, old: dict[str, Any]
+) -> None:
+    """As an old Secret that was restored."""
+    with capture_logs() as logs:
+        folder.swap(**old)
+        await eventually(lambda: served.metric("tas_tls_reloads_total", result="failed") >= 1)
+        assert (await served.ask()).status == 200
+        folder.swap(authorities=AUTHORITY.certificate + STRANGER.certificate)
+        await eventually(lambda: served.metric("tas_tls_reloads_total", result="loaded") == 1)
+
+    failed, *after = [line for line in logs if line["event"] != "certificate_expiring"]
+    # The files may have changed while they were read again: that is one more reason.
+    assert (failed["event"], failed["log_level"]) == ("certificates_not_loaded", "error")
+    assert failed["error"].startswith(f"--{name} {folder.path / name}: is not valid after 20")
+    assert [line["event"] for line in after[-2:]] == ["certificates_loaded", "certificates_recovered"]
+
+
+async def test_expired_certificates_replace_other_expired_ones(served: Served, folder: Folder) -> None:
+    """None of the two is of use; what is in force is what the files have."""
+    served.certificates._clock = lambda: time.time() + 36 * HOUR.total_seconds()
+    folder.swap(server=AUTHORITY.server("old", lives=HOUR), authorities=AUTHORITY.certificate)
+    await eventually(lambda: served.metric("tas_tls_reloads_total", result="loaded") == 1)
+
+
+async def test_an_expired_authority_beside_a_valid_one_keeps_no_files_out(served: Served, folder: Folder) -> None:
+    folder.swap(authorities=Authority("old", lives=-HOUR).certificate + AUTHORITY.certificate)
+    await eventually(lambda: served.metric("tas_tls_reloads_total", result="loaded") == 1)
+    assert served.metric("tas_tls_reloads_total", result="failed") == 0
+
+
 async def test_certificates_that_are_not_valid_yet_replace_expired_ones_and_are_logged(
     served: Served, folder: Folder
 ) -> None:
@@ -487,6 +527,48 @@ async def test_after_its_authority_was_removed_a_request_of_which_a_part_has_arr
         reply = await asking.receive()
         assert (reply.status, reply.headers.get("connection")) == (200, "close")
         assert await asyncio.wait_for(asking.reader.read(), PATIENCE) == b""
+
+
+async def test_after_its_authority_was_removed_a_request_that_began_behind_another_one_is_answered(
+    folder: Folder,
+) -> None:
+    async with serving(folder) as served, served.connect() as idle, served.connect() as asking:
+        await idle.send(request())
+        assert "connection" not in (await idle.receive()).headers
+        await asking.send(request("/held"))
+        await eventually(lambda: served.held == 1)
+        await asking.send(request()[:20])
+        await served.ask()  # what came before has arrived
+        served.holding.set()
+        assert "connection" not in (await asking.receive()).headers
+        served.certificates.epoch += 1
+        assert await asyncio.wait_for(idle.reader.read(), PATIENCE) == b"", "all connections were looked at"
+        await asking.send(request()[20:])
+        reply = await asking.receive()
+        assert (reply.status, reply.headers.get("connection")) == (200, "close")
+        assert await asyncio.wait_for(asking.reader.read(), PATIENCE) == b""
+
+
+async def test_a_request_behind_one_that_takes_long_is_not_late(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even if all connections are looked at just between the two."""
+    end_request = connections.Connection.end_request
+
+    def end_and_sweep(connection: connections.Connection) -> None:
+        end_request(connection)
+        connection.sweep(time.monotonic(), Limits(header_seconds=0.5))
+
+    monkeypatch.setattr(connections.Connection, "end_request", end_and_sweep)
+    async with serving(folder, header_seconds=0.5) as served, served.connect() as late, served.connect() as asking:
+        await asking.send(request("/held"))
+        await eventually(lambda: served.held == 1)
+        await asking.send(request())
+        await late.send(request()[:20])
+        assert await asyncio.wait_for(late.reader.read(), PATIENCE) == b"", "the time for a header has passed"
+        served.holding.set()
+        assert [(await asking.receive()).status for _ in range(2)] == [200, 200]
+        assert served.metric("tas_extender_connections_closed_total", reason="header_time") == 1
 
 
 async def test_after_its_authority_was_removed_a_connection_answers_one_request_and_ends(folder: Folder) -> None:

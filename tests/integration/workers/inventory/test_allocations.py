@@ -67,7 +67,9 @@ def registry_names(registry: CollectorRegistry) -> set[str]:
 
 
 @asynccontextmanager
-async def world(server: Server, bus: Bus, tmp_path: Path, sandbox: Sandbox) -> AsyncIterator[World]:
+async def world(
+    server: Server, bus: Bus, tmp_path: Path, sandbox: Sandbox, *, allocations: bool = True
+) -> AsyncIterator[World]:
     nodes, registry = NodeView(View()), CollectorRegistry()
     seen = World(sandbox, bus, nodes, registry)
     assert nodes.followed_allocations is not None
@@ -81,7 +83,7 @@ async def world(server: Server, bus: Bus, tmp_path: Path, sandbox: Sandbox) -> A
             new_bus_wait=0.0,
             forget_seconds=0.2,
             cards=False,
-            allocations=True,
+            allocations=allocations,
         )
         async with running(worker), running(followed):
             yield seen
@@ -190,3 +192,27 @@ async def test_only_the_end_of_a_node_ends_its_allocation(
         await eventually(is_forgotten)
         await eventually(lambda: seen.seen("b").uid == "")
         assert seen.seen("a").uid == before
+
+
+async def test_without_the_setting_no_allocation_of_before_stays(
+    server: Server, bus: Bus, tmp_path: Path, sandbox: Sandbox
+) -> None:
+    """Agents would go on with it, however old it is. With the setting again, all is as before."""
+    async with world(server, bus, tmp_path, sandbox) as seen:
+        await seen.sees("a", 0, 0)
+        await seen.sees("b", 0, 0)
+    with capture_logs() as logs:
+        async with world(server, bus, tmp_path, sandbox, allocations=False) as seen:
+            await eventually(lambda: any(line["event"] == "allocations_deleted" for line in logs))
+            await eventually(lambda: {seen.seen(node).uid for node in "ab"} == {""})
+
+            async def nothing_is_left() -> bool:
+                return await answered(partial(NODE_ALLOCATION.listed, bus)) == []
+
+            await eventually(nothing_is_left)  # no tombstone either
+    deleted = [line for line in logs if line["event"] == "allocations_deleted"]
+    assert sum(line["nodes"] for line in deleted) == 2
+    assert {line["log_level"] for line in deleted} == {"warning"}
+    async with world(server, bus, tmp_path, sandbox) as seen:
+        await seen.sees("a", 0, 0)
+        await seen.sees("b", 0, 0)

@@ -114,6 +114,16 @@ def test_the_certificate_that_a_process_shows_to_the_bus_is_found_before_it_expi
     assert found.mend == "renew the certificate, and replace the file, which is read again"
 
 
+def test_the_certificate_of_a_kubeconfig_is_found_and_is_none_of_tas_certs() -> None:
+    """A process reads the file once."""
+    (first,) = running("labels", 1)
+    ended = first._replace(process=msgspec.structs.replace(first.process, expires={"kubeconfig": NOW - 2 * 86400}))
+    found = one(check_processes(facts(ended, expected={})), "workers.expires")
+    assert (found.severity, found.run) == (Severity.ERROR, "")
+    assert found.what.startswith(f"the certificate in --kubeconfig of {first.process.name} expired 2 days ago")
+    assert found.mend == "renew the certificate, and restart the process"
+
+
 def test_a_dismissed_worker_is_not_missed() -> None:
     found = facts(expected={"marks": Expected(count=0, dismissed="anna"), **facts().expected})
     assert bad(check_processes(found)) == {}

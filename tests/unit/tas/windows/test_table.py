@@ -100,6 +100,21 @@ def test_a_window_of_which_no_value_comes_any_more_is_not_warming() -> None:
     assert table.missing(last + 1).warming == {"cpu:mean:1d"}, "of any node"
 
 
+def test_a_statistic_whose_last_value_no_policy_can_use_is_missing_although_its_window_is_covered() -> None:
+    """It is as old as its last value, and was neither published nor named missing until the window had passed."""
+    table = WindowTable()
+    table.want(of_operator("cpu:mean:1d"))
+    half = 43_200
+    for node, after in (("a", 0), ("b", half), ("a", half)):
+        add(table, node, after, cpu=1)
+    last = START + half + MAX_SAMPLE_AGE
+    assert table.missing(last) == MissingStatistics({}, set())
+    why = "no fresh value of cpu; the last value came more than 3600 s ago"
+    assert table.missing(last + 1) == MissingStatistics({"cpu:mean:1d": why}, set())
+    add(table, "a", half + 10, cpu=1)
+    assert table.missing(last + 1) == MissingStatistics({}, set())
+
+
 def test_what_is_missing_takes_the_same_few_steps_for_any_number_of_nodes() -> None:
     """While windows filled, each node was looked at: 20,000 series stopped the process for 0.1 s, each ten seconds."""
 
