@@ -1539,7 +1539,7 @@ async def small_bucket(server: Server, size: int) -> AsyncIterator[World]:
 async def test_a_full_bucket_loses_its_history_and_no_current_verdict(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.evaluate.worker.PURGE_INTERVAL_SECONDS", 0.1)
+    monkeypatch.setattr("workers.evaluate.history.PURGE_INTERVAL_SECONDS", 0.1)
     async with small_bucket(server, 32 << 10) as world:
         for name, over in (("p", 1), ("q", 1), ("r", 1)):
             await world.policy(name, **deschedule(over))
@@ -1570,7 +1570,7 @@ async def test_a_full_bucket_loses_its_history_and_no_current_verdict(
 async def test_a_bucket_that_is_too_small_is_logged_and_keeps_the_stored_verdicts(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.evaluate.worker.PURGE_INTERVAL_SECONDS", 0.1)
+    monkeypatch.setattr("workers.evaluate.history.PURGE_INTERVAL_SECONDS", 0.1)
     async with small_bucket(server, 4 << 10) as world:
         await world.policy("p", **deschedule())
         nodes = [f"node-{number}.example" for number in range(20)]
