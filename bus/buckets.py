@@ -139,7 +139,8 @@ PODS = Bucket(name="PODS", max_bytes=32 << 20)
 VERDICTS = Bucket(name="VERDICTS", history=64, max_bytes=512 << 20)
 """The only bucket with a history: so many revisions of a key can wait until they are copied to `VERDICT_LOG`.
 
-The history can grow without end, so the bucket has a limit. At the limit `evaluate` purges the history.
+`evaluate` purges what was copied of a large history. What is not copied may grow without end, so the bucket has a
+limit, at which `evaluate` purges all history.
 """
 VERDICT_LOG = Stream(name="VERDICT_LOG", sources=(VERDICTS,), max_age_seconds=24 * 3600, max_bytes=1 << 30)
 """For a day with 1.7 changes a second if a verdict has 7 KB, as one of 50 policies with three strategies each."""

@@ -364,6 +364,11 @@ class Bus:
         messages = [await self._last_message(stream, subject) for subject in subjects]
         return [_stream_message(message) for message in messages if message is not None]  # None: expired meanwhile
 
+    async def last_message(self, stream: Stream) -> StreamMessage | None:
+        """The last message of a stream, by its leader; None if it has none. Raises UnavailableError, RefusedError."""
+        message = await self._last_message(stream, ">")
+        return None if message is None else _stream_message(message)
+
     async def keys(self, bucket: Bucket, pattern: str) -> list[str]:
         """The keys that match `pattern` (wildcards are allowed), those of tombstones included, by the stream's leader.
 
@@ -786,12 +791,17 @@ def _stream_message(message: dict[str, Any]) -> StreamMessage:
         data=base64.b64decode(message.get("data", "")),
         sequence=message["seq"],
         arrived=datetime.fromisoformat(message["time"]).timestamp(),
+        headers=_headers(message),
     )
 
 
-def _entry(bucket: Bucket, message: dict[str, Any]) -> RawEntry:
+def _headers(message: dict[str, Any]) -> dict[str, str]:
     lines = base64.b64decode(message.get("hdrs", "")).decode(errors="replace").split("\r\n")
-    headers = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def _entry(bucket: Bucket, message: dict[str, Any]) -> RawEntry:
+    headers = _headers(message)
     return RawEntry(
         key=bucket.key(message["subject"]),
         value=None if is_tombstone(headers) else base64.b64decode(message.get("data", "")),

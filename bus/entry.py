@@ -18,18 +18,20 @@ class Epoch:
         created: The time of its creation, as reported.
         last_sequence: The sequence of its last message.
         age: The seconds since its creation, by the clock of the server.
+        stored_bytes: The size of all its messages.
     """
 
     created: str
     last_sequence: int
     age: float = field(default=inf, compare=False)
+    stored_bytes: int = field(default=0, compare=False)
 
     @classmethod
     def of(cls, info: Mapping[str, Any]) -> "Epoch":
         """The epoch from an answer to STREAM.INFO."""
         created, now = (datetime.fromisoformat(info[name]) for name in ("created", "ts"))
-        age = (now - created).total_seconds()
-        return cls(created=info["created"], last_sequence=info["state"]["last_seq"], age=age)
+        age, state = (now - created).total_seconds(), info["state"]
+        return cls(created=info["created"], last_sequence=state["last_seq"], age=age, stored_bytes=state["bytes"])
 
     @property
     def now(self) -> float:
@@ -60,6 +62,7 @@ class StreamMessage:
     data: bytes
     sequence: int
     arrived: float
+    headers: Mapping[str, str] | None = None
 
 
 def replaced_revision(headers: Mapping[str, str] | None) -> int | None:

@@ -5,13 +5,10 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
-import msgspec
-
 from bus.buckets import ANNOUNCED, EVENTS
 from bus.connection import Bus
 from bus.errors import BusError
 from bus.pull import Message
-from bus.records.codec import encode, reader
 from bus.stream_reader import FROM_START, Lost, Start, StreamReader, origin
 from bus.subjects import EVENTS as EVENTS_SUBJECT
 from bus.subjects import event_subject
@@ -146,52 +143,6 @@ async def last_events(bus: Bus, channel: str = "") -> list[EventMessage]:
     async for later in EventReader(bus, start, filters=(of,)).stored():
         found |= {each.subject: each for each in later.messages}
     return list(found.values())
-
-
-class AnnouncedUpTo(msgspec.Struct, frozen=True, kw_only=True):
-    """Up to which revision of VERDICTS everything is announced: the position of the publisher.
-
-    `epoch` and `log` are the times of creation of VERDICTS and VERDICT_LOG, `sequence` is that in VERDICT_LOG. A
-    `revision` of 0 means that it is not known. Until the last verdicts up to `revision` have been compared, `comparing`
-    has the epoch, and `epoch` is "": earlier versions compare all of them then. `ends_metrics`: a metric that was stale
-    has ended with its node and its policy. In positions of versions that announced no such end it is false.
-    """
-
-    epoch: str
-    log: str
-    sequence: int
-    revision: int
-    comparing: str = ""
-    ends_metrics: bool = False
-
-
-_POSITION = "tas.announced.verdicts"
-
-_read_position = reader("position of the publisher", AnnouncedUpTo)
-
-
-async def read_position(bus: Bus) -> tuple[AnnouncedUpTo | None, int]:
-    """The stored position, and the sequence that the next write expects. Raises UnavailableError, RefusedError."""
-    for stream in (EVENTS, ANNOUNCED):
-        for message in await bus.last_messages(stream, _POSITION):
-            try:
-                position = _read_position(message.data)
-            except InvalidInputError:
-                position = None
-            return position, message.sequence if stream is EVENTS else 0
-    return None, 0
-
-
-async def write_position(bus: Bus, position: AnnouncedUpTo, *, expected: int) -> int:
-    """Stores the position if the last sequence of its subject is `expected`, and returns the new one. Raises BusError.
-
-    A ConflictError means that another publisher is at work.
-    """
-    headers = {"Nats-Expected-Last-Subject-Sequence": str(expected)}
-    (outcome,) = await bus.publish_each(EVENTS, [(_POSITION, encode(position), headers)])
-    if isinstance(outcome, BusError):
-        raise outcome
-    return outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Space freed in a bucket: purges of the history of its keys, and of tombstones."""
 
 import asyncio
+from collections.abc import Mapping
 
 from bus.buckets import Bucket
 from bus.connection import Bus
@@ -9,22 +10,27 @@ MAX_CONCURRENT = 16
 """Keys whose history is purged at the same time."""
 
 
-async def purge_history(bus: Bus, bucket: Bucket) -> int:
+async def purge_history(bus: Bus, bucket: Bucket, *, before: Mapping[str, int] | None = None) -> int:
     """Purges all but the last revision of every key, and returns the number of purged revisions.
 
-    Watches miss only revisions that were replaced by later ones. A stream that copies the bucket loses what it has not
-    copied yet.
+    With `before`, only what these keys have before the given revisions. Watches miss only revisions that were replaced
+    by later ones. A stream that copies the bucket loses what it has not copied yet.
     Raises UnavailableError, RefusedError; then some revisions may have been purged.
     """
     answer = await bus.api(f"STREAM.INFO.{bucket.stream}", {"subjects_filter": bucket.subject(">")})
     counts: dict[str, int] = answer["state"].get("subjects") or {}
-    left = iter([subject for subject, count in counts.items() if count > 1])
+    has_history = [subject for subject, count in counts.items() if count > 1]
+    if before is None:
+        what = {subject: {"keep": 1} for subject in has_history}
+    else:
+        what = {each: {"seq": before[key]} for each in has_history if (key := bucket.key(each)) in before}
+    left = iter(what.items())
     removed = 0
 
     async def remove() -> None:
         nonlocal removed
-        for subject in left:
-            purged = await bus.api(f"STREAM.PURGE.{bucket.stream}", {"filter": subject, "keep": 1})
+        for subject, part in left:
+            purged = await bus.api(f"STREAM.PURGE.{bucket.stream}", {"filter": subject, **part})
             removed += purged["purged"]
 
     found = await asyncio.gather(*(remove() for _ in range(MAX_CONCURRENT)), return_exceptions=True)

@@ -15,6 +15,7 @@ import structlog
 
 from bus.buckets import NANOSECONDS, Bucket, Stream
 from bus.connection import Bus
+from bus.entry import StreamMessage
 from bus.errors import BusError, UnavailableError
 from bus.interruptions import Interruptions
 from bus.pull import Message, Pull
@@ -246,7 +247,7 @@ class StreamReader:
         return Lost(self._stream, sequence + 1, first - 1) if first > sequence + 1 else None
 
 
-def origin(message: Message) -> int:
+def origin(message: Message | StreamMessage) -> int:
     """The sequence of a copied message in the stream from which the server has copied it; 0 if it is no copy."""
     words = (message.headers or {}).get(ORIGIN_HEADER, "").split()
     return int(words[1]) if len(words) > 1 and words[1].isdecimal() else 0

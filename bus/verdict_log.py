@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
-from bus.buckets import VERDICTS
+from bus.buckets import VERDICT_LOG, VERDICTS
 from bus.connection import Bus
 from bus.entry import RawEntry, is_tombstone
 from bus.errors import UnavailableError
@@ -31,6 +31,15 @@ def logged_verdicts(bus: Bus, messages: Sequence[Message]) -> Iterator[LoggedVer
     for message in messages:
         revision = origin(message)
         yield LoggedVerdict(_entry(bus, message, revision), revision, message.sequence)
+
+
+async def copied_up_to(bus: Bus) -> int:
+    """The revision up to which VERDICT_LOG has been given all; 0 if it is empty. Raises UnavailableError, RefusedError.
+
+    The server copies in order, so it is that of its last message.
+    """
+    message = await bus.last_message(VERDICT_LOG)
+    return 0 if message is None else origin(message)
 
 
 async def last_verdicts(bus: Bus) -> AsyncGenerator[list[Entry[str, NodeVerdict]], None]:

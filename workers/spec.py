@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from bus.buckets import Bucket
+from bus.buckets import Bucket, Stream
 from bus.rights.roles import Rights
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class WorkerSpec:
     port: int | None
     build: Callable[["Context"], Awaitable["Worker"]]
     rights: Rights
-    optional: tuple[Bucket, ...] = ()
+    optional: tuple[Stream | Bucket, ...] = ()
     account: str = ""
     settings: tuple[str, ...] = ()
     defaults: Mapping[str, str] = field(default_factory=dict)

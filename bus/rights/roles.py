@@ -112,6 +112,7 @@ class Rights:
         reads: The streams and buckets that it may read, each as a whole.
         writes: The subjects to which it may publish data, with wildcards.
         durables: Its durable consumers, as stream and name.
+        gets: The streams of which it may get single messages, and no more: a reader of a stream has many subjects.
         purges: The buckets of which it may purge messages: tombstones, and the history of keys.
         creates: Whether it may create the streams and buckets of the product, and no others.
         apart: Whether its users are in an account without streams, and only publish.
@@ -128,6 +129,7 @@ class Rights:
     reads: tuple[Stream | Bucket, ...] = ()
     writes: tuple[str, ...] = ()
     durables: tuple[tuple[Stream, str], ...] = ()
+    gets: tuple[Stream, ...] = ()
     purges: tuple[Bucket, ...] = ()
     creates: bool = False
     apart: bool = False
@@ -141,6 +143,7 @@ class Rights:
             reads=_joined(self.reads, other.reads),
             writes=_joined(self.writes, other.writes),
             durables=_joined(self.durables, other.durables),
+            gets=_joined(self.gets, other.gets),
             purges=_joined(self.purges, other.purges),
             creates=self.creates or other.creates,
             apart=self.apart and other.apart,
@@ -153,8 +156,8 @@ class Rights:
     @property
     def streams(self) -> tuple[Stream | Bucket, ...]:
         """The streams and buckets that it reads, writes or creates, in the order of `ALL`."""
-        durable = [stream for stream, _ in self.durables]
-        return tuple(of for of in ALL if self.creates or of in self.reads or of in durable or self._writes_to(of))
+        known = [*self.reads, *self.gets, *(stream for stream, _ in self.durables)]
+        return tuple(of for of in ALL if self.creates or of in known or self._writes_to(of))
 
     def _writes_to(self, of: Stream | Bucket) -> bool:
         return any(overlap(written, subject) for written in self.writes for subject in of.subjects)
@@ -174,6 +177,7 @@ class Rights:
                 publish += _of_reader(of.stream, ANY if of in self.many else self.consumers)
         for stream, durable in self.durables:
             publish += _of_durable(stream.stream, durable)
+        publish += [_get(of.stream) for of in self.gets]
         publish += [f"$JS.API.STREAM.PURGE.{of.stream}" for of in self.purges]
         publish += [f"$JS.API.STREAM.CREATE.{of.stream}" for of in ALL if self.creates]
         denied: list[str] = []
@@ -218,9 +222,13 @@ class Role:
         return self.rights | Rights(writes=(STRICT,), any_stream=True) if self.rights.reads == ALL else self.rights
 
 
+def _get(stream: str) -> str:
+    return f"$JS.API.STREAM.MSG.GET.{stream}"
+
+
 def _of_reader(stream: str, names: Iterable[str]) -> list[str]:
     """What a reader of a whole stream publishes: consumers of its own, and reads from the leader."""
-    subjects = [f"$JS.API.STREAM.MSG.GET.{stream}", f"$JS.FC.{stream}.>"]
+    subjects = [_get(stream), f"$JS.FC.{stream}.>"]
     for name in names:
         subjects += [
             f"$JS.API.CONSUMER.CREATE.{stream}.{name}",

@@ -2,7 +2,17 @@
 
 from typing import TYPE_CHECKING
 
-from bus.buckets import BREAKERS, NODES, OUTSTANDING_KEY, POLICIES, SOURCES, VERDICTS
+from bus.buckets import (
+    ANNOUNCED,
+    BREAKERS,
+    EVENTS,
+    NODES,
+    OUTSTANDING_KEY,
+    POLICIES,
+    SOURCES,
+    VERDICT_LOG,
+    VERDICTS,
+)
 from bus.rights.roles import Rights
 from workers.spec import WorkerSpec, always
 
@@ -25,9 +35,10 @@ SPEC = WorkerSpec(
     rights=Rights(
         reads=(NODES, POLICIES, VERDICTS, BREAKERS, SOURCES),
         writes=(VERDICTS.subject("*"), BREAKERS.subject(OUTSTANDING_KEY)),
+        gets=(VERDICT_LOG, EVENTS, ANNOUNCED),
         purges=(VERDICTS,),
     ),
-    optional=(SOURCES,),
+    optional=(SOURCES, VERDICT_LOG, EVENTS, ANNOUNCED),
     settings=("stale_after",),
     in_all=always,
 )

@@ -18,7 +18,6 @@ from prometheus_client import CollectorRegistry
 from bus.buckets import FORGET_SECONDS, NODES, POLICIES, VERDICTS
 from bus.connection import Bus
 from bus.errors import BusError, ConflictError, ExpiredError, FullError
-from bus.history import purge_history
 from bus.kinds import NODE_VERDICTS
 from tas.policy.policy import PolicyKey
 from tas.samples.pace import LateMetric
@@ -27,6 +26,7 @@ from tas.verdict.outstanding import PollParts
 from tas.verdict.pending import PendingNodes, Touched
 from workers.evaluate.announcing import Announcing
 from workers.evaluate.compared_sources import ComparedSources
+from workers.evaluate.history import VerdictHistory
 from workers.evaluate.late_metrics import LateMetrics
 from workers.evaluate.node_evaluation import BEHIND_RETRY_SECONDS, Metrics, NodeEvaluation
 from workers.following.followed_view import FollowedView
@@ -74,9 +74,6 @@ MAX_CONCURRENT = 32
 EPOCH_CHECK_SECONDS = 0.2
 """The wait between checks whether every watch has reached the current epoch of its bucket."""
 
-PURGE_INTERVAL_SECONDS = 5.0
-"""The shortest time between two purges of the history of verdicts."""
-
 
 class Evaluate:
     """The worker. Its state can be rebuilt from the bus."""
@@ -103,6 +100,7 @@ class Evaluate:
             on_batch=self._wake_up,
             packed=True,
         )
+        self._history = VerdictHistory(bus, self._verdicts)
         self._metrics = Metrics(registry)
         self._compared = ComparedSources(bus, followed, registry=registry)
         self._late = LateMetrics(followed, registry=registry)
@@ -113,7 +111,6 @@ class Evaluate:
         self._pending = PendingNodes()
         self._policies_applied = 0
         self._ready = False
-        self._purge_after = float("-inf")
         self._wake = asyncio.Event()
         self._all_requested = asyncio.Event()
         self._turns = Turns(lambda: len(self._pending) if self._ready else 0)
@@ -149,6 +146,7 @@ class Evaluate:
             self._announcing.run(),
             self._compared.run(),
             self._late.run(),
+            self._history.run(),
             self._verdicts.forget_deleted(self._forget_seconds, ThrottledLog(log, bucket=VERDICTS.name)),
         )
 
@@ -313,7 +311,7 @@ class Evaluate:
                 self._metrics.conflicts.inc()
             elif isinstance(error, FullError):
                 self._metrics.refused.inc()
-                await self._purge_history(error)
+                await self._history.make_room(error)
             elif not isinstance(error, ExpiredError):
                 self._throttled.warning("verdict_not_written", node=node, error=str(error))
             pause = 0.0 if self._bus.connected else LOST_SECONDS
@@ -323,16 +321,3 @@ class Evaluate:
             self._announcing.note_handled()
         self._pending.set_due(node, due)
         return None if due == inf else max(0.0, due - time.time())
-
-    async def _purge_history(self, full: FullError) -> None:
-        """Purges the history of verdicts: entries of VERDICT_LOG may be lost, but the verdicts stay complete."""
-        now = time.monotonic()
-        if now < self._purge_after:
-            return
-        self._purge_after = now + PURGE_INTERVAL_SECONDS
-        try:
-            forgotten = await purge_history(self._bus, VERDICTS)
-        except BusError as error:
-            self._throttled.warning("verdict_not_written", error=f"{full}; the history could not be purged: {error}")
-            return
-        self._throttled.warning("verdicts_full", error=str(full), forgotten=forgotten)

@@ -13,7 +13,8 @@ import structlog
 
 from bus.connection import Bus
 from bus.errors import BusError, ConflictError
-from bus.events import AnnouncedUpTo, Expected, last_of, publish_events, why_not_publishable, write_position
+from bus.event_position import AnnouncedUpTo, write_position
+from bus.events import Expected, last_of, publish_events, why_not_publishable
 from bus.subjects import event_subject
 from bus.verdict_log import LoggedVerdict
 from tas.errors import line_of
@@ -80,7 +81,7 @@ class Announcer:
             announced: What was announced before.
             epoch: The epoch of the bus. It counts as known once a position is stored whose verdicts are compared.
             streams: The times of creation of VERDICTS and VERDICT_LOG, as the server reports them.
-            position_sequence: What the next write of the position expects, as from `bus.events.read_position`.
+            position_sequence: What the next write of the position expects, as from `bus.event_position.read_position`.
             source: The attribute of the events.
             read_unknown: Reads what the events are about, and returns whether something was not known: then the
                 events are made again. Raises BusError.

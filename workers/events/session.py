@@ -20,11 +20,8 @@ from bus.buckets import NODES, PAUSED, VERDICT_LOG, VERDICTS
 from bus.connection import Bus
 from bus.connection import Epoch as StreamEpoch
 from bus.errors import UnavailableError
-from bus.events import (
-    AnnouncedUpTo,
-    last_events,
-    read_position,
-)
+from bus.event_position import AnnouncedUpTo, read_position
+from bus.events import last_events
 from bus.kinds import BREAKER_RECORDS, NODE_FACTS, PAUSE_RECORDS, POLICY_RECORDS, SOURCE_STATES
 from bus.record_kind import Entry, RecordKind
 from bus.records.nodes import NodeFacts

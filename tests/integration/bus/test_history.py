@@ -40,6 +40,21 @@ async def test_a_purge_keeps_the_last_revision_of_every_key(bus: Bus) -> None:
         assert state["messages"] == len(last) + 1
 
 
+async def test_a_purge_before_revisions_keeps_them_and_all_later_ones(bus: Bus) -> None:
+    revisions: dict[str, list[int]] = {"some": [0], "none": [0], "all": [0]}
+    for number in range(4):
+        for key, written in revisions.items():
+            written.append(await bus.put(VERDICTS, key, b"%d" % number, revision=written[-1], read_at=now()))
+    before = {"some": revisions["some"][3], "all": revisions["all"][-1], "missing": revisions["all"][-1]}
+    assert await purge_history(bus, VERDICTS, before=before) == 2 + 3
+    answer = await bus.api(f"STREAM.INFO.{VERDICTS.stream}", {"subjects_filter": VERDICTS.subject(">")})
+    assert {VERDICTS.key(each): count for each, count in answer["state"]["subjects"].items()} == {
+        "some": 2,
+        "none": 4,
+        "all": 1,
+    }
+
+
 async def test_after_its_tombstone_is_purged_a_key_is_written_like_a_new_key(bus: Bus) -> None:
     async with following(bus, PODS) as follower:
         tombstone = await bus.delete(

@@ -1539,7 +1539,7 @@ async def small_bucket(server: Server, size: int) -> AsyncIterator[World]:
 async def test_a_full_bucket_loses_its_history_and_no_current_verdict(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.evaluate.worker.PURGE_INTERVAL_SECONDS", 0.1)
+    monkeypatch.setattr("workers.evaluate.history.PURGE_INTERVAL_SECONDS", 0.1)
     async with small_bucket(server, 32 << 10) as world:
         for name, over in (("p", 1), ("q", 1), ("r", 1)):
             await world.policy(name, **deschedule(over))
@@ -1567,10 +1567,34 @@ async def test_a_full_bucket_loses_its_history_and_no_current_verdict(
         assert state["bytes"] <= 32 << 10
 
 
+async def test_a_long_history_is_purged_before_the_bucket_is_full(
+    server: Server, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.evaluate.history.CHECK_SECONDS", 0.05)
+    monkeypatch.setattr("workers.evaluate.history.FREE_BYTES", 2 << 10)
+    await world.facts()
+    await world.policy(**deschedule())
+    await world.synced()
+    async with evaluating(server, replicas=2):
+        for _ in range(10):
+            await world.sample(m=2)
+            await world.eventually(VIOLATED, SET)
+            await world.sample(m=1)
+            await world.eventually(MET, ABSENT)
+
+        async def is_short() -> bool:
+            state = (await answered(partial(world.bus.api, f"STREAM.INFO.{VERDICTS.stream}")))["state"]
+            return bool(state["messages"] < 10)
+
+        await eventually(is_short)
+    log = (await answered(partial(world.bus.api, f"STREAM.INFO.{VERDICT_LOG.stream}")))["state"]
+    assert log["messages"] >= 20
+
+
 async def test_a_bucket_that_is_too_small_is_logged_and_keeps_the_stored_verdicts(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.evaluate.worker.PURGE_INTERVAL_SECONDS", 0.1)
+    monkeypatch.setattr("workers.evaluate.history.PURGE_INTERVAL_SECONDS", 0.1)
     async with small_bucket(server, 4 << 10) as world:
         await world.policy("p", **deschedule())
         nodes = [f"node-{number}.example" for number in range(20)]

@@ -15,7 +15,8 @@ from bus import verdict_log
 from bus.buckets import ANNOUNCED, BREAKERS, EVENTS, NODES, POLICIES, SOURCES, VERDICT_LOG, VERDICTS
 from bus.connection import Bus
 from bus.errors import UnavailableError
-from bus.events import AnnouncedUpTo, Expected, publish_events, read_position, write_position
+from bus.event_position import AnnouncedUpTo, read_position, write_position
+from bus.events import Expected, publish_events
 from bus.kinds import LEASE_RECORDS, NODE_FACTS, NODE_VERDICTS
 from bus.records.leases import LeaseRecord
 from bus.subjects import policy_key
