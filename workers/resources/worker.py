@@ -25,7 +25,7 @@ from workers.kubernetes.client import Change, ChangeType, KubernetesClient, List
 from workers.kubernetes.errors import ConflictError, ExpiredError, KubernetesError, NotFoundError
 from workers.kubernetes.reflectors import Reflectors
 from workers.kubernetes.resources import WHOLE_NODES, WholeNode
-from workers.process.logs import ThrottledLog
+from workers.process.logs import GroupedLog, ThrottledLog
 from workers.process.tasks import together
 from workers.reconcile.failed_requests import requeued
 from workers.reconcile.lease_first import LeaseFirst
@@ -127,7 +127,7 @@ class Resources:
         self._client = client
         self._count = count
         self._patched: dict[str, float] = {}
-        self._throttled = ThrottledLog(log)
+        self._failed = GroupedLog(log, kind="node")
         self._queue = WorkQueue(self._handle, max_concurrent=MAX_CONCURRENT)
         self._followed = reflectors.whole_nodes.consumer(on_list=self._listed, on_change=self._change)
         self._lease = LeaseFirst(bus, "resources", self._queue, on_held=self._followed.relist)
@@ -162,7 +162,8 @@ class Resources:
                 self._patches.labels("conflict").inc()
             else:
                 self._patches.labels("failed").inc()
-                self._throttled.warning("node_resource_failed", name, node=name, error=str(error))
+                cause = str(error).replace(name, "NODE")
+                self._failed.warning("node_resource_failed", cause, name, error=str(error))
             raise requeued(error, self._bus) from error
 
     async def _offer(self, name: str) -> float | None:

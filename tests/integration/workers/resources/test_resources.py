@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 from tests.integration.servers import Server, eventually
 from tests.kubernetes.label_fixtures import world
@@ -61,3 +62,17 @@ async def test_a_node_whose_status_the_api_server_refuses_is_a_concern(
         refused.times = 1
         await wait_for_resource(world, node, "1k")
         await eventually(lambda: list(worker.concerns()) == [])
+
+
+async def test_nodes_that_fail_for_one_cause_are_few_log_lines(
+    sandbox: Sandbox, kubeconfig: Path, server: Server, world: World
+) -> None:
+    """While the API server was away, there was a line for each node of the cluster in each minute."""
+    for number in range(20):
+        sandbox.add_node(f"node-{number}.example")
+    sandbox.faults.answer(500, times=10**6, which=lambda call: call.verb == "patch")
+    with capture_logs() as lines:
+        async with resources_worker(kubeconfig, server.url) as worker:
+            await eventually(lambda: any(said.startswith("20 nodes cannot be written") for said in worker.concerns()))
+    failed = [line for line in lines if line["event"] == "node_resource_failed"]
+    assert 1 <= len(failed) <= 3, failed  # the first node, and the others of each 10 s
