@@ -4,7 +4,7 @@ Each worker is a process of its own, all on the loop of the test. Every node wan
 of the outage is observed once what came before has settled: nothing that is kept grows in it, and what is done in it
 stays within the retries. While the bus is away these do not depend on the number of nodes.
 
-`TAS_OUTAGE_NODES=2000 TAS_OUTAGE_SECONDS=60` has so many nodes and such windows; what may grow stays the same.
+`TAS_OUTAGE_NODES=1000 TAS_OUTAGE_SECONDS=5` has so many nodes and such windows; what may grow stays the same.
 """
 
 import asyncio
