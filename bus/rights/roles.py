@@ -155,7 +155,7 @@ class Rights:
 
     @property
     def streams(self) -> tuple[Stream | Bucket, ...]:
-        """The streams and buckets that it reads, writes or creates, in the order of `ALL`."""
+        """The streams and buckets that it reads, writes, creates, or gets messages of, in the order of `ALL`."""
         known = [*self.reads, *self.gets, *(stream for stream, _ in self.durables)]
         return tuple(of for of in ALL if self.creates or of in known or self._writes_to(of))
 

@@ -64,8 +64,9 @@ class VerdictHistory:
                 if not self._is_forbidden:
                     log.info("verdict_history_kept", error=str(error))
                 self._is_forbidden, pause = True, FORBIDDEN_SECONDS
-            except BusError:  # which the connection reports
-                continue
+            except BusError as error:
+                if self._bus.connected:  # else the connection reports it
+                    self._throttled.warning("verdict_history_not_purged", error=str(error))
 
     async def make_room(self, full: FullError) -> None:
         """Purges all history of a full bucket: VERDICT_LOG may lose entries, but the verdicts stay complete."""
@@ -81,16 +82,18 @@ class VerdictHistory:
         self._throttled.warning("verdicts_full", error=str(full), forgotten=forgotten)
 
     async def _look(self) -> None:
-        """Purges if there is much; asks nothing if no verdict has changed since the last time. Raises BusError."""
+        """Purges if there is much; asks nothing if no verdict has changed since all before was read. Raises BusError."""
         known, epoch = self._verdicts.applied, self._verdicts.epoch
         if not self._verdicts.caught_up or epoch is None or known == self._looked_up_to:
             return
         now = await self._bus.epoch(VERDICTS)
-        if now.created != epoch.created:
-            return
+        if now.created != epoch.created or now.last_sequence < known:
+            return  # another epoch, or a server that has lost the last revisions: what is known may not be stored
         read = known
         if now.stored_bytes > FREE_BYTES and now.stored_bytes > MULTIPLE * self._verdict_bytes():
             read = await self._read_up_to(now.created)
+            if self._verdicts.epoch is not epoch or not self._verdicts.caught_up:
+                return  # what was read is of another epoch than what is known now
             await self._purge(read)
         if read >= known:
             self._looked_up_to = known

@@ -165,6 +165,54 @@ async def test_what_events_compares_stays(bus: Bus, looks: list[float], *, is_of
         await purged(bus)
 
 
+async def test_a_server_that_has_lost_the_last_revisions_keeps_those_before(
+    bus: Bus, looks: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is known is not stored any more: a purge of all before it would leave no revision of the key."""
+    first = (await epoch_on(bus, VERDICTS)).last_sequence + 1
+    stored = await write(bus)
+    await all_copied(bus, first, max(stored.values()))
+    epoch = Bus.epoch
+
+    async def with_lost_end(self: Bus, of: Stream | Bucket) -> Epoch:
+        return replace(await epoch(self, of), last_sequence=max(stored.values()) - 1)
+
+    monkeypatch.setattr(Bus, "epoch", with_lost_end)
+    async with purging(bus):
+        await looked(looks)
+        assert await messages(bus) == 20 * len(NODES)
+        monkeypatch.setattr(Bus, "epoch", epoch)
+        await purged(bus)
+
+
+async def test_an_epoch_that_begins_during_a_look_is_not_purged_by_what_was_read_of_the_one_before(
+    bus: Bus, looks: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+
+    async def of_the_one_before(bus: Bus) -> int:
+        """The server creates the bucket again, and its watch follows, while the look waits for the log."""
+        if not begun:
+            begun.append(VERDICTS.stream)
+            await bus.api(f"STREAM.DELETE.{VERDICTS.stream}")
+            bus.check_streams()
+            await eventually(lambda: len(known.stored) == 0 and known.caught_up)
+            await write(bus)
+            await eventually(lambda: len(known.stored) == len(NODES))
+            return max(stored.revision for stored in known.stored.values())
+        return 0
+
+    known: Records[str, NodeVerdict] = Records(bus, NODE_VERDICTS, packed=True)
+    await write(bus)
+    async with running(known):
+        await eventually(lambda: known.caught_up)
+        monkeypatch.setattr(history, "copied_up_to", of_the_one_before)
+        async with running(VerdictHistory(bus, known)):
+            await eventually(lambda: bool(begun))
+            await looked(looks)
+            assert await messages(bus) == 20 * len(NODES)
+
+
 async def test_while_no_verdict_changes_nothing_is_asked(
     bus: Bus, looks: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
