@@ -234,13 +234,16 @@ def expire(certificate: Path, authority_key: Path) -> bytes:
 async def test_certificates_that_have_expired(site: Installation) -> None:
     await site.has()
     folder = site.files.folder
-    # That of the extender: the scheduler refuses.
+    # That of the extender: the scheduler refuses. An extender that runs would keep its valid one.
     expire(folder / "tls.crt", folder / "ca.key")
-    found = await site.has("extender.expires", *UNREACHED)
+    site.product.process.restart()
+    found = await site.has("extender.asked", "extender.expires", *UNREACHED)
     assert found["extender.expires"][0]["what"] == "the certificate of the extender expired 1 day ago"
     assert {found[check][0]["severity"] for check in ("extender.expires", "extender.ca")} == {"error"}
     assert "expired" in found["extender.ca"][0]["what"]
     site.run(found["extender.ca"][0]["run"].replace("DIR", str(folder)))
+    await site.has("extender.asked")
+    site.delete("pods", "--all")
     await site.has()
     # That of the scheduler: the extender refuses.
     (site.certificates / "client.crt").write_bytes(expire(folder / "client.crt", folder / "ca.key"))
