@@ -6,11 +6,11 @@ BIN    := $(VENV)/bin
 SPREAD := -n auto --dist worksteal
 # For tests of which one process runs several at a time, or has its own control plane.
 FEW    := $(SPREAD) --maxprocesses
-WITHOUT = not ci
+WITHOUT = not ci and not nightly
 FIRE   := $(CURDIR)/bench-results/under-fire.json
 
 .DEFAULT_GOAL := help
-.PHONY: help up test ci removal fuzz check format e2e nightly nightly-properties nightly-removal nightly-chaos nightly-e2e nightly-e2e-seeds fire bench bench-e2e dist docs clean
+.PHONY: help up test ci removal fuzz check format e2e nightly nightly-properties nightly-removal nightly-chaos nightly-outages nightly-e2e nightly-e2e-seeds fire bench bench-e2e dist docs clean
 
 help:            ## this list
 	@grep -hE '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 20
@@ -33,7 +33,7 @@ test: $(VENV)/.ready    ## every test but those with many seeds, against a real 
 # One call of pytest: histories mostly wait, and meanwhile the other tests run. One of the histories has a replica of each
 # worker asleep for a minute.
 ci: $(VENV)/.ready      ## what .ci/run runs without Go: also the tests with many seeds, twice the examples, 60 histories
-	TAS_EXAMPLES=50 TAS_REMOVAL_SEEDS=60 TAS_REMOVAL_PAUSE=60 $(MAKE) test WITHOUT=
+	TAS_EXAMPLES=50 TAS_REMOVAL_SEEDS=60 TAS_REMOVAL_PAUSE=60 $(MAKE) test WITHOUT='not nightly'
 
 removal: $(VENV)/.ready ## only the histories of the law of removal: TAS_REMOVAL_SEEDS=200 make removal
 	$(BIN)/pytest tests/integration/test_law_of_removal.py $(SPREAD)
@@ -60,7 +60,7 @@ e2e: $(VENV)/.ready     ## a real kube-scheduler asks the extender (needs Go onc
 	$(BIN)/python -m tests.e2e.binaries
 	$(BIN)/pytest tests/e2e -m 'not nightly' $(FEW) 4
 
-nightly: nightly-properties nightly-removal nightly-chaos nightly-e2e nightly-e2e-seeds fire ## hours: all that has more seeds, examples or time; each of these parts also runs alone
+nightly: nightly-properties nightly-removal nightly-chaos nightly-outages nightly-e2e nightly-e2e-seeds fire ## hours: all that has more seeds, examples or time; each of these parts also runs alone
 
 # Forty times as many examples as in make test may take longer than the limit against hanging allows.
 nightly-properties: $(VENV)/.ready ## 1,000 examples of each property
@@ -72,6 +72,9 @@ nightly-removal: $(VENV)/.ready ## 1,000 histories of the law of removal
 nightly-chaos: $(VENV)/.ready ## 60 seeds of each chaos test
 	TAS_CHAOS_SEEDS=60 $(BIN)/pytest tests/integration/test_chaos.py $(FEW) 3
 	TAS_GPU_SEEDS=60 $(BIN)/pytest tests/integration/test_gpu_chaos.py $(FEW) 3
+
+nightly-outages: $(VENV)/.ready ## all workers while their bus or their API server is away
+	$(BIN)/pytest tests/integration/workers/test_outages.py $(FEW) 2
 
 nightly-e2e: $(VENV)/.ready ## what make e2e leaves out, and the worked examples
 	$(BIN)/python -m tests.e2e.binaries
