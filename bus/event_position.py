@@ -46,8 +46,8 @@ async def read_position(bus: Bus) -> tuple[AnnouncedUpTo | None, int]:
 async def compared_at(bus: Bus, epoch: str) -> int | None:
     """The revision of VERDICTS at which the publisher compares what all verdicts were then; None if it does not.
 
-    `epoch` is the time of creation of VERDICTS. Whoever goes on after a kill reads the same revisions again. A comparison
-    after a gap of the log has no position: the gap itself is announced.
+    `epoch` is the time of creation of VERDICTS. Whoever goes on after a kill reads the same revisions again. A
+    comparison after a gap of the log has no position: the gap itself is announced.
     Raises UnavailableError, RefusedError.
     """
     position, _ = await read_position(bus)

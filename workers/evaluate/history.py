@@ -82,7 +82,7 @@ class VerdictHistory:
         self._throttled.warning("verdicts_full", error=str(full), forgotten=forgotten)
 
     async def _look(self) -> None:
-        """Purges if there is much; asks nothing if no verdict has changed since all before was read. Raises BusError."""
+        """Purges if there is much; asks nothing if no verdict has changed since all were read. Raises BusError."""
         known, epoch = self._verdicts.applied, self._verdicts.epoch
         if not self._verdicts.caught_up or epoch is None or known == self._looked_up_to:
             return
