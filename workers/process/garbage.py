@@ -5,8 +5,9 @@ it frees: so the young generation grows to thousands of live objects before it i
 collected again and again. With 5,000 nodes this took up to 20 ms and 80 ms, while nothing else ran
 (docs/decisions/2026-12-01-garbage.md).
 
-So a worker's process collects its garbage itself: the young objects whenever there are about `YOUNG`, and all objects
-only when the process has grown, or after an hour.
+So a worker's process collects its garbage itself: the young objects so often that it takes half a millisecond, and all
+objects only when the process has grown, or after ten minutes. Python still collects the young ones when very many are
+made before the event loop turns.
 """
 
 import asyncio
@@ -19,8 +20,8 @@ from dataclasses import dataclass
 
 from bus.ticks import tick
 
-YOUNG = 1000
-"""So many objects are collected in about a third of a millisecond."""
+STEP_SECONDS = 0.0005
+"""How long a step should take: some thousand objects."""
 
 SHORTEST_SECONDS = 0.05
 LONGEST_SECONDS = 1.0
@@ -35,10 +36,18 @@ SPARE_BLOCKS = 100_000
 and so many more: some 10 MB."""
 
 FULL_APART_SECONDS = 60.0
-FULL_SECONDS = 3600.0
+FULL_SECONDS = 600.0
 """The limits of the time between two collections of all objects."""
 
+BURST = 20_000
+"""Python collects the young objects itself when so many more were made than freed since the last step."""
+
+_NEVER = 1_000_000
+_THRESHOLDS = gc.get_threshold()
 _YOUNGEST, _MIDDLE, _ALL = 0, 1, 2
+
+_IN_PIECES = sys.version_info[:2] >= (3, 14)
+"""Python 3.14 collects old objects in pieces of its own."""
 
 
 @dataclass(slots=True)
@@ -63,9 +72,9 @@ class Steps:
         """Notes that all objects were collected, and how many blocks are left."""
         self.blocks, self.full_at = blocks, now
 
-    def wait(self, young: int) -> float:
-        """The seconds until the next step, when so many young objects have come since the last one."""
-        wanted = self.seconds * YOUNG / max(young, 1)
+    def wait(self, taken: float) -> float:
+        """The seconds until the next step, if this one has taken so many seconds."""
+        wanted = self.seconds * STEP_SECONDS / max(taken, 1e-9)
         self.seconds = min(max(wanted, SHORTEST_SECONDS), LONGEST_SECONDS)
         return self.seconds
 
@@ -76,6 +85,9 @@ async def collected_in_steps() -> AsyncIterator[None]:
 
     What exists before is not collected until the body ends: the modules of the product live as long as the process.
     """
+    if _IN_PIECES:
+        yield
+        return
     gc.freeze()
     steps = asyncio.create_task(_collect(), name="garbage")
     try:
@@ -88,18 +100,18 @@ async def collected_in_steps() -> AsyncIterator[None]:
 
 async def _collect() -> None:
     """Runs until cancelled."""
-    was_enabled = gc.isenabled()
-    gc.disable()
+    gc.set_threshold(BURST, _NEVER, _NEVER)
     steps = Steps(full_at=time.monotonic(), blocks=sys.getallocatedblocks())
     wait = LONGEST_SECONDS
     try:
         while True:
             await (tick(wait) if wait == LONGEST_SECONDS else asyncio.sleep(wait))  # an idle process wakes up once
-            wait = steps.wait(len(gc.get_objects(_YOUNGEST)))
             generation = steps.generation(sys.getallocatedblocks(), time.monotonic())
+            began = time.perf_counter()
             gc.collect(generation)
             if generation == _ALL:
                 steps.note_full(sys.getallocatedblocks(), time.monotonic())
+            else:
+                wait = steps.wait(time.perf_counter() - began)
     finally:
-        if was_enabled:
-            gc.enable()
+        gc.set_threshold(*_THRESHOLDS)

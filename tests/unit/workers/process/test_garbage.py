@@ -2,26 +2,33 @@
 
 import asyncio
 import gc
+import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from tests.integration.servers import eventually
 from workers.process.garbage import (
+    BURST,
     FULL_APART_SECONDS,
     FULL_SECONDS,
     LONGEST_SECONDS,
     MIDDLE_EVERY,
     SHORTEST_SECONDS,
     SPARE_BLOCKS,
-    YOUNG,
+    STEP_SECONDS,
     Steps,
     collected_in_steps,
 )
 
 PATIENCE = 120.0
-KEPT = 20_000
+KEPT = 200_000
 """Objects that live on: each new one replaces an old one, as the samples of a node do."""
+
+
+in_steps = pytest.mark.skipif(sys.version_info[:2] >= (3, 14), reason="Python collects in pieces of its own")
 
 
 class _Ring:
@@ -31,13 +38,13 @@ class _Ring:
         self.itself = self
 
 
-def test_more_young_objects_make_the_next_step_come_sooner_and_fewer_make_it_come_later() -> None:
+def test_the_next_step_comes_sooner_after_one_that_took_long() -> None:
     steps = Steps(full_at=0.0, blocks=0)
-    assert steps.wait(10 * YOUNG) == LONGEST_SECONDS / 10
-    assert steps.wait(YOUNG) == LONGEST_SECONDS / 10
-    assert steps.wait(YOUNG // 2) == LONGEST_SECONDS / 5
+    assert steps.wait(10 * STEP_SECONDS) == pytest.approx(LONGEST_SECONDS / 10)
+    assert steps.wait(STEP_SECONDS) == pytest.approx(LONGEST_SECONDS / 10)
+    assert steps.wait(STEP_SECONDS / 2) == pytest.approx(LONGEST_SECONDS / 5)
     assert steps.wait(0) == LONGEST_SECONDS
-    assert steps.wait(1000 * YOUNG) == SHORTEST_SECONDS
+    assert steps.wait(1000 * STEP_SECONDS) == SHORTEST_SECONDS
 
 
 def test_all_objects_are_collected_when_the_process_has_grown_but_not_again_at_once() -> None:
@@ -52,43 +59,44 @@ def test_all_objects_are_collected_when_the_process_has_grown_but_not_again_at_o
     assert steps.generation(2 * grown, 2 * FULL_APART_SECONDS) == 2
 
 
-def test_all_objects_are_collected_after_an_hour_and_else_only_the_young_ones() -> None:
+def test_all_objects_are_collected_after_some_time_and_else_only_the_young_ones() -> None:
     steps = Steps(full_at=0.0, blocks=1_000_000)
     found = [steps.generation(1_000_000, 1.0) for _ in range(2 * MIDDLE_EVERY)]
     assert found == 2 * ([0] * (MIDDLE_EVERY - 1) + [1])
     assert steps.generation(1_000_000, FULL_SECONDS) == 2
 
 
-async def test_garbage_is_collected_although_python_collects_none() -> None:
+@in_steps
+@pytest.mark.parametrize("survived", [0, 2])
+async def test_garbage_is_collected_although_python_hardly_collects_any(survived: int) -> None:
     async with collected_in_steps():
-        await eventually(_are_off, within=PATIENCE)
+        await eventually(_are_rare, within=PATIENCE)
         ring = _Ring()
         freed = weakref.ref(ring)
+        with _young_at_collections() as steps:
+            await eventually(lambda: len(steps) >= survived, within=PATIENCE)
         del ring
-
-        async def is_freed() -> bool:
-            return freed() is None
-
-        assert not await is_freed()
-        await eventually(is_freed, within=PATIENCE)
-    assert gc.isenabled()
+        assert freed() is not None
+        await eventually(lambda: freed() is None, within=PATIENCE)
+    assert gc.get_threshold()[0] < BURST
     assert gc.get_freeze_count() == 0
 
 
-async def _are_off() -> bool:
-    return not gc.isenabled()
+async def _are_rare() -> bool:
+    return gc.get_threshold()[0] == BURST
 
 
+@in_steps
 async def test_objects_that_replace_others_do_not_wait_until_they_are_many() -> None:
     objects = _Objects()
     objects.replace(3 * KEPT)
     assert len(gc.get_objects(0)) > KEPT / 2  # Python's next collection would look at all of these
 
     async with collected_in_steps(), asyncio.timeout(PATIENCE):
-        await eventually(_are_off, within=PATIENCE)
+        await eventually(_are_rare, within=PATIENCE)
         with _young_at_collections() as young:
-            while len(young) < 10 or max(young[-10:]) > KEPT / 2:
-                objects.replace(50)
+            while len(young) < 5 or max(young[-5:]) > KEPT / 2:
+                objects.replace(500)
                 await asyncio.sleep(0.001)
 
 
