@@ -148,7 +148,7 @@ class Certificates:
             raise TlsError(f"{early}: is not valid before {_date(loaded.begins[early])}")
         if (expired := loaded.expired(now)) is not None:
             shown = self._files.shown(expired.removeprefix(self._files.prefix))
-            raise TlsError(f"{shown}: is not valid after {_date(loaded.expiry(expired, now))}")
+            raise TlsError(f"{shown}: is not valid after {_date(loaded.until(expired, now))}")
 
     def _log_failure(self, problem: str) -> None:
         self._metrics.loads.labels("failed").inc()

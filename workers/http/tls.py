@@ -21,8 +21,9 @@ class LoadedTls:
 
     `authorities` are the certificates that sign trusted clients, as DER. `expires` has for each file, by its flag
     without dashes, when its first certificate expires, in seconds since 1970; `authorities_until` is when the last
-    authority expires. `begins` has for each file, as messages name it, from when it can be used: the whole chain of the
-    server, and one of the authorities.
+    authority expires, `server_until` when the server's own certificate does: others of its chain may be superfluous.
+    `begins` has for each file, as messages name it, from when it can be used: the whole chain of the server, and one of
+    the authorities.
     """
 
     context: ssl.SSLContext
@@ -30,6 +31,7 @@ class LoadedTls:
     authorities: frozenset[bytes]
     expires: Mapping[str, float]
     authorities_until: float
+    server_until: float
     begins: Mapping[str, float]
 
     def expiry(self, file: str, now: float) -> float:
@@ -44,9 +46,13 @@ class LoadedTls:
         """The first file that cannot be used before a later time than `now`, as messages name it; None: all can."""
         return next((file for file, begins in self.begins.items() if begins > now), None)
 
+    def until(self, file: str, now: float) -> float:
+        """Until when a file can be used."""
+        return self.expiry(file, now) if file.endswith("cacert") else self.server_until
+
     def expired(self, now: float) -> str | None:
         """The first file that cannot be used any more at `now`, by its flag without dashes; None: all can."""
-        return next((file for file in self.expires if self.expiry(file, now) <= now), None)
+        return next((file for file in self.expires if self.until(file, now) <= now), None)
 
     def is_valid(self, now: float) -> bool:
         """Whether the certificates of every file can be used at `now`."""
@@ -110,6 +116,7 @@ def load_tls(files: TlsFiles) -> LoadedTls:
             if certificates
         },
         authorities_until=last_expiry(authorities),
+        server_until=first_expiry(chain[:1]),
         begins={
             files.shown("cert"): max(starts_of(chain)),
             **({files.shown("cacert"): min(starts_of(authorities))} if authorities else {}),

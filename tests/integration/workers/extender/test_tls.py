@@ -8,7 +8,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -437,6 +437,17 @@ async def test_expired_certificates_replace_other_expired_ones(served: Served, f
 
 async def test_an_expired_authority_beside_a_valid_one_keeps_no_files_out(served: Served, folder: Folder) -> None:
     folder.swap(authorities=Authority("old", lives=-HOUR).certificate + AUTHORITY.certificate)
+    await eventually(lambda: served.metric("tas_tls_reloads_total", result="loaded") == 1)
+    assert served.metric("tas_tls_reloads_total", result="failed") == 0
+
+
+async def test_an_expired_certificate_behind_that_of_the_server_keeps_no_files_out(
+    served: Served, folder: Folder
+) -> None:
+    """As one that has signed an authority of today, for clients of before."""
+    own = AUTHORITY.server("new")
+    chain = own.certificate + Authority("old", lives=-HOUR).certificate
+    folder.swap(server=replace(own, certificate=chain), authorities=AUTHORITY.certificate)
     await eventually(lambda: served.metric("tas_tls_reloads_total", result="loaded") == 1)
     assert served.metric("tas_tls_reloads_total", result="failed") == 0
 
