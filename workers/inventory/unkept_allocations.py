@@ -51,13 +51,15 @@ class UnkeptAllocations:
     async def _found(self) -> None:
         while True:
             await self._wake.wait()
+            self._wake.clear()  # before the question: the lease may come again meanwhile
             try:
                 if await NODE_ALLOCATION.listed(self._bus):
+                    self._wake.set()
                     return
-                self._wake.clear()
             except BusError as error:
                 self._log_failure(error)
                 await asyncio.sleep(RETRY_SECONDS)
+                self._wake.set()
 
     async def _delete(self) -> None:
         while True:
