@@ -112,6 +112,7 @@ class Observer:
         for call in self._sandbox.calls:
             self._done["requests"][call.user_agent.rpartition("/")[2], call.verb] += 1
         self._sandbox.calls.clear()
+        gc.unfreeze()  # each process leaves out what existed before it ran
         gc.collect()
         loop: Any = asyncio.get_running_loop()
         done = {what: Tally(tally) for what, tally in self._done.items()}

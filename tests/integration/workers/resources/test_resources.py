@@ -75,4 +75,4 @@ async def test_nodes_that_fail_for_one_cause_are_few_log_lines(
         async with resources_worker(kubeconfig, server.url) as worker:
             await eventually(lambda: any(said.startswith("20 nodes cannot be written") for said in worker.concerns()))
     failed = [line for line in lines if line["event"] == "node_resource_failed"]
-    assert 1 <= len(failed) <= 3, failed  # the first node, and the others of each 10 s
+    assert 1 <= len(failed) < 10, failed  # the first node, and the others of each 10 s: one a node would be 20 or more
