@@ -42,7 +42,8 @@ LIMITS = LONG_LIMITS | {
 FREE_MEMORY = signal.SIGUSR1
 """At this signal a fork collects its garbage, and returns to the system what its allocator keeps free.
 
-Only the allocator of glibc can return it. A worker collects all its garbage only when it has grown by a quarter."""
+Only the allocator of glibc can return it. A worker collects all its garbage only when it has grown by a quarter, or
+after ten minutes."""
 
 _forking = multiprocessing.get_context("forkserver")
 _forking.set_forkserver_preload([__name__, *(f"cli.{each.module}" for each in COMMANDS.values()), *IMPORTED_LATE])

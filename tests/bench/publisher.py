@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import cycle
 from typing import cast
@@ -32,6 +33,9 @@ STEADY_VARIANTS = 3
 TICK_SECONDS = 0.001
 AT_ONCE = 500
 """Messages that may wait for the server to have stored them."""
+
+ANSWER_SECONDS = 2.0
+"""How long the last messages may wait for their answers; without one they count as lost."""
 
 _INBOX = b"_INBOX.bench-publisher"
 _ENCODED_AT = 1.5
@@ -144,6 +148,12 @@ async def _publish(url: str, rate: float, nodes: int, *, steady: bool) -> Publis
         if server.lost.done():
             server.lost.result()
     seconds = time.monotonic() - began
+    with suppress(TimeoutError):
+        async with asyncio.timeout(ANSWER_SECONDS):
+            while server.waiting:
+                await asyncio.wait([server.lost], timeout=TICK_SECONDS)
+                if server.lost.done():
+                    break
     return Published(messages=server.sent, seconds=seconds, failed=server.sent - server.stored)
 
 

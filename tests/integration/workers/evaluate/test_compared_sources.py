@@ -1,9 +1,7 @@
 """Sources that contradict each other, as a metric, over a real nats-server."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -11,26 +9,23 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from bus.buckets import ALL, NODES, POLICIES, Bucket, Stream
+from bus.buckets import NODES, POLICIES
 from bus.connection import Bus
 from bus.kinds import SOURCE_STATES
 from bus.records.policies import PolicyRecord, encode_policy
-from bus.rights.access import Access
 from bus.subjects import policy_key
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey
 from tas.sources.state import SourceMetric, SourceState
 from tests.integration.bus.limits import long_limits
-from tests.integration.bus.operated import EVERYTHING, Operator, operated
 from tests.integration.servers import answered, eventually
 from tests.integration.tables import put_tables
+from tests.integration.workers.evaluate.closed import with_rights_of_before
 from tests.integration.workers.running import epoch_on, put, running
 from workers.evaluate import compared_sources
 from workers.evaluate.compared_sources import MAX_METRICS, ComparedSources
 from workers.following.followed_view import FollowedView
 from workers.following.synced import write_synced
-from workers.registry import needed_by
-from workers.roles import ROLES
 
 __all__ = ["long_limits"]
 
@@ -139,23 +134,7 @@ async def test_on_a_closed_bus_with_the_rights_of_before_nothing_is_compared_and
         return await entries(bus)
 
     monkeypatch.setattr(type(SOURCE_STATES), "entries", counted)
-    now = ROLES["evaluate"].earlier.permissions
-    before = tuple(each for each in now.publish if "SOURCES" not in each)
-    assert len(before) < len(now.publish)
-    operator = Operator()
-    users = {"all": EVERYTHING, "evaluate": replace(now, publish=before, subscribe=("_INBOX.evaluate.>",))}
-    for name, permissions in users.items():
-        (tmp_path / name).write_text(operator.credentials(name, permissions))
-    async with operated(tmp_path, operator.configuration()) as server, AsyncExitStack() as stack:
-
-        async def connected(name: str, streams: Sequence[Stream | Bucket]) -> Bus:
-            access = Access(credentials=tmp_path / name)
-            bus = await stack.enter_async_context(Bus.connect(server.url, name=name, streams=streams, access=access))
-            await bus.wait_connected()
-            return bus
-
-        everything = await connected("all", ALL)
-        own = await connected("evaluate", needed_by(["evaluate"]))
+    async with with_rights_of_before(tmp_path, "SOURCES") as (everything, own):
         followed = FollowedView(own, default_stale_after=60.0)
         worker = ComparedSources(own, followed, registry=CollectorRegistry())
         compared = Compared(everything, followed)

@@ -1,7 +1,7 @@
 """The history of verdicts is purged when it is large, and not before all that needs it has read it."""
 
 from collections.abc import AsyncIterator, Collection, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,24 +10,21 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from bus.buckets import ALL, VERDICT_LOG, VERDICTS, Bucket, Stream, configuration
+from bus.buckets import VERDICT_LOG, VERDICTS, Bucket, Stream, configuration
 from bus.connection import Bus
 from bus.entry import Epoch
 from bus.event_position import AnnouncedUpTo, compared_at, write_position
 from bus.kinds import NODE_VERDICTS
-from bus.rights.access import Access
 from bus.stream_reader import FROM_START, StreamReader, origin
 from bus.ticks import tick
 from bus.verdict_log import copied_up_to, verdicts_at
 from tas.verdict.verdict import NodeVerdict
-from tests.integration.bus.operated import EVERYTHING, Operator, operated
 from tests.integration.servers import answered, eventually
+from tests.integration.workers.evaluate.closed import with_rights_of_before
 from tests.integration.workers.running import epoch_on, put, running
 from workers.evaluate import history
 from workers.evaluate.history import MULTIPLE, VerdictHistory
 from workers.following.records import Records
-from workers.registry import needed_by
-from workers.roles import ROLES
 
 NODES = tuple(f"node-{number}" for number in range(5))
 FREE_BYTES = 4096
@@ -239,24 +236,8 @@ async def test_without_the_rights_nothing_is_purged_before_the_bucket_is_full(
 ) -> None:
     """As on a closed bus that an earlier version set up."""
     monkeypatch.setattr(history, "FORBIDDEN_SECONDS", 0.02)
-    now = ROLES["evaluate"].earlier.permissions
-    gets = ("VERDICT_LOG", "EVENTS", "ANNOUNCED")
-    before = tuple(each for each in now.publish if not each.endswith(gets))
-    assert len(before) == len(now.publish) - 2 * len(gets)
-    operator = Operator()
-    users = {"all": EVERYTHING, "evaluate": replace(now, publish=before, subscribe=("_INBOX.evaluate.>",))}
-    for name, permissions in users.items():
-        (tmp_path / name).write_text(operator.credentials(name, permissions))
-    async with operated(tmp_path, operator.configuration()) as server, AsyncExitStack() as stack:
-
-        async def connected(name: str, streams: Sequence[Stream | Bucket]) -> Bus:
-            access = Access(credentials=tmp_path / name)
-            bus = await stack.enter_async_context(Bus.connect(server.url, name=name, streams=streams, access=access))
-            await bus.wait_connected()
-            return bus
-
-        everything = await connected("all", ALL)
-        own = await connected("evaluate", needed_by(["evaluate"]))
+    lacking = ("VERDICT_LOG", "EVENTS", "ANNOUNCED")
+    async with with_rights_of_before(tmp_path, *lacking) as (everything, own):
         with capture_logs() as logs:
             async with purging(own):
                 await write(everything)
